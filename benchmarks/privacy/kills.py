@@ -207,9 +207,11 @@ class Tagging:
         return charges(self._ledger)
 
     def _answers(self) -> dict[str, bytes]:
-        with self._vault._connected() as connection:
-            found = connection.execute("SELECT release, record, code FROM codes").fetchall()
-        return {f"{release} {record}": code for release, record, code in found}
+        return {
+            f"{release.release} {record}": code
+            for release in self._vault.releases()
+            for record, code in self._vault.codes(release.release).items()
+        }
 
 
 def _workbench(base: Path, rng: random.Random) -> Work:

@@ -34,6 +34,7 @@ __all__ = [
     "NotPlanned",
     "NotProven",
     "ProtocolError",
+    "RolledBack",
     "UnchargedRelease",
     "UnitMismatch",
 ]
@@ -77,6 +78,10 @@ class LedgerError(BlindsightError):
 
 class LedgerTampered(LedgerError):
     """An entry does not fit the hash chain."""
+
+
+class RolledBack(BlindsightError):
+    """Vault, ledger and releases do not agree: one of them is older than the others know."""
 
 
 class ProtocolError(BlindsightError):

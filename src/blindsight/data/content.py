@@ -1,25 +1,38 @@
-"""What a photo is known by: its encoded picture, without what is only said about it.
+"""What a photo is known by: its decoded pixels.
 
-Photo managers write ratings, words, places and corrected times into files, and hospitals take names
-out of them. Each time the file has other bytes and shows the same picture. So JPEG, PNG, WebP and
-DICOM files are known by the parts that their pixels depend on, the orientation among them; other
-formats, and files that are not built as they should be, by all their bytes. Equal digests mean
-equal pixels. A picture that is saved in another format or quality is another.
+Photo managers write ratings, words, places and corrected times into files, tools compress them
+again without loss, and hospitals take names out of them. Each time the file has other bytes and
+shows the same picture. So a picture is known by what every method here is given of it: the upright
+pixel array of `decode_image` (EXIF orientation applied, alpha and metadata left behind, of several
+frames the one that is read, of a DICOM file what its window shows), with its size and whether it
+has colour. A picture in colour whose three channels are equal is grey, for all methods see the same
+in both. Two files have one digest if and only if their pixels are equal, whatever their formats.
+
+Decoders of lossy formats differ between versions and machines. A vault therefore also keeps the
+digest of each file's bytes, and takes a file that it has seen for what it was.
+
+`encoded_digest` is how earlier versions knew a picture: by the encoded bytes that its pixels depend
+on. Vaults of theirs still know photos by it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from blindsight.core.errors import BlindsightError
+from blindsight.data.confined import decode_image
 from blindsight.data.formats.dicom import silent_pydicom
-from blindsight.data.limits import LIMITS, is_dicom, quiet
+from blindsight.data.limits import LIMITS, Limits, is_dicom, quiet
 
-__all__ = ["content_digest"]
+__all__ = ["content_digest", "encoded_digest", "pixel_digest", "recognising"]
 
 _ORIENTATION = 0x0112
 _JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
@@ -35,10 +48,62 @@ _DICOM_SHOWS = frozenset(
 )  # how pixels are to be read, for each frame, and the pixels
 
 
-def content_digest(content: bytes) -> bytes:
-    """The SHA-256 of a file's picture: what a photo is known by, before a vault's key makes it a
-    secret.
+class Recogniser(Protocol):
+    """What knows the records of image files: a vault."""
+
+    def recognising(
+        self, pixels: Callable[[bytes], bytes], encoded: Callable[[bytes], bytes]
+    ) -> AbstractContextManager[Callable[[bytes], str]]: ...
+
+
+def recognising(
+    vault: Recogniser, limits: Limits = LIMITS
+) -> AbstractContextManager[Callable[[bytes], str]]:
+    """A function from the bytes of an image file to its record in a vault.
+
+    Files that the vault has seen are not decoded again. Use it for many files at once:
+    `with recognising(vault) as recognise: record = recognise(content)`.
     """
+    return vault.recognising(lambda content: content_digest(content, limits), encoded_digest)
+
+
+def content_digest(content: bytes, limits: Limits = LIMITS) -> bytes:
+    """The SHA-256 of the decoded pixels of an image file, before a vault's key makes it a secret.
+
+    Raises:
+        HostileFile: the file is not an image that can be read.
+    """
+    return pixel_digest(decode_image(content, limits=limits))
+
+
+def pixel_digest(pixels: NDArray[Any]) -> bytes:
+    """The SHA-256 of a pixel array (h, w) or (h, w, channels), its size and its kind.
+
+    Examples:
+        >>> grey = np.zeros((4, 6), np.uint8)
+        >>> pixel_digest(grey) == pixel_digest(np.stack([grey] * 3, axis=2))
+        True
+        >>> pixel_digest(grey) == pixel_digest(grey.T)
+        False
+    """
+    if pixels.ndim == 3 and pixels.shape[2] == 1:
+        pixels = pixels[:, :, 0]
+    elif pixels.ndim == 3 and pixels.shape[2] == 3:
+        first = pixels[:, :, 0]
+        # One row first: pictures in colour are told by it, mostly.
+        if np.array_equal(pixels[:1, :, 1], first[:1]) and all(
+            np.array_equal(pixels[:, :, other], first) for other in (1, 2)
+        ):
+            pixels = first
+    plain = np.ascontiguousarray(pixels)
+    kind = f"blindsight pixels 1 {plain.dtype.str} {plain.shape} ".encode()
+    digest = hashlib.sha256(kind)
+    digest.update(plain.data if plain.size else b"")
+    return digest.digest()
+
+
+def encoded_digest(content: bytes) -> bytes:
+    """The SHA-256 of a file's encoded picture, by which earlier versions knew a photo."""
     found = hashlib.sha256()
     try:
         for part in _picture(content):

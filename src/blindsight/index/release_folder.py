@@ -28,7 +28,7 @@ from typing import Any, Literal
 from blindsight.core import checks, durable, storage
 from blindsight.core.decoding import MatchModel
 from blindsight.core.errors import BlindsightError, HostileFile, InvalidData
-from blindsight.data.content import content_digest
+from blindsight.data.content import recognising
 from blindsight.data.formats.dicom import patient_of, unnamed_dicom
 from blindsight.index.hamming import HammingIndex
 from blindsight.index.index_file import Header
@@ -410,15 +410,16 @@ def scan(
     before = vault.photos()
     found: list[Photo] = []
     refused: list[tuple[str, str]] = []
-    for number, name in enumerate(names):
-        person = "" if persons is None else vault.person_key(persons[name])
-        try:
-            found.append(_recognise(folder / name, name, person, before.get(name), vault))
-        except (OSError, BlindsightError) as error:
-            why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            refused.append((name, f"{name} cannot be read: {why}"))
-        if progress is not None:
-            progress(number + 1, len(names))
+    with recognising(vault) as recognise:
+        for number, name in enumerate(names):
+            person = "" if persons is None else vault.person_key(persons[name])
+            try:
+                found.append(_photo(folder / name, name, person, before.get(name), recognise))
+            except (OSError, BlindsightError) as error:
+                system = isinstance(error, OSError) and error.strerror
+                refused.append((name, f"{name} cannot be read: {system or error}"))
+            if progress is not None:
+                progress(number + 1, len(names))
     seen = {photo.name for photo in found} | {name for name, _ in refused}
     gone = tuple(before[name] for name in sorted(before.keys() - seen))
     changed = [photo for photo in found if before.get(photo.name) != photo]
@@ -427,7 +428,9 @@ def scan(
     return Scan(tuple(found), tuple(refused), gone)
 
 
-def _recognise(path: Path, name: str, person: str, known: Photo | None, vault: Vault) -> Photo:
+def _photo(
+    path: Path, name: str, person: str, known: Photo | None, recognise: Callable[[bytes], str]
+) -> Photo:
     from blindsight.data.limits import LIMITS, read_bytes
 
     facts = path.stat()
@@ -435,7 +438,7 @@ def _recognise(path: Path, name: str, person: str, known: Photo | None, vault: V
     if known is not None and (known.size, known.changed) == (size, changed):
         return Photo(name, known.record, person, size, changed)
     content = read_bytes(path, largest=LIMITS.image_bytes)
-    return Photo(name, vault.record_of(content_digest(content)), person, size, changed)
+    return Photo(name, recognise(content), person, size, changed)
 
 
 def persons_of(

@@ -54,12 +54,11 @@ def charge(guarantee: Guarantee, vault: Vault, number: str, ledger: Ledger) -> b
     """Charge a release by its number; True if it was charged now, False if it had been paid
     before.
     """
-    before = ledger.head()
-    entry = ledger.charge(
-        guarantee.costs, what="codes of photos, each released once", key=f"release {number}"
+    done = vault.charge(
+        ledger, guarantee, release=number, what="codes of photos, each released once"
     )
     vault.note(ledger=ledger.where, dataset=ledger.dataset)
-    return entry.sequence > before.sequence
+    return done.new
 
 
 def sync_release(

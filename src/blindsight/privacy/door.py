@@ -369,11 +369,11 @@ class Door:
 
     def _next(self, what: str, *, fresh: bool = False) -> Planned:
         planned = self._find(what)
-        if fresh and self.guarantee.entropy == "keyed":
+        if fresh and self.guarantee.entropy == "keyed" and not _binds_values(self._source):
             raise InvalidParameter(
                 f"{what!r} needs fresh noise: a key gives the same noise to the same name, so that "
-                "two data sets under "
-                "it would show their difference. Pass each record's name, or random_state=None."
+                "two data sets under it would show their difference. Pass each record's name, "
+                "random_state=None, or a vault's training_source, whose noise depends on the value."
             )
         most = planned.count * planned.parts
         if self._used[what] >= most:
@@ -394,10 +394,21 @@ class Door:
             return forced
         mechanism = planned.mechanism
         label = f"{self.what}/{planned.what}/{passage.number}"
-        rng = self._source.stream(label, exact=mechanism.sampler == "exact")
-        released = mechanism.release(value, rng=rng)
+        exact = mechanism.sampler == "exact"
+        if _binds_values(self._source):
+            bound: Any = self._source
+            label = f"{label}/{sorted(to_fields(mechanism).items())}"
+            released = mechanism.release(value, rng=bound.value_stream(label, value, exact=exact))
+            bound.keep(label, value, released)  # refused here where another value left before
+        else:
+            released = mechanism.release(value, rng=self._source.stream(label, exact=exact))
         self._listener.passed(passage, released)
         return released
+
+
+def _binds_values(source: Source) -> bool:
+    """Whether the noise of a source depends on the value it is added to (a vault's release)."""
+    return hasattr(source, "value_stream")
 
 
 _said: set[str] = set()

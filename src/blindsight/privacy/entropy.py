@@ -8,7 +8,9 @@ A `Source` hands out streams of random numbers and says what they are made of:
   neither ever protects anyone here);
 - `SeededSource`: a fixed seed: reproducible, so a simulation, and the guarantee says so;
 - a vault's `RecordSource`: AES keyed by a secret and a record's name: the same noise for the same
-  record, whenever it is asked for.
+  record, whenever it is asked for;
+- a vault's `ReleaseSource`: AES keyed by a secret, a release and the value that the noise is added
+  to: the same training again gives the same bytes.
 
 `training_rng` is for what protects nobody: initial weights, splits, public rotations.
 """
@@ -172,6 +174,9 @@ def training_rng(random_state: RandomState) -> tuple[np.random.Generator, bool]:
     """A numpy generator for what protects nobody, and whether a seed or generator was handed in."""
     if random_state is None:
         return np.random.default_rng(), False
+    seed = getattr(random_state, "public_seed", None)  # a vault's: the same for the same release
+    if seed is not None:
+        return np.random.default_rng(seed()), False
     if isinstance(random_state, np.random.RandomState):
         return np.random.Generator(random_state._bit_generator), True
     if isinstance(random_state, (bool, np.bool_)) or not isinstance(

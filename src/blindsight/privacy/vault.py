@@ -2,12 +2,15 @@
 happens to it.
 
 A vault is a folder that only its owner may enter. It holds a secret key of 256 bits, and a small
-database: which photo is which record, and what was released of it.
+database: which photo is which record, what was released of it, and what was charged for it. An
+owner needs one vault, however many data sets there are.
 
-*A record is a distinct image.* It is known by its content: its id is a pseudo-random function
-(HMAC-SHA-256) of the vault's key and a digest of the picture (`data.content`), so a photo that is
-moved, renamed, copied, removed and put back, given other words or dates, or met by another worker,
-has the same id. Its noise is a pseudo-random function of the key, the id, the mechanism and what
+*A record is a distinct image.* It is known by its decoded pixels: its id is a pseudo-random
+function (HMAC-SHA-256) of the vault's key and a digest of the upright pixel array
+(`data.content_digest`), so a photo that is moved, renamed, copied, compressed again without loss,
+removed and put back, given other words or dates, or met by another worker, has the same id. The
+digest of a file's bytes is kept beside it, so that a file that was seen before is not decoded
+again. Its noise is a pseudo-random function of the key, the id, the mechanism and what
 the mechanism is applied to (permanent randomised response): releasing it again tells nothing new.
 Another mechanism or another epsilon draws other noise, is another release, and is charged as one.
 Outsiders see ids and noise that they cannot tell from random ones unless they break HMAC or AES;
@@ -20,7 +23,7 @@ most e^epsilon: the release costs epsilon per image. Two other ways of treating 
 
 - a code of its own, with fresh noise, for each copy: an image that is there twice has two
   independent codes. Replacing the image replaces both, and outcomes in which both tell the truth
-  change by e^(2 epsilon): the content pays for each copy;
+  change by e^(2 epsilon): the cost is multiplied by the number of copies;
 - one code for the first copy and a dummy (a code of nothing, uniform) for every other: replacing
   the first copy makes the second one the first, whose law moves from uniform to a true code while
   the replaced one moves as well. Two codes move, up to e^(2 epsilon) again.
@@ -30,58 +33,73 @@ numbers. Pictures that are only nearly equal are different records: whoever is o
 protected by the person's unit.
 
 *Persons.* With a person given for each photo, at most `most` records of one person are released,
-ever. Which ones is decided by the order of their ids, which is pseudo-random and not by arrival,
-among those that were not released before; a record of several persons must be chosen for all of
-them, so that nobody's photos decide over another's. The count is the vault's: two copies of a vault
-at work on different photos of one person would each count for themselves.
+ever, whichever data sets they are in. Which ones is decided by the order of their ids, which is
+pseudo-random and not by arrival, among those that were not released before; a record of several
+persons must be chosen for all of them, so that nobody's photos decide over another's. The bound is
+checked again in the transaction that keeps the codes, so that two runs at once cannot exceed it.
+
+*Releases.* Every release has a number within the vault, its generation, which grows by one with
+each. It is charged through `Vault.charge`, which writes down the intention in the vault, charges
+the ledger with the vault's number and the generation, and keeps the ledger's head: a process that
+is killed in between has charged at most once, and has released nothing uncharged. Whichever of
+vault and ledger is an older copy is found by comparing them (`blindsight.privacy.reconcile`).
+
+*Integrity.* The key file has a check value, every row of the database a message authentication
+code, and the number of rows is kept: what was damaged or taken out is refused by name.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import hmac
 import json
 import os
+import shutil
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core import checks, durable
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, MissingData
-from blindsight.privacy.entropy import EntropyName, SystemEntropy
+from blindsight.privacy.entropy import EntropyName, SystemEntropy, aes_generator
+from blindsight.privacy.vault_store import VaultStore
 
-__all__ = ["Photo", "RecordSource", "RecordStream", "Vault"]
+if TYPE_CHECKING:
+    from blindsight.privacy.cost import Cost
+    from blindsight.privacy.guarantee import Guarantee
+    from blindsight.privacy.ledger import Ledger
+    from blindsight.privacy.reconcile import Charged
 
-_HEAD = b"blindsight vault key 1 "
-_TABLES = """
-CREATE TABLE facts (name TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL) STRICT;
-CREATE TABLE photos (name TEXT NOT NULL PRIMARY KEY, record TEXT NOT NULL, person TEXT NOT NULL, size INTEGER NOT NULL,
-    changed INTEGER NOT NULL) STRICT;
-CREATE TABLE codes (release TEXT NOT NULL, record TEXT NOT NULL, code BLOB NOT NULL, PRIMARY KEY (release, record))
-    STRICT;
-CREATE TABLE persons (record TEXT NOT NULL, person TEXT NOT NULL, PRIMARY KEY (record, person)) STRICT;
-"""  # noqa: E501
-_MANY = 500  # values per statement
+__all__ = ["Photo", "RecordSource", "RecordStream", "ReleaseSource", "Vault", "VaultRelease"]
+
+_FIRST_HEAD, _HEAD = b"blindsight vault key 1 ", b"blindsight vault key 2 "
+_TOGETHER = 500  # files that are noted in one transaction
+_WAIT = 60.0  # seconds to wait for another run on the same vault
 _README = """This folder is a vault. KEEP it, and give it to nobody.
 
 It holds the secret key behind the noise of a release, and which photo is which record. Whoever has it sees through the
 noise. Without it the release can still be searched, but photos cannot be added to it, and their names are lost.
-Include it in your backups.
+Include it in your backups, together with the ledger.
 """  # noqa: E501
 
 
 @dataclass(frozen=True)
 class Photo:
-    """One file that the vault knows: its record, its person ("" without one), and what `stat` said
-    of it.
+    """One file that the vault knows.
+
+    Parameters:
+        name: the file's name within its data set.
+        record: the id of the picture that it shows.
+        person: the keyed hash of whose it is, "" without one.
+        size: its size in bytes when it was last looked at.
+        changed: its time of change then, in nanoseconds.
     """
 
     name: str
@@ -89,6 +107,29 @@ class Photo:
     person: str = ""
     size: int = -1
     changed: int = -1
+
+
+@dataclass(frozen=True)
+class VaultRelease:
+    """A release that the vault knows.
+
+    Parameters:
+        release: its id (`Vault.release_of`), by which the ledger knows it.
+        generation: its number within the vault.
+        what: what was released, in words.
+        costs: what it costs, as plain fields of `Cost`; empty where an earlier version made it.
+        most: the most records of one person in it, 0 without a bound.
+        state: "pending" (noted, perhaps not charged), "uncharged" (made without a ledger),
+            "charged", "taken over" (known from the ledger or a release folder) or "earlier" (of an
+            earlier version).
+    """
+
+    release: str
+    generation: int
+    what: str
+    costs: tuple[dict[str, Any], ...]
+    most: int
+    state: str
 
 
 class RecordStream(SystemEntropy):
@@ -127,12 +168,12 @@ class RecordSource:
 
     def stream(self, label: str, *, exact: bool = True) -> RecordStream:
         """The stream of a label, which is a record's id, a slash, and the mechanism."""
-        record, _, law = label.partition("/")
-        if record not in self._keys or not law:
+        record, _, mechanism = label.partition("/")
+        if record not in self._keys or not mechanism:
             raise InvalidParameter(
                 "a label must be a record's id of this source, a slash, and the mechanism."
             )
-        return RecordStream(_keyed(self._keys[record], "noise", law.encode()))
+        return RecordStream(_keyed(self._keys[record], "noise", mechanism.encode()))
 
     def receipt(self, names: Sequence[str], values: NDArray[Any], law: str) -> str:
         """The ledger's key of one release: the same records with the same values under the same
@@ -153,74 +194,351 @@ class RecordSource:
         return f"RecordSource({len(self._keys)} records)"
 
 
+class ReleaseSource:
+    """The noise of one release as a whole: a trained model, a codebook, a table of sums.
+
+    A source for the door, passed to an estimator as `random_state`. The noise of each value is a
+    pseudo-random function of the vault's key, the release, the value's place in the plan and the
+    digest of the value itself: the same training again gives the same bytes, and no noise is ever
+    added to two different values. The vault keeps a digest of every value and of what was handed
+    out for it. A second run that computes another value (another machine, another library) is
+    refused before anything leaves: it would be a second release under one charge.
+    """
+
+    name: EntropyName = "keyed"
+
+    def __init__(self, key: bytes, note: Callable[[str, str], str]) -> None:
+        self._key, self._note = key, note
+
+    def stream(self, label: str, *, exact: bool = True) -> Any:
+        """The stream of a label that depends on no value: which rows are in a batch."""
+        return _stream(_keyed(self._key, "stream", label.encode()), exact=exact)
+
+    def value_stream(self, label: str, value: NDArray[Any], *, exact: bool) -> Any:
+        """The stream of the noise for this value at this place of the plan."""
+        key = _keyed(self._key, "value", label.encode(), _array_bytes(value))
+        return _stream(key, exact=exact)
+
+    def keep(self, label: str, value: NDArray[Any], released: NDArray[Any]) -> None:
+        """Note what is about to leave; refuse it where something else left before."""
+        parts = (label.encode(), _array_bytes(value), _array_bytes(released))
+        digest = _keyed(self._key, "output", *parts).hex()[:32]
+        if self._note(label, digest) != digest:
+            raise InvalidData(
+                f"this run computes another value for {label!r} than the run that made this "
+                "release, so it would be a second release under one charge; nothing was released. "
+                "Use the result of the first run, or charge this as a new release "
+                "(Vault.start_anew)."
+            )
+
+    def public_seed(self) -> int:
+        """A seed for randomness that protects nobody (splits, initial weights)."""
+        return int.from_bytes(_keyed(self._key, "seed")[:8], "big")
+
+    def __deepcopy__(self, _memo: Any) -> ReleaseSource:
+        return self
+
+    def __repr__(self) -> str:
+        return "ReleaseSource(a secret key)"
+
+
 class Vault:
-    """A folder with the secret key of a release and the map from photos to records. See the
-    module's text.
+    """A folder with the secret key of an owner's releases, what was released, and what it cost.
 
     Many processes may use one vault at once; what a method wrote is on the disk when it returns.
     The key never shows in `repr`, messages or pickles: workers get a `RecordSource` for their
     records only.
+
+    Parameters:
+        path: the vault's folder, which `Vault.create` made.
+
+    Raises:
+        MissingData: the folder holds no key, or its database is lost.
+        HostileFile: the key or the database was damaged or changed.
+
+    Examples:
+        >>> import tempfile
+        >>> from blindsight.privacy import Cost, Ledger
+        >>> folder = tempfile.mkdtemp()
+        >>> vault = Vault.create(f"{folder}/vault")
+        >>> ledger = Ledger(f"{folder}/budget.db", dataset="holidays")
+        >>> entry = ledger.grant(Cost(epsilon=8, unit="record"))
+        >>> number = vault.release_of("codes with epsilon 4")
+        >>> cost = Cost(epsilon=4, unit="record")
+        >>> vault.charge(ledger, cost, release=number, what="codes").new
+        True
+        >>> vault.charge(ledger, cost, release=number, what="codes").new
+        False
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._key = _read_key(self.path / "key")
         durable.close_to_others(self.path, mode=0o700)
-        self._database = self.path / "records.db"
-        if not self._database.is_file():
-            self._make_tables()
-        with self._connected() as connection:
-            found = connection.execute(
-                "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL"
-            ).fetchall()
-        if set(found) != _expected():
-            raise HostileFile(
-                f"{self._database} is not what a vault holds. Restore the vault from a copy."
-            )
+        self._store = VaultStore(self.path, _keyed(self._key, "rows"))
+        # Pictures whose records an earlier version named by their encoded bytes.
+        self._encoded = self.fact("encoded identities") is not None
 
     @classmethod
     def create(cls, path: str | os.PathLike[str]) -> Vault:
-        """A new vault in a folder that is empty or not there yet."""
+        """A new vault in a folder that is empty or not there yet.
+
+        The folder is made under another name and renamed, so that there is a whole vault or none.
+        """
         folder = Path(path)
-        if folder.exists() and any(folder.iterdir()):
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise InvalidData(f"{folder} is not empty. A new vault needs a folder of its own.")
-        durable.make_folder(folder)
-        durable.write_file(folder / "KEEP-THIS-SECRET.txt", _README.encode())
-        # Last: a folder with a key is a vault.
-        durable.write_file(
-            folder / "key", _HEAD + os.urandom(32).hex().encode() + b"\n", replace=False
-        )
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = folder.with_name(f".{folder.name}.{os.urandom(8).hex()}.part")
+        durable.make_folder(unfinished)
+        try:
+            key = os.urandom(32)
+            durable.write_file(unfinished / "KEEP-THIS-SECRET.txt", _README.encode())
+            VaultStore.create(unfinished, _keyed(key, "rows"))
+            durable.write_file(unfinished / "key", _key_file(key), replace=False)
+            durable.rename(unfinished, folder)
+        except FileExistsError:
+            raise InvalidData(
+                f"{folder} is not empty: another process made a vault there."
+            ) from None
+        finally:
+            if unfinished.exists():
+                shutil.rmtree(unfinished, ignore_errors=True)
         return cls(folder)
 
     @classmethod
     def open_or_create(cls, path: str | os.PathLike[str]) -> Vault:
-        """The vault in a folder; a new one where there is none, or where a crash left one without a
-        key.
-        """
+        """The vault in a folder; a new one where there is none."""
         folder = Path(path)
-        if (folder / "key").exists():
-            return cls(folder)
-        for left in (folder / "KEEP-THIS-SECRET.txt", *folder.glob(".*.part")):
-            durable.remove(left)
-        return cls.create(folder)
+        if not (folder / "key").exists() and not (folder / "records.db").exists():
+            try:
+                return cls.create(folder)
+            except InvalidData:
+                if not (folder / "key").exists():
+                    raise  # it is not another process that was faster
+        return cls(folder)
 
     @property
     def number(self) -> str:
         """Tells this vault from others; may be given away."""
         return _keyed(self._key, "number").hex()[:16]
 
+    @property
+    def generation(self) -> int:
+        """The number of the vault's last release."""
+        return max((known.generation for known in self.releases()), default=0)
+
+    def running(self, *, wait: float = _WAIT) -> AbstractContextManager[None]:
+        """Hold the vault for one run: others wait, and are refused after `wait` seconds."""
+        return self._store.turn(wait)
+
+    def verify(self) -> None:
+        """Check every row of the database against its authentication code; `charge` does it first.
+
+        Raises:
+            HostileFile: a row was changed, damaged, lost or added.
+        """
+        self._store.verify()
+
+    # Records and photos
+
     def record_of(self, digest: bytes) -> str:
-        """The id of the record with this content (`data.content_digest`)."""
-        return _keyed(self._key, "record", digest).hex()[:32]
+        """The id of the record with these pixels (`data.content_digest`)."""
+        record = _keyed(self._key, "record", digest).hex()[:32]
+        if self._encoded:
+            with self._store.reading() as connection:
+                known = self._store.select(connection, "aliases", "picture = ?", (record,))
+            return str(known[0][1]) if known else record
+        return record
+
+    @contextmanager
+    def recognising(
+        self, pixels: Callable[[bytes], bytes], encoded: Callable[[bytes], bytes]
+    ) -> Iterator[Callable[[bytes], str]]:
+        """A function from the bytes of an image file to the id of the record that it shows.
+
+        Files that were seen before are known by their bytes, and not decoded again. Higher layers
+        call `data.content.recognising(vault)`, which gives the two digests.
+
+        Parameters:
+            pixels: the digest of a file's decoded pixels.
+            encoded: the digest by which earlier versions knew a picture; for vaults of theirs.
+        """
+        files: dict[str, str] = {}
+        aliases: dict[str, str] = {}
+
+        def keep() -> None:
+            with self._store.writing() as connection:
+                self._store.insert(connection, "aliases", list(aliases.items()))
+                self._store.insert(connection, "files", list(files.items()))
+            files.clear()
+            aliases.clear()
+
+        def recognise(content: bytes) -> str:
+            digest = hashlib.sha256(content).digest()
+            file = self._file(digest)
+            known = files.get(file) or self.known_file(digest)
+            if known is not None:
+                return known
+            picture = self.record_of(pixels(content))
+            record = aliases.get(picture, picture)
+            if self._encoded and record == picture:
+                earlier = _keyed(self._key, "record", encoded(content)).hex()[:32]
+                if self._released(earlier):
+                    record = aliases[picture] = earlier
+            files[file] = record
+            if len(files) >= _TOGETHER:
+                keep()
+            return record
+
+        try:
+            yield recognise
+        finally:
+            if files:
+                keep()
+
+    def known_file(self, digest: bytes) -> str | None:
+        """The record of a file whose bytes have this SHA-256, if it was seen before; else None."""
+        with self._store.reading() as connection:
+            known = self._store.select(connection, "files", "file = ?", (self._file(digest),))
+        return str(known[0][1]) if known else None
+
+    def shows(self, digest: bytes, record: str) -> bool:
+        """Whether a digest, of a file's bytes or of pixels, is known to be that of a record."""
+        return record in (self.known_file(digest), self.record_of(digest))
+
+    def person_key(self, person: str) -> str:
+        """A person's name or number as a keyed hash: the vault does not store it as it is."""
+        return (
+            _keyed(self._key, "person", person.encode(errors="surrogateescape")).hex()[:32]
+            if person
+            else ""
+        )
+
+    def photos(self, dataset: str = "") -> dict[str, Photo]:
+        """Every photo of a data set that the vault knows, by name."""
+        with self._store.reading() as connection:
+            rows = self._store.select(connection, "photos", "dataset = ?", (dataset,))
+        return {str(row[1]): Photo(*row[1:]) for row in rows}  # type: ignore[arg-type]
+
+    def names_of(self, records: Iterable[str], dataset: str = "") -> dict[str, list[str]]:
+        """The files of a data set that show each record, in order of their names; nothing for a
+        record that is not here.
+        """
+        names: dict[str, list[str]] = defaultdict(list)
+        with self._store.reading() as connection:
+            rows = self._store.select_in(
+                connection, "photos", "record", list(records), "dataset = ?", (dataset,)
+            )
+            for row in rows:
+                names[str(row[2])].append(str(row[1]))
+        return {record: sorted(files) for record, files in names.items()}
+
+    def keep_photos(
+        self, photos: Iterable[Photo], *, gone: Iterable[str] = (), dataset: str = ""
+    ) -> None:
+        """Note which file of a data set is which record, and forget files that are gone."""
+        listed = list(photos)
+        rows = [(dataset, p.name, p.record, p.person, p.size, p.changed) for p in listed]
+        with self._store.writing() as connection:
+            self._store.delete(connection, "photos", [(dataset, name) for name in gone])
+            self._store.replace(connection, "photos", rows)
+            # Who was ever seen on a record stays on it: a file that moves must not free a place.
+            seen = sorted({(photo.record, photo.person) for photo in listed if photo.person})
+            self._store.insert(connection, "persons", seen)
+
+    # Releases
 
     def release_of(self, law: str) -> str:
-        """The number of the release by a mechanism applied to a function, given as text: a key for
-        the ledger.
+        """The id of the release by a mechanism applied to a function, given as text: a key for the
+        ledger.
 
-        The same law gives the same number, so that a release is charged once, whatever was lost or
-        tried again.
+        The same text gives the same id, so that a release is charged once, whatever was lost or
+        tried again; after `start_anew` it gives another one.
         """
-        return _keyed(self._key, "release", law.encode()).hex()[:32]
+        epoch = self.fact("epoch") or 0
+        parts = (law.encode(), str(epoch).encode()) if epoch else (law.encode(),)
+        return _keyed(self._key, "release", *parts).hex()[:32]
+
+    def start_anew(self) -> None:
+        """Make every release from now on a new one, which is charged again.
+
+        For an owner whose vault forgot what was released: the codes that were lost cannot be
+        compared, so nothing may be released again under the old charges.
+        """
+        self.note(epoch=(self.fact("epoch") or 0) + 1)
+
+    def releases(self) -> list[VaultRelease]:
+        """Every release that the vault knows, in the order of their generations."""
+        with self._store.reading() as connection:
+            return self._releases(connection)
+
+    def charge(
+        self,
+        ledger: Ledger | None,
+        cost: Guarantee | Cost | Sequence[Cost],
+        *,
+        release: str,
+        what: str,
+        records: Iterable[str] = (),
+        most: int = 0,
+        actor: str | None = None,
+        purpose: str = "",
+    ) -> Charged:
+        """Charge a release, once, before anything of it leaves: the only way to charge for a vault.
+
+        Parameters:
+            ledger: the account of the data set; None notes a release that nobody is charged for.
+            cost: a guarantee, or what the release costs in one or several units.
+            release: its id (`release_of`).
+            what: what is released, in words without private values.
+            records: the ids of the records that the release is about. Every account whose data set
+                contains one of them is charged, and this account is charged for earlier releases
+                of them.
+            most: the most records of one person in it, 0 without a bound.
+            actor: who asks for it; by default the operating system's user.
+            purpose: what the release is for.
+
+        Returns:
+            what was charged, with the release's generation and whether it is new.
+
+        Raises:
+            RolledBack: the vault or the ledger is an older copy; nothing was charged.
+            BudgetExceeded: an account has too little left; nothing may be released.
+        """
+        from blindsight.privacy.reconcile import charge
+
+        return charge(
+            self,
+            ledger,
+            cost,
+            release=release,
+            what=what,
+            records=records,
+            most=most,
+            actor=actor,
+            purpose=purpose,
+        )
+
+    def account(
+        self,
+        ledger: Ledger | None,
+        *,
+        release: str,
+        records: Iterable[str] = (),
+        most: int = 0,
+        actor: str | None = None,
+        purpose: str = "",
+    ) -> Ledger:
+        """What to pass as `ledger` to an estimator or a door, so that its charge goes through
+        `charge`; the parameters are those of `charge`.
+
+        It has a ledger's `charge`, and nothing else of a ledger.
+        """
+        from blindsight.privacy.reconcile import VaultAccount
+
+        account = VaultAccount(self, ledger, release, tuple(records), most, actor, purpose)
+        return cast("Ledger", account)
 
     def source(self, records: Iterable[str], *, about: str) -> RecordSource:
         """The noise of these records, to be drawn here or elsewhere.
@@ -234,93 +552,63 @@ class Vault:
             {record: _keyed(self._key, "noise of", record.encode(), function) for record in records}
         )
 
-    def person_key(self, person: str) -> str:
-        """A person's name or number as a keyed hash: the vault does not store it as it is."""
-        return (
-            _keyed(self._key, "person", person.encode(errors="surrogateescape")).hex()[:32]
-            if person
-            else ""
-        )
+    def training_source(self, release: str) -> ReleaseSource:
+        """The noise of a whole release, to be passed as `random_state`; see `ReleaseSource`.
 
-    def photos(self) -> dict[str, Photo]:
-        """Every photo that the vault knows, by name."""
-        with self._connected() as connection:
-            rows = connection.execute(
-                "SELECT name, record, person, size, changed FROM photos"
-            ).fetchall()
-        return {row[0]: Photo(*row) for row in rows}
-
-    def names_of(self, records: Iterable[str]) -> dict[str, list[str]]:
-        """The files that show each record, in order of their names; nothing for a record that is
-        not here.
+        `release` must be an id that stands for all inputs and settings (`release_of`).
         """
-        found: dict[str, list[str]] = defaultdict(list)
-        with self._connected() as connection:
-            for part in _parts(list(records)):
-                marks = ", ".join("?" * len(part))
-                query = f"SELECT record, name FROM photos WHERE record IN ({marks}) ORDER BY name"  # noqa: S608
-                for record, name in connection.execute(query, part):
-                    found[record].append(name)
-        return dict(found)
 
-    def keep_photos(self, photos: Iterable[Photo], *, gone: Iterable[str] = ()) -> None:
-        """Note which file is which record, and forget files that are gone."""
-        with self._writing() as connection:
-            connection.executemany("DELETE FROM photos WHERE name = ?", [(name,) for name in gone])
-            listed = list(photos)
-            connection.executemany(
-                "INSERT OR REPLACE INTO photos VALUES (?, ?, ?, ?, ?)",
-                [
-                    (photo.name, photo.record, photo.person, photo.size, photo.changed)
-                    for photo in listed
-                ],
-            )
-            # Who was ever seen on a record stays on it: a file that moves must not free a place.
-            connection.executemany(
-                "INSERT OR IGNORE INTO persons VALUES (?, ?)",
-                [(photo.record, photo.person) for photo in listed if photo.person],
-            )
+        def note(label: str, digest: str) -> str:
+            with self._store.writing() as connection:
+                self._store.insert(connection, "outputs", [(release, label, digest)])
+                ((_, _, stands),) = self._store.select(
+                    connection, "outputs", "release = ? AND label = ?", (release, label)
+                )
+            return str(stands)
+
+        return ReleaseSource(_keyed(self._key, "release noise", release.encode()), note)
 
     def codes(self, release: str) -> dict[str, bytes]:
         """What was released of each record."""
-        with self._connected() as connection:
-            return dict(
-                connection.execute("SELECT record, code FROM codes WHERE release = ?", (release,))
-            )
+        with self._store.reading() as connection:
+            return self._codes(connection, release)
 
     def keep_codes(
-        self, release: str, records: Sequence[str], codes: NDArray[np.uint8]
+        self, release: str, records: Sequence[str], codes: NDArray[np.uint8], *, most: int = 0
     ) -> NDArray[np.uint8]:
         """Note codes before they leave, and return those that stand: of several makers of one code,
         the first's.
 
         A code that was released before is never replaced, also where a new library would compute
         another.
+
+        Raises:
+            InvalidData: with these codes more than `most` records of one person (by default as many
+                as the release was charged with) would be released; none of them is noted.
         """
         if len(records) != len(codes):
             raise InvalidParameter(
                 f"got {len(records)} records for {len(codes)} codes: give one each."
             )
-        with self._writing() as connection:
-            connection.executemany(
-                "INSERT OR IGNORE INTO codes VALUES (?, ?, ?)",
-                [
-                    (release, record, code.tobytes())
-                    for record, code in zip(records, codes, strict=True)
-                ],
-            )
-            kept: dict[str, bytes] = {}
-            for part in _parts(list(records)):
-                marks = ", ".join("?" * len(part))
-                query = f"SELECT record, code FROM codes WHERE release = ? AND record IN ({marks})"  # noqa: S608
-                kept.update(connection.execute(query, (release, *part)))
-        standing = [np.frombuffer(kept[record], codes.dtype) for record in records]
-        if any(code.shape != codes.shape[1:] for code in standing):
+        rows = [(release, r, code.tobytes()) for r, code in zip(records, codes, strict=True)]
+        with self._store.writing() as connection:
+            self._store.insert(connection, "codes", rows)
+            bound = self._most(connection, release, most)
+            if bound:
+                self._check_persons(connection, release, records, bound)
+            standing = {
+                str(row[1]): bytes(row[2])  # type: ignore[arg-type]
+                for row in self._store.select_in(
+                    connection, "codes", "record", list(records), "release = ?", (release,)
+                )
+            }
+        kept = [np.frombuffer(standing[record], codes.dtype) for record in records]
+        if any(code.shape != codes.shape[1:] for code in kept):
             raise HostileFile(
                 "a code in the vault has another length than this release's. Restore it from a "
                 "copy."
             )
-        return np.stack(standing) if standing else codes
+        return np.stack(kept) if kept else codes
 
     def chosen(self, release: str, records: Iterable[str], most: int) -> set[str]:
         """Those of the records that may be released with at most `most` per person, ever, in this
@@ -331,11 +619,8 @@ class Vault:
         """
         checks.whole("most", most)
         wanted, before = set(records), set(self.codes(release))
-        with self._connected() as connection:
-            pairs = connection.execute("SELECT person, record FROM persons").fetchall()
-        by_person: dict[str, list[str]] = defaultdict(list)
-        for person, record in pairs:
-            by_person[person].append(record)
+        with self._store.reading() as connection:
+            by_person = self._persons(connection)
         refused: set[str] = set()
         crowded = []
         for owned in by_person.values():
@@ -359,17 +644,19 @@ class Vault:
             )
         return wanted - refused
 
+    # Facts
+
     def fact(self, name: str) -> Any:
         """A fact that was noted (the ledger's address, the photos' folder, a recipe), or None."""
-        with self._connected() as connection:
-            row = connection.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
-        return None if row is None else json.loads(row[0])
+        with self._store.reading() as connection:
+            rows = self._store.select(connection, "facts", "name = ?", (name,))
+        return json.loads(str(rows[0][1])) if rows else None
 
     def note(self, **facts: Any) -> None:
         """Note facts as JSON values."""
-        with self._writing() as connection:
+        with self._store.writing() as connection:
             rows = [(name, json.dumps(value)) for name, value in facts.items()]
-            connection.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", rows)
+            self._store.replace(connection, "facts", rows)
 
     def __repr__(self) -> str:
         return f"Vault({str(self.path)!r}, number {self.number})"
@@ -379,85 +666,92 @@ class Vault:
             "a vault cannot be copied or pickled: its key stays where it is. Hand out a source."
         )
 
-    def _make_tables(self) -> None:
-        """The database in one step: another process may be at it too, and then the first one's
-        stays.
-        """
-        made = self.path / f".records.{os.urandom(8).hex()}.part"
-        try:
-            os.close(os.open(made, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
-            with contextlib.closing(_connect(made)) as connection:
-                connection.executescript(f"BEGIN; {_TABLES} COMMIT;")
-            with contextlib.suppress(FileExistsError):
-                durable.link_new(made, self._database)
-        finally:
-            durable.remove(made)
+    def _file(self, digest: bytes) -> str:
+        return _keyed(self._key, "file", digest).hex()[:32]
 
-    @contextmanager
-    def _connected(self) -> Iterator[sqlite3.Connection]:
-        try:
-            with contextlib.closing(_connect(self._database)) as connection:
-                yield connection
-        except sqlite3.DatabaseError as error:
-            if isinstance(error, sqlite3.OperationalError):
-                raise InvalidData(
-                    f"the vault {self.path} cannot be used ({error}). Nothing more is released."
-                ) from None
-            raise HostileFile(
-                f"the vault {self.path} is damaged ({error}). Restore it from a copy."
-            ) from None
+    def _released(self, record: str) -> bool:
+        with self._store.reading() as connection:
+            return bool(self._store.select(connection, "codes", "record = ? LIMIT 1", (record,)))
 
-    @contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
-        with self._connected() as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                with contextlib.suppress(sqlite3.Error):
-                    connection.execute("ROLLBACK")
-                raise
+    def _releases(self, connection: sqlite3.Connection) -> list[VaultRelease]:
+        known = [
+            VaultRelease(str(r[0]), int(r[1]), str(r[2]), tuple(json.loads(str(r[3]))), *r[4:])  # type: ignore[arg-type]
+            for r in self._store.select(connection, "releases")
+        ]
+        return sorted(known, key=lambda release: (release.generation, release.release))
 
+    def _codes(self, connection: sqlite3.Connection, release: str) -> dict[str, bytes]:
+        rows = self._store.select(connection, "codes", "release = ?", (release,))
+        return {str(row[1]): bytes(row[2]) for row in rows}  # type: ignore[arg-type]
 
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(
-        f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=60.0, isolation_level=None
-    )
-    try:
-        # The plain rollback journal: one file at rest, nothing to lose beside it. EXTRA also
-        # flushes the folder.
-        connection.execute("PRAGMA synchronous=EXTRA")
-        connection.execute("PRAGMA trusted_schema=OFF")
-        connection.execute("PRAGMA secure_delete=ON")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+    def _persons(self, connection: sqlite3.Connection) -> dict[str, list[str]]:
+        by_person: dict[str, list[str]] = defaultdict(list)
+        for record, person in self._store.select(connection, "persons"):
+            by_person[str(person)].append(str(record))
+        return by_person
 
+    def _most(self, connection: sqlite3.Connection, release: str, most: int) -> int:
+        noted = self._store.select(connection, "releases", "release = ?", (release,))
+        stated = [bound for bound in (most, int(noted[0][4]) if noted else 0) if bound]
+        return min(stated, default=0)
 
-def _expected() -> set[tuple[str, str, str]]:
-    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
-        connection.executescript(_TABLES)
-        return set(
-            connection.execute("SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL")
-        )
+    def _check_persons(
+        self, connection: sqlite3.Connection, release: str, records: Sequence[str], most: int
+    ) -> None:
+        """Refuse codes by which somebody would have more than `most` records in the release."""
+        touched = {
+            str(row[1])
+            for row in self._store.select_in(connection, "persons", "record", list(records))
+        }
+        of_them = self._store.select_in(connection, "persons", "person", sorted(touched))
+        owned: dict[str, list[str]] = defaultdict(list)
+        for record, person in of_them:
+            owned[str(person)].append(str(record))
+        everyone = sorted({record for held in owned.values() for record in held})
+        released = {
+            str(row[1])
+            for row in self._store.select_in(
+                connection, "codes", "record", everyone, "release = ?", (release,)
+            )
+        }
+        beyond = [person for person, held in owned.items() if len(released & set(held)) > most]
+        if beyond:
+            raise InvalidData(
+                f"{len(beyond)} {'person' if len(beyond) == 1 else 'persons'} would have more than "
+                f"{most} {'image' if most == 1 else 'images'} released: another run released some "
+                "meanwhile. Nothing of this part was released. Run the command again."
+            )
 
 
 def _read_key(path: Path) -> bytes:
     try:
         content = path.read_bytes()
     except OSError:
+        lost = ""
+        if (path.parent / "records.db").exists():
+            lost = " It holds records.db, so its key was lost: restore the vault from a backup."
         raise MissingData(
-            f"{path.parent} is not a vault: it holds no key. Check the path."
+            f"{path.parent} is not a vault: it holds no key. Check the path.{lost}"
         ) from None
+    first = content.startswith(_FIRST_HEAD)
+    words = content.removeprefix(_FIRST_HEAD if first else _HEAD).split()
     try:
-        key = bytes.fromhex(content.removeprefix(_HEAD).decode().strip())
-    except ValueError:
+        key = bytes.fromhex(words[0].decode())
+    except (ValueError, IndexError):
         key = b""
-    if not content.startswith(_HEAD) or len(key) != 32:
-        raise HostileFile(f"{path} is not a vault's key. Restore the vault from a copy.") from None
+    if len(key) != 32 or (content != _key_file(key) and not (first and len(words) == 1)):
+        raise HostileFile(
+            f"{path} is not a vault's key, or was changed: its check value does not fit. Restore "
+            "the vault from a copy."
+        )
+    if first:  # of a version that wrote no check value
+        durable.write_file(path, _key_file(key))
     return key
+
+
+def _key_file(key: bytes) -> bytes:
+    """The file of a key: the key and its check value, in hexadecimal digits."""
+    return _HEAD + f"{key.hex()} {_keyed(key, 'check').hex()[:16]}\n".encode()
 
 
 def _keyed(key: bytes, purpose: str, *parts: bytes) -> bytes:
@@ -468,6 +762,10 @@ def _keyed(key: bytes, purpose: str, *parts: bytes) -> bytes:
     return hmac.digest(key, message, "sha256")
 
 
-def _parts(values: list[str]) -> Iterator[list[str]]:
-    for start in range(0, len(values), _MANY):
-        yield values[start : start + _MANY]
+def _stream(key: bytes, *, exact: bool) -> Any:
+    return RecordStream(key) if exact else aes_generator(key)
+
+
+def _array_bytes(values: NDArray[Any]) -> bytes:
+    array = np.ascontiguousarray(values)
+    return f"{array.dtype.str} {array.shape} ".encode() + array.tobytes()

@@ -20,7 +20,7 @@ from blindsight.core.errors import (
     MissingData,
 )
 from blindsight.data import load_folder, read_image
-from blindsight.data.content import content_digest
+from blindsight.data.content import pixel_digest
 from blindsight.data.formats.dicom import unnamed_dicom
 from blindsight.data.reading import SUFFIXES
 from blindsight.encoders.network import DIMENSIONS
@@ -135,8 +135,7 @@ def image_files(given: Iterable[Path]) -> tuple[dict[Path, bytes], list[tuple[Pa
 
 
 def _checked(path: Path) -> bytes:
-    read_image(path)
-    return content_digest(path.read_bytes())
+    return pixel_digest(read_image(path))
 
 
 def split(

@@ -10,6 +10,7 @@ epsilon is another release.
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import json
 import secrets
@@ -79,9 +80,8 @@ def publish(
         # before pays now.
         source = vault.source(some, about=about)
         what = "tags of photos, each released once"
-        door = Door(
-            promised, what=what, ledger=ledger, random_state=source, key=f"release {number}"
-        )
+        account = None if ledger is None else vault.account(ledger, release=number, records=records)
+        door = Door(promised, what=what, ledger=account, random_state=source)
         if some:
             logits = tagger.logits(rows([first[record] for record in some]))
             drawn = door.release_each(guarantees.ANSWER, way.value(logits), some, about=about)
@@ -134,15 +134,20 @@ def train_once(
         tagger.fit(X, y, ledger=ledger, **options)
         tagger.public_ |= dict(notes or {})
         return tagger
-    number = vault.release_of(_training(tagger, X, y))
+    number = vault.release_of(_training(tagger, X, y, options.get("n_records")))
     place = vault.path / "models" / f"{number}.safetensors"
     if not place.exists():
-        tagger.fit(X, y, ledger=ledger, key=f"release {number}", **options)
-        tagger.public_ |= dict(notes or {})
+        account = None if ledger is None else vault.account(ledger, release=number)
+        own = copy.copy(tagger)
+        if tagger.random_state is None:
+            own.random_state = vault.training_source(number)
+        own.fit(X, y, ledger=account, **options)
+        own.public_ |= dict(notes or {})
+        tagger.owner_only_ = own.owner_only_
         durable.make_folder(place.parent)
         made = place.parent / f".{secrets.token_hex(8)}.part"
         try:
-            tagger.save(made)
+            own.save(made)
             with contextlib.suppress(
                 FileExistsError
             ):  # another process was faster: then its model stands
@@ -151,12 +156,12 @@ def train_once(
             durable.remove(made)
     kept = PrivateTagger.load(place)
     if ledger is not None:
-        ledger.charge(kept.guarantee_.costs, what=TRAINING, key=f"release {number}")
+        vault.charge(ledger, kept.guarantee_, release=number, what=TRAINING)
     kept.owner_only_ = getattr(tagger, "owner_only_", {})
     return kept
 
 
-def _training(tagger: PrivateTagger, X: Any, y: Any) -> str:
+def _training(tagger: PrivateTagger, X: Any, y: Any, n_records: int | None) -> str:
     """Records, settings and public knowledge as text."""
     known = {"rows": np.asarray(X), "labels": label_rows(y)}
     if tagger.public is not None:
@@ -166,6 +171,7 @@ def _training(tagger: PrivateTagger, X: Any, y: Any) -> str:
     fields: dict[str, Any] = {
         "training": repr(tagger.training),
         "random_state": repr(tagger.random_state),
+        "n_records": n_records,
     }
     # A large array's repr has dots where two of them differ: tables go by their bytes, names one by
     # one.

@@ -79,7 +79,7 @@ def test_verify_ends_with_one_when_the_chain_does_not_hold(run, tmp_path):
     run("verify", "--dataset", "ward-7", "--known", f"1:{'0' * 64}", code=1)
     connection = sqlite3.connect(tmp_path / "ledger.db")
     with connection:
-        connection.execute("UPDATE blindsight_ledger2_entries SET budget_micro_epsilon = 9000000")
+        connection.execute("UPDATE blindsight_ledger3_entries SET budget_micro_epsilon = 9000000")
     connection.close()
     (result,) = run("verify", "--json", code=1)["datasets"]
     assert not result["holds"] and "changed after writing" in result["problem"]

@@ -41,7 +41,7 @@ from blindsight.privacy.plan import Planned
 
 CROWD = Path(__file__).with_name("crowd.py")
 TENTH = Cost(epsilon=0.1, unit="record")
-KEYS = "blindsight_ledger2_keys"
+KEYS = "blindsight_ledger3_keys"
 numbers = itertools.count(1)
 
 
@@ -174,7 +174,14 @@ class LedgerContract:
 
     @pytest.mark.parametrize("field", FIELDS[2:])
     def test_a_change_behind_its_back_is_found(self, granted, field):
-        entry = granted.charge(TENTH, what="codes", key="release 1")
+        entry = granted.charge(
+            TENTH,
+            what="codes",
+            key="release 1",
+            purpose="a test",
+            vault=granted.dataset,
+            generation=1,
+        )
         granted.charge(TENTH, what="more codes")
         old = getattr(entry, field)
         new = old + 1 if isinstance(old, int) else old[:-1] + chr(ord(old[-1]) ^ 1)

@@ -11,9 +11,9 @@ import pytest
 from blindsight.core.errors import BudgetExceeded, LedgerError, LedgerTampered
 from blindsight.privacy.guarantee import Cost
 from blindsight.privacy.ledger import Ledger, check_json, datasets
-from blindsight.privacy.ledger.chain import EMPTY, FIELDS, FIRST_FIELDS, Head, digest
+from blindsight.privacy.ledger.chain import EMPTY, Head, digest, fields_of
 
-OLD = [name for name in FIELDS if name in FIRST_FIELDS]
+OLD = fields_of(1)
 TEXT = {"dataset", "time", "kind", "unit", "neighbours", "what", "previous", "hash"}
 
 
@@ -116,12 +116,12 @@ def test_an_old_entry_cannot_be_given_new_fields(path):
     connection = sqlite3.connect(path)
     with connection:
         connection.execute(
-            "UPDATE blindsight_ledger2_entries SET key = 'index 1' WHERE sequence = 2"
+            "UPDATE blindsight_ledger3_entries SET key = 'index 1' WHERE sequence = 2"
         )
     connection.close()
     with (
         Ledger(path, dataset="ward-7") as ledger,
-        pytest.raises(LedgerTampered, match="first format"),
+        pytest.raises(LedgerTampered, match="format 1"),
     ):
         ledger.verify()
 

@@ -14,7 +14,7 @@ from blindsight.privacy.guarantee import Cost
 from blindsight.privacy.ledger import Ledger
 from blindsight.privacy.ledger.chain import FIELDS, TEXTS, chained
 
-ENTRIES, HEADS = "blindsight_ledger2_entries", "blindsight_ledger2_heads"
+ENTRIES, HEADS = "blindsight_ledger3_entries", "blindsight_ledger3_heads"
 
 
 @pytest.fixture
@@ -210,7 +210,7 @@ def test_texts_are_the_text_fields(path):
         f"CREATE INDEX i ON {ENTRIES} (time)",
         "CREATE TABLE other (x)",
         f"ALTER TABLE {HEADS} ADD COLUMN x TEXT",
-        "DROP INDEX blindsight_ledger2_keys",
+        "DROP INDEX blindsight_ledger3_keys",
     ],
     ids=["head trigger", "entry trigger", "view", "index", "table", "column", "no index"],
 )

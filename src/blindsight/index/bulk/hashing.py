@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from blindsight.core.errors import BlindsightError
 from blindsight.data import ImageSet, to_rgb
 from blindsight.data.confined import decode_image
-from blindsight.data.content import content_digest
+from blindsight.data.content import pixel_digest, recognising
 from blindsight.encoders.preparation import Preparation
 from blindsight.index import CodeIndex
 from blindsight.index.bulk.pools import HERE, Contents, Pool, Spool
@@ -55,10 +56,12 @@ class Released:
 
 
 def records_of(images: ImageSet, vault: Vault) -> list[str]:
-    """The record of each image, by its content: the file's bytes, or shape and pixels where it is
-    in memory.
-    """
-    return [vault.record_of(_digest(images.images, row)) for row in range(len(images))]
+    """The record of each image, by its pixels."""
+    pixels: Any = images.images
+    if not hasattr(pixels, "content"):
+        return [vault.record_of(pixel_digest(pixels[row])) for row in range(len(images))]
+    with recognising(vault, pixels.limits) as recognise:
+        return [recognise(pixels.content(row)) for row in range(len(images))]
 
 
 def release_named(
@@ -164,7 +167,7 @@ class _Taking:
         ):
             # The noise belongs to what the file held when it was listed; on other content it would
             # be used twice.
-            if self.vault.record_of(bytes.fromhex(digest)) == record:
+            if self.vault.shows(bytes.fromhex(digest), record):
                 rows.append(row)
             else:
                 self.refused.append(
@@ -272,21 +275,15 @@ def _distinct(records: Sequence[str]) -> list[Wanted]:
     return [Wanted(record, record, first[record]) for record in sorted(first)]
 
 
-def _digest(images: Any, row: int) -> bytes:
-    if hasattr(images, "content"):
-        return content_digest(images.content(row))
-    array = np.ascontiguousarray(images[row])
-    return content_digest(repr((array.shape, str(array.dtype))).encode() + array.tobytes())
-
-
 def _read(images: Any, row: int, name: str) -> tuple[bytes, NDArray[np.uint8]]:
-    """An image and its digest, both of the same bytes: a file may change between two looks at
-    it.
+    """An image and a digest, of its file's bytes or of its pixels where it is in memory.
+
+    Both are of the same bytes: a file may change between two looks at it.
     """
     if not hasattr(images, "content"):
-        return _digest(images, row), images[row]
+        return pixel_digest(images[row]), images[row]
     content = images.content(row)
     scale = getattr(images, "at_least", None)
-    return content_digest(content), decode_image(
+    return hashlib.sha256(content).digest(), decode_image(
         content, name=Path(name).name, limits=images.limits, at_least=scale
     )

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
+import pwd
+import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 from blindsight.core import checks
-from blindsight.core.errors import BlindsightError, InvalidParameter, LedgerError, LedgerTampered
+from blindsight.core.errors import (
+    BlindsightError,
+    InvalidParameter,
+    LedgerError,
+    LedgerTampered,
+    RolledBack,
+)
 from blindsight.privacy.guarantee import Cost, Neighbours, Unit
 from blindsight.privacy.ledger import units, zcdp
 from blindsight.privacy.ledger.amounts import MICRO, Amount, Composition, budget_amount, cost_amount
@@ -24,7 +33,7 @@ from blindsight.privacy.ledger.chain import (
     checked,
     intact,
 )
-from blindsight.privacy.ledger.place import Place
+from blindsight.privacy.ledger.place import Place, dataset_name, refuse_look_alike
 
 if TYPE_CHECKING:
     from blindsight.privacy.ledger.store import Store
@@ -116,10 +125,11 @@ class Ledger:
         timeout: float = 60.0,
         readonly: bool = False,
     ) -> None:
-        self._dataset = _text("dataset", dataset)
+        given = _text("dataset", dataset)
         self._place = Place(where)
         timeout = checks.positive("timeout", timeout)
         self._store = _open(self._place, create=create, timeout=timeout, readonly=readonly)
+        self._dataset = self._named(given)
 
     @property
     def dataset(self) -> str:
@@ -132,7 +142,13 @@ class Ledger:
         return str(self._place)
 
     def grant(
-        self, total: Cost, *, what: str = "budget", composition: Composition = "basic"
+        self,
+        total: Cost,
+        *,
+        what: str = "budget",
+        composition: Composition = "basic",
+        actor: str | None = None,
+        purpose: str = "",
     ) -> Entry:
         """State the budget in all, in the total's unit; the last grant holds.
 
@@ -144,7 +160,10 @@ class Ledger:
         """
         checks.one_of("composition", composition, get_args(Composition))
         amount, what = budget_amount(_a_cost("grant", total), composition), _text("what", what)
+        origin = _origin(actor, purpose)
         with self._store.write(self._dataset) as transaction:
+            if transaction.head(self._dataset) is None:
+                refuse_look_alike(self._dataset, transaction.datasets())
             transaction.start(self._dataset)
             head, lasts = self._locked(transaction)
             before = lasts.get((total.unit, total.neighbours))
@@ -178,22 +197,38 @@ class Ledger:
                 spent=spent,
                 what=what,
                 composition=composition,
+                **origin,
             )
             transaction.append([entry])
             return entry
 
-    def charge(self, costs: Cost | Sequence[Cost], *, what: str, key: str | None = None) -> Entry:
+    def charge(
+        self,
+        costs: Cost | Sequence[Cost],
+        *,
+        what: str,
+        key: str | None = None,
+        actor: str | None = None,
+        purpose: str = "",
+        vault: str = "",
+        generation: int = 0,
+    ) -> Entry:
         """Take a release's cost from every budget that it is stated for, durably, before anything
         is released.
 
         Parameters:
             costs: what the release costs, or a sequence of what this one release costs in different
-            units. It is posted
-                to each account that one of them is for, or converts to (see `units`), all or none.
-            what: what is released, in words without private values. key: names the release. The
-            first charge under a key is written; the same again, after a crash, in another
-                process or on another host, returns that entry and charges nothing but accounts that
-                were granted since; other costs under it are refused.
+                units. It is posted to each account that one of them is for, or converts to (see
+                `units`), all or none.
+            what: what is released, in words without private values.
+            key: names the release. The first charge under a key is written; the same again, after
+                a crash, in another process or on another host, returns that entry and charges
+                nothing but accounts that were granted since; other costs under it are refused.
+            actor: who asks for the release; by default the operating system's user.
+            purpose: what the release is for, in a few words.
+            vault: the number of the vault that the release comes from. Releases from a vault are
+                charged by `Vault.charge`, which gives this and `generation`.
+            generation: the number of the release within its vault.
 
         Returns the entry of the first cost that has an account. Raises `BudgetExceeded` (too little
         left in one of the accounts), `UnitMismatch` (no account is in any of these units, or one is
@@ -203,30 +238,89 @@ class Ledger:
         """
         listed, what = _some_costs(costs), _text("what", what)
         key = "" if key is None else _text("key", key)
+        origin = _origin(actor, purpose, vault, generation)
         with self._store.write(self._dataset) as transaction:
             head, lasts = self._locked(transaction)
-            due = units.dues(listed, lasts.keys())
-            if not due:
-                raise self._no_account(listed, lasts.keys())
-            if (refusal := units.uncovered(listed, due, self._dataset, lasts.keys())) is not None:
-                raise refusal
-            paid = transaction.paid(self._dataset, key) if key else []
-            _check_paid(paid, due, key)
-            posted: list[Entry] = []
-            for cost in due:
-                before = lasts[cost.unit, cost.neighbours]
-                if before.account not in {entry.account for entry in paid}:
-                    posted.append(
-                        self._posting(posted[-1].head if posted else head, before, cost, what, key)
-                    )
+            paid, posted = self._postings(transaction, head, lasts, listed, what, key, origin)
             if posted:
+                if vault and transaction.other_release(vault, generation, key):
+                    raise RolledBack(
+                        f"the ledger {self.where} knows another release under generation "
+                        f"{generation} of vault {vault}: this vault is an older copy. Nothing was "
+                        "charged or released. Put the newest copy of the vault in its place."
+                    )
                 transaction.append(posted)
             return (paid or posted)[0]
 
+    def check(self, costs: Cost | Sequence[Cost], *, key: str | None = None) -> None:
+        """Raise what `charge` would raise for these costs now; nothing is written."""
+        listed, key = _some_costs(costs), "" if key is None else _text("key", key)
+        with self._store.read() as transaction:
+            head, lasts = transaction.ends(self._dataset)
+            self._postings(transaction, head, lasts, listed, "check", key, _origin(None, ""))
+
+    def _postings(
+        self,
+        transaction: Transaction,
+        head: Head,
+        lasts: dict[Account, Entry],
+        costs: Sequence[Cost],
+        what: str,
+        key: str,
+        origin: dict[str, Any],
+    ) -> tuple[list[Entry], list[Entry]]:
+        """The entries that were charged under the key before, and those that are due now."""
+        due = units.dues(costs, lasts.keys())
+        if not due:
+            raise self._no_account(costs, lasts.keys())
+        if (refusal := units.uncovered(costs, due, self._dataset, lasts.keys())) is not None:
+            raise refusal
+        paid = transaction.paid(self._dataset, key) if key else []
+        _check_paid(paid, due, key)
+        posted: list[Entry] = []
+        for cost in due:
+            before = lasts[cost.unit, cost.neighbours]
+            if before.account not in {entry.account for entry in paid}:
+                last = posted[-1].head if posted else head
+                posted.append(self._posting(last, before, cost, what, key, origin))
+        return paid, posted
+
+    def sibling(self, dataset: str) -> Ledger:
+        """The ledger of another data set in the same database."""
+        other = Ledger.__new__(Ledger)
+        other._place = self._place
+        other._store = _open(self._place, create=False, timeout=self._store.timeout)
+        other._dataset = other._named(_text("dataset", dataset))
+        return other
+
+    def identity(self) -> str:
+        """What tells this data set's chain from any other: the hash of its first entry.
+
+        A copy of a ledger has the same identity, and "" stands for a chain without entries.
+        """
+        with self._store.read() as transaction:
+            return transaction.first_hash(self._dataset)
+
+    def holds(self, head: Head) -> bool:
+        """Whether the chain passes through a head that was noted earlier."""
+        with self._store.read() as transaction:
+            return transaction.holds(self._dataset, head)
+
+    def charges_of_vault(self, vault: str, *, after: int = 0) -> list[Entry]:
+        """The charges for a vault's releases after a generation, in all data sets of the ledger."""
+        with self._store.read() as transaction:
+            return transaction.of_vault(_text("vault", vault), least=after + 1)
+
     def close_budget(
-        self, unit: Unit, neighbours: Neighbours = "replace one", *, what: str = "closed"
+        self,
+        unit: Unit,
+        neighbours: Neighbours = "replace one",
+        *,
+        what: str = "closed",
+        actor: str | None = None,
     ) -> Entry:
         """End a budget for good: what is left is forfeited."""
+        origin = _origin(actor, "")
         cost, what = Cost(epsilon=0, unit=unit, neighbours=neighbours), _text("what", what)
         with self._store.write(self._dataset) as transaction:
             head, lasts = self._locked(transaction)
@@ -247,6 +341,7 @@ class Ledger:
                 spent=spent,
                 what=what,
                 composition=counted,
+                **origin,
             )
             transaction.append([entry])
             return entry
@@ -381,7 +476,15 @@ class Ledger:
             )
         return head, lasts
 
-    def _posting(self, head: Head, before: Entry, cost: Cost, what: str, key: str) -> Entry:
+    def _posting(
+        self,
+        head: Head,
+        before: Entry,
+        cost: Cost,
+        what: str,
+        key: str,
+        origin: dict[str, Any],
+    ) -> Entry:
         """The next entry of one account, or the refusal."""
         amount = cost_amount(cost, before.composition)
         spent = before.spent + amount
@@ -397,6 +500,7 @@ class Ledger:
             what=what,
             composition=before.composition,
             key=key,
+            **origin,
         )
 
     def _no_account(self, costs: Sequence[Cost], accounts: Collection[Account]) -> BlindsightError:
@@ -418,6 +522,7 @@ class Ledger:
         what: str,
         composition: Composition,
         key: str = "",
+        **origin: Any,
     ) -> Entry:
         return chained(
             head,
@@ -438,7 +543,16 @@ class Ledger:
             spent_pico_rho=spent.pico_rho,
             what=what,
             key=key,
+            **origin,
         )
+
+    def _named(self, given: str) -> str:
+        """The data set's name in its normal form; a chain of an earlier version keeps its own."""
+        if given != unicodedata.normalize("NFKC", given).strip():
+            with self._store.read() as transaction:
+                if transaction.head(given) is not None:
+                    return given
+        return dataset_name(given)
 
 
 def datasets(where: str | os.PathLike[str], *, readonly: bool = False) -> list[str]:
@@ -494,6 +608,27 @@ def _a_cost(verb: str, value: Any) -> Cost:
         hint = " Pass its .cost." if isinstance(getattr(value, "cost", None), Cost) else ""
         raise InvalidParameter(f"{verb} takes a Cost, got {type(value).__name__}.{hint}")
     return value
+
+
+def _origin(
+    actor: str | None, purpose: str, vault: str = "", generation: int = 0
+) -> dict[str, Any]:
+    """Who charges, for what purpose, and from which vault, as fields of an entry."""
+    return {
+        "actor": system_user() if actor is None else _text("actor", actor),
+        "purpose": _text("purpose", purpose) if purpose else "",
+        "vault": _text("vault", vault) if vault else "",
+        "generation": checks.whole("generation", generation, least=1 if vault else 0),
+    }
+
+
+@functools.cache
+def system_user() -> str:
+    """The operating system's name of whoever runs this process."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"user {os.getuid()}"
 
 
 def _text(name: str, value: Any) -> str:

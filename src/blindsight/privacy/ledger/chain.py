@@ -3,8 +3,9 @@
 An entry's hash is SHA-256 over its canonical JSON (sorted keys, ASCII, whole numbers), which holds
 every field and the previous entry's hash. Each entry also carries its account's budget and spent
 totals after it, so the balance itself is under the chain. One release that is charged to several
-accounts is one entry for each, under one key. Entries of format 1, from before accounts in zCDP and
-keys, keep their hashes; the chain goes on from them. Nothing here touches a database.
+accounts is one entry for each, under one key. Entries of earlier formats keep their hashes, and the
+chain goes on from them: format 1 has no accounts in zCDP and no keys, format 2 does not say who
+charged, for what purpose and from which vault. Nothing here touches a database.
 """
 
 from __future__ import annotations
@@ -24,16 +25,19 @@ __all__ = ["FIRST", "Account", "Entry", "Head", "Kind", "chained", "checked", "d
 Kind = Literal["grant", "charge", "close"]
 Account = tuple[str, str]  # unit, neighbour relation
 FIRST = "0" * 64  # what the first entry names as its previous hash
-FORMATS = {1: "blindsight ledger 1", 2: "blindsight ledger 2"}
-NEWEST = 2
-# What entries of format 1 do not have, and what stands for it.
-ADDED: dict[str, Any] = {
-    "composition": "basic",
-    "pico_rho": 0,
-    "budget_pico_rho": 0,
-    "spent_pico_rho": 0,
-    "key": "",
-    "format": 1,
+FORMATS = {1: "blindsight ledger 1", 2: "blindsight ledger 2", 3: "blindsight ledger 3"}
+NEWEST = 3
+# The fields that each format added, and the value that stands for them in earlier entries.
+ADDED_IN: dict[int, dict[str, Any]] = {
+    2: {
+        "composition": "basic",
+        "pico_rho": 0,
+        "budget_pico_rho": 0,
+        "spent_pico_rho": 0,
+        "key": "",
+        "format": 1,
+    },
+    3: {"actor": "", "purpose": "", "vault": "", "generation": 0},
 }
 
 
@@ -52,7 +56,11 @@ EMPTY = Head(0, FIRST)
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One line of the ledger: a budget granted or closed, or a cost charged."""
+    """One line of the ledger: a budget granted or closed, or a cost charged.
+
+    `actor` is who asked for it, `purpose` what it is for. A charge for a release from a vault names
+    the vault's number and its generation, which is the number of the release within the vault.
+    """
 
     dataset: str
     sequence: int
@@ -72,6 +80,10 @@ class Entry:
     spent_pico_rho: int
     what: str
     key: str
+    actor: str
+    purpose: str
+    vault: str
+    generation: int
     format: int
     previous: str
     hash: str
@@ -97,6 +109,11 @@ class Entry:
         return self.unit, self.neighbours
 
     @property
+    def release(self) -> str:
+        """The id of the release that was charged under this key, "" where the key is another."""
+        return self.key.removeprefix(RELEASE) if self.key.startswith(RELEASE) else ""
+
+    @property
     def head(self) -> Head:
         """The chain's end when this was the last entry."""
         return Head(self.sequence, self.hash)
@@ -106,6 +123,7 @@ class Entry:
         return {name: getattr(self, name) for name in FIELDS}
 
 
+RELEASE = "release "  # how the key of a release from a vault begins
 FIELDS: tuple[str, ...] = tuple(field.name for field in dataclasses.fields(Entry))
 TEXTS = frozenset(
     {
@@ -117,16 +135,34 @@ TEXTS = frozenset(
         "composition",
         "what",
         "key",
+        "actor",
+        "purpose",
+        "vault",
         "previous",
         "hash",
     }
 )
-FIRST_FIELDS = frozenset(FIELDS) - frozenset(ADDED)
+
+
+def added_after(format: int) -> dict[str, Any]:
+    """The fields that entries of a format do not have, and what stands for them."""
+    return {
+        name: value
+        for number, fields in ADDED_IN.items()
+        if number > format
+        for name, value in fields.items()
+    }
+
+
+def fields_of(format: int) -> tuple[str, ...]:
+    """The names of the fields that entries of a format have, in order."""
+    missing = added_after(format)
+    return tuple(name for name in FIELDS if name not in missing)
 
 
 def digest(fields: dict[str, Any]) -> str:
     """The hash of an entry's fields, whatever order they come in; `hash` itself is left out."""
-    left_out = {"hash", *ADDED} if fields["format"] == 1 else {"hash"}
+    left_out = {"hash", *added_after(fields["format"])}
     body = {key: value for key, value in fields.items() if key not in left_out}
     text = json.dumps(
         {**body, "format": FORMATS[fields["format"]]},
@@ -145,7 +181,10 @@ def chained(head: Head, **fields: Any) -> Entry:
 
 def widened(fields: dict[str, Any]) -> dict[str, Any]:
     """Stored fields of any format as fields of the newest."""
-    return {**fields, **ADDED} if fields.keys() == FIRST_FIELDS else fields
+    for number in FORMATS:
+        if fields.keys() == set(fields_of(number)):
+            return {**added_after(number), **fields}
+    return fields
 
 
 def intact(fields: dict[str, Any]) -> Entry:
@@ -162,9 +201,11 @@ def intact(fields: dict[str, Any]) -> Entry:
             )
     if fields["format"] not in FORMATS:
         raise LedgerTampered(f"{place} is of a format that this version does not know.")
-    if fields["format"] == 1 and any(fields[name] != value for name, value in ADDED.items()):
+    later = added_after(fields["format"])
+    if any(fields[name] != value for name, value in later.items()):
         raise LedgerTampered(
-            f"{place} is of the first format and has fields of a later one: it was changed."
+            f"{place} is of format {fields['format']} and has fields of a later one: it was "
+            "changed."
         )
     if digest(fields) != fields["hash"]:
         raise LedgerTampered(f"{place} does not match its hash: it was changed after writing.")

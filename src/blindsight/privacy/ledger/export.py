@@ -20,7 +20,7 @@ from blindsight.privacy.ledger.chain import FIELDS, Entry, Head, checked, widene
 
 __all__ = ["backup", "check_json", "to_csv", "to_json"]
 
-FORMATS = ("blindsight ledger export 1", "blindsight ledger export 2")
+FORMATS = tuple(f"blindsight ledger export {number}" for number in (1, 2, 3))
 
 
 def to_json(ledgers: Sequence[Ledger]) -> str:

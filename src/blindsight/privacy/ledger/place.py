@@ -1,8 +1,14 @@
-"""Where a ledger lives: a file path or a database URL, and how to name it without its password."""
+"""Where a ledger lives, and what its data sets are called.
+
+A place is a file path or a database URL, shown without its password. A data set's name is brought
+into one normal form, because two names that look alike would be two budgets for the same photos.
+"""
 
 from __future__ import annotations
 
 import os
+import unicodedata
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,13 +18,73 @@ from blindsight.core.errors import InvalidParameter
 if TYPE_CHECKING:
     from sqlalchemy import URL
 
-__all__ = ["Place"]
+__all__ = ["Place", "dataset_name", "refuse_look_alike"]
 
 DRIVERS = {
     "sqlite": "sqlite+pysqlite",
     "postgresql": "postgresql+psycopg",
     "postgres": "postgresql+psycopg",
 }
+# Letters of other scripts that look like Latin ones (from Unicode's table of confusables).
+LOOK_ALIKES = str.maketrans(
+    "\u0430\u0441\u0435\u043e\u0440\u0445\u0443\u0456\u0458\u0455\u04bb\u0501\u051b\u051d\u04cf"
+    "\u03bf\u03b1\u03bd\u03c1\u03b9\u03ba\u03c5\u03c7\u0131",
+    "aceopxyijshdqwloavpikuxi",
+)
+SCRIPTS = ("LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE", "COPTIC", "GEORGIAN")
+
+
+def dataset_name(given: str) -> str:
+    """A data set's name in its normal form.
+
+    Width and composition variants are unified (NFKC), and spaces are stripped and collapsed.
+
+    Raises:
+        InvalidParameter: the name mixes letters of scripts that look alike, is written in another
+            script throughout with letters that all look Latin, or holds invisible characters.
+
+    Examples:
+        >>> dataset_name(" ward  7 ")
+        'ward 7'
+    """
+    name = " ".join(unicodedata.normalize("NFKC", given).split())
+    if any(unicodedata.category(letter) in ("Cf", "Mn", "Me", "Co", "Cn") for letter in name):
+        raise InvalidParameter(
+            f"the data set's name {name!r} holds invisible or combining characters. Use plain "
+            "letters, so that one data set has one budget."
+        )
+    scripts = {_script(letter) for letter in name if letter.isalpha()} - {""}
+    other = {letter for letter in name.casefold() if letter.isalpha()}
+    alike = scripts - {"LATIN"} and all(letter.translate(LOOK_ALIKES) != letter for letter in other)
+    if len(scripts) > 1 or alike:
+        raise InvalidParameter(
+            f"the data set's name {name!r} uses {' and '.join(sorted(scripts)).title()} letters "
+            "that look like those of another script, and would be another budget than the name it "
+            "looks like. Write it in one script."
+        )
+    return name
+
+
+def refuse_look_alike(name: str, known: Iterable[str]) -> None:
+    """Refuse to start a data set whose name can be taken for one that is there already."""
+    for other in known:
+        if other != name and _skeleton(other) == _skeleton(name):
+            raise InvalidParameter(
+                f"a new data set cannot be called {name!r}: the ledger has one called {other!r}, "
+                "and one data set has one budget. Use that name, or one that is not mistaken for "
+                "it."
+            )
+
+
+def _skeleton(name: str) -> str:
+    """What two names that look alike have in common."""
+    plain = unicodedata.normalize("NFKC", name).casefold().translate(LOOK_ALIKES)
+    return "".join(letter for letter in plain if letter.isalnum())
+
+
+def _script(letter: str) -> str:
+    word = unicodedata.name(letter, "").partition(" ")[0]
+    return word if word in SCRIPTS else ""
 
 
 class Place:

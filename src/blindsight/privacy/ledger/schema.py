@@ -3,8 +3,8 @@
 A trigger, a rule or a view can void every charge behind the ledger's back: the write succeeds and
 something else is stored. So the objects of an SQLite file must be exactly those that this module
 would create, word for word; on PostgreSQL, where others may share the database, nothing may hang on
-our tables. Ledgers of the first format are carried over in one transaction, their entries and
-hashes unchanged.
+our tables. Ledgers of earlier formats are carried over in one transaction, their entries and hashes
+unchanged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sql
 
 from blindsight.core.errors import LedgerError, LedgerTampered
-from blindsight.privacy.ledger.chain import ADDED, FIELDS, FIRST_FIELDS, TEXTS
+from blindsight.privacy.ledger.chain import FIELDS, NEWEST, TEXTS, added_after, fields_of
 
 __all__ = ["ENTRIES", "HEADS", "check", "found_format", "prepare"]
 
@@ -36,16 +36,16 @@ def _column(name: str) -> sql.Column[Any]:
 
 
 ENTRIES = sql.Table(
-    "blindsight_ledger2_entries",
+    "blindsight_ledger3_entries",
     METADATA,
     *map(_column, FIELDS),
-    sql.Index("blindsight_ledger2_accounts", "dataset", "unit", "neighbours", "sequence"),
+    sql.Index("blindsight_ledger3_accounts", "dataset", "unit", "neighbours", "sequence"),
     sqlite_strict=True,
     sqlite_with_rowid=False,
 )
 # One key is charged once in each account of a data set, whoever asks and from wherever.
-sql.Index(
-    "blindsight_ledger2_keys",
+KEYS = sql.Index(
+    "blindsight_ledger3_keys",
     ENTRIES.c.dataset,
     ENTRIES.c.key,
     ENTRIES.c.unit,
@@ -54,20 +54,23 @@ sql.Index(
     sqlite_where=ENTRIES.c.key != "",
     postgresql_where=ENTRIES.c.key != "",
 )
+# The last generation of a vault, whichever data set it was charged to.
+VAULTS = sql.Index(
+    "blindsight_ledger3_vaults",
+    ENTRIES.c.vault,
+    ENTRIES.c.generation,
+    sqlite_where=ENTRIES.c.vault != "",
+    postgresql_where=ENTRIES.c.vault != "",
+)
 HEADS = sql.Table(
-    "blindsight_ledger2_heads",
+    "blindsight_ledger3_heads",
     METADATA,
     sql.Column("dataset", sql.Text(), primary_key=True),
     sql.Column("sequence", WHOLE, nullable=False),
     sql.Column("hash", sql.Text(), nullable=False),
     sqlite_strict=True,
 )
-FIRST_ENTRIES = sql.table(
-    "blindsight_ledger_entries", *(sql.column(name) for name in FIELDS if name in FIRST_FIELDS)
-)
-FIRST_HEADS = sql.table(
-    "blindsight_ledger_heads", *(sql.column(name) for name in ("dataset", "sequence", "hash"))
-)
+PREFIXES = {1: "blindsight_ledger_", 2: "blindsight_ledger2_"}  # of earlier formats' tables
 CREATION_LOCK = (
     0x626C_696E_6473  # any constant: who creates the tables on PostgreSQL holds this advisory lock
 )
@@ -107,19 +110,20 @@ UNION ALL SELECT 'inheritance ' || inhrelid::regclass FROM pg_inherits
 
 
 def found_format(connection: sql.Connection) -> int | None:
-    """The format of the ledger in a database: 2, 1, or None where there is none."""
+    """The format of the ledger in a database, or None where there is none."""
     inspector = sql.inspect(connection)
     if inspector.has_table(HEADS.name):
-        return 2
-    return 1 if inspector.has_table(FIRST_HEADS.name) else None
+        return NEWEST
+    earlier = [n for n, prefix in PREFIXES.items() if inspector.has_table(f"{prefix}heads")]
+    return max(earlier, default=None)
 
 
 def prepare(connection: sql.Connection, *, place: str) -> None:
-    """Make the tables in a write transaction, or carry a ledger of the first format over."""
+    """Make the tables in a write transaction, or carry a ledger of an earlier format over."""
     if connection.dialect.name == "postgresql":
         connection.execute(sql.select(sql.func.pg_advisory_xact_lock(CREATION_LOCK)))
     found = found_format(connection)
-    if found == 2:  # another process was faster
+    if found == NEWEST:  # another process was faster
         return
     if found is None and connection.dialect.name == "sqlite":
         strangers = connection.exec_driver_sql("SELECT count(*) FROM sqlite_schema").scalar()
@@ -128,23 +132,20 @@ def prepare(connection: sql.Connection, *, place: str) -> None:
                 f"{place} is a database of something else. Give the ledger a file of its own."
             )
     METADATA.create_all(connection)
-    if found == 1:
-        _carry_over(connection)
+    if found is not None:
+        _carry_over(connection, found)
 
 
-def _carry_over(connection: sql.Connection) -> None:
-    old = [column.name for column in FIRST_ENTRIES.columns]
-    values = [
-        *(FIRST_ENTRIES.c[name] for name in old),
-        *(sql.literal(value) for value in ADDED.values()),
-    ]
-    connection.execute(sql.insert(ENTRIES).from_select([*old, *ADDED], sql.select(*values)))
+def _carry_over(connection: sql.Connection, format: int) -> None:
+    names, added = fields_of(format), added_after(format)
+    entries = sql.table(f"{PREFIXES[format]}entries", *map(sql.column, names))
+    heads = sql.table(f"{PREFIXES[format]}heads", *map(sql.column, ("dataset", "sequence", "hash")))
+    values = [*(entries.c[name] for name in names), *map(sql.literal, added.values())]
+    connection.execute(sql.insert(ENTRIES).from_select([*names, *added], sql.select(*values)))
     connection.execute(
-        sql.insert(HEADS).from_select(
-            ["dataset", "sequence", "hash"], sql.select(*FIRST_HEADS.columns)
-        )
+        sql.insert(HEADS).from_select(["dataset", "sequence", "hash"], sql.select(*heads.columns))
     )
-    for table in (FIRST_ENTRIES, FIRST_HEADS):
+    for table in (entries, heads):
         connection.exec_driver_sql(f"DROP TABLE {table.name}")
 
 
@@ -180,7 +181,8 @@ def _expected_lines() -> frozenset[str]:
             for c in table.c
         ]
         for index in table.indexes:
-            some = " where (key <> ''::text)" if index.unique else ""
+            partial = {KEYS.name: "key", VAULTS.name: "vault"}.get(index.name)
+            some = f" where ({partial} <> ''::text)" if partial else ""
             columns = ", ".join(column.name for column in index.columns)
             lines.append(
                 f"{'unique ' if index.unique else ''}index {index.name} of {columns}{some}"

@@ -28,7 +28,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from blindsight.core import durable
 from blindsight.core.errors import LedgerError, LedgerTampered
 from blindsight.privacy.ledger import schema
-from blindsight.privacy.ledger.chain import Head
+from blindsight.privacy.ledger.chain import NEWEST, Head
 from blindsight.privacy.ledger.place import Place
 from blindsight.privacy.ledger.transaction import Transaction
 
@@ -71,17 +71,16 @@ class Store:
     def _prepare(self, *, create: bool) -> None:
         with self.read() as transaction:
             found = schema.found_format(transaction.connection)
-            if found == 2:
+            if found == NEWEST:
                 schema.check(transaction.connection)
                 return
         if found is None and not create:
             raise LedgerError(f"{self.place} holds no ledger. Grant a budget to start one.")
         if self.readonly:
             raise LedgerError(
-                f"{self.place} holds a ledger of the first format, which is read only after it was "
-                "carried over to "
-                "the second. Open it for writing once (blindsight ledger show does): entries and "
-                "hashes stay."
+                f"{self.place} holds a ledger of format {found}, which can be read only after it "
+                f"was carried over to format {NEWEST}. Open it for writing once (blindsight ledger "
+                "show does): entries and hashes stay."
             )
         with self._errors("write"), self._connect(write=True) as connection, connection.begin():
             for end in () if self.place.file is None else ("", "-wal", "-shm"):

@@ -92,6 +92,27 @@ PAID = (
     )
     .order_by(ENTRIES.c.sequence)
 )
+# Every charge for a release of one vault, in whichever data set it stands.
+OF_VAULT = (
+    sql.select(ENTRIES)
+    .where(
+        ENTRIES.c.vault == sql.bindparam("vault"),
+        ENTRIES.c.vault != sql.literal_column("''"),
+        ENTRIES.c.generation >= sql.bindparam("least"),
+    )
+    .order_by(ENTRIES.c.generation, ENTRIES.c.dataset, ENTRIES.c.sequence)
+)
+OTHER_KEY = (
+    sql.select(ENTRIES.c.key)
+    .where(
+        ENTRIES.c.vault == sql.bindparam("vault"),
+        ENTRIES.c.vault != sql.literal_column("''"),
+        ENTRIES.c.generation == sql.bindparam("generation"),
+        ENTRIES.c.key != sql.bindparam("key"),
+    )
+    .limit(sql.literal_column("1"))
+    .offset(sql.literal_column("0"))
+)
 APPEND = sql.insert(ENTRIES)
 MOVE = (
     sql.update(HEADS)
@@ -217,6 +238,24 @@ class Transaction:
     def paid(self, dataset: str, key: str) -> list[Entry]:
         """The entries that were charged under a key."""
         return [intact(_named(row)) for row in self._rows(PAID, {"dataset": dataset, "key": key})]
+
+    def holds(self, dataset: str, head: Head) -> bool:
+        """Whether the chain of a data set passes through this head."""
+        return head == EMPTY or self._hash_at(dataset, head.sequence) == head.hash
+
+    def first_hash(self, dataset: str) -> str:
+        """The hash of the first entry, which tells this chain from any other; "" without one."""
+        return self._hash_at(dataset, 1) or ""
+
+    def of_vault(self, vault: str, *, least: int) -> list[Entry]:
+        """The charges for a vault's releases from a generation on, in all data sets."""
+        rows = self._rows(OF_VAULT, {"vault": vault, "least": least})
+        return [intact(_named(row)) for row in rows]
+
+    def other_release(self, vault: str, generation: int, key: str) -> bool:
+        """Whether another release was charged under this generation of the vault."""
+        values = {"vault": vault, "generation": generation, "key": key}
+        return bool(self._rows(OTHER_KEY, values))
 
     def copy_to(self, other: Transaction) -> None:
         """Write all rows into an empty ledger, unchecked: whoever wants them checked verifies the

@@ -1,12 +1,30 @@
 """What a release takes from an account in another unit than it is stated in, and refusals that say
 what to do.
 
-Two conversions always hold. Replacing one is removing one and adding one, so a cost under "add or
-remove one" counts twice under "replace one". And whoever changes a pixel or a bit of a record
-changes the record, and whoever changes a record changes its person's or its user's records: what
-bounds the larger bounds the smaller, as it is. The other way, from the smaller to the larger, needs
-to know how many there are, and only the release knows that: where it does not say, an account in a
-larger unit would go on as if nothing had been released, so the charge is refused.
+Three conversions always hold; (epsilon, delta) stands for what is stated.
+
+*Add or remove one to replace one: twice.* Let D and D' be equal but for one record x that is y in
+D'. Both differ from D without x by one record that was removed or added, so for every set S of
+outputs P(M(D) in S) <= e^epsilon P(M(D - x) in S) + delta <= e^(2 epsilon) P(M(D') in S) + (1 +
+e^epsilon) delta: group privacy for two (`Cost.per(times=2)`).
+
+*Replace one to add or remove one: once, with the number of records public.* A guarantee under
+"replace one" treats the number of records as public, so the record that is absent cannot be absent
+from the count: it is a place that holds a fixed null record (a zero row, a record without a label).
+Every mechanism takes a null record as a record, so D with x and D with the null record in x's place
+are neighbours under "replace one", and P(M(D) in S) <= e^epsilon P(M(D with null) in S) + delta,
+and the same the other way round (zero-out neighbours, Kairouz et al. 2021). An account under "add
+or remove one" that was moved by such a charge therefore holds with the number of records public.
+
+*Larger unit to smaller unit: as it is.* Whoever changes a pixel or a bit of a record changes the
+record, and whoever changes a record changes its person's or its user's records: the neighbours of
+the smaller unit are among those of the larger.
+
+The other way, from the smaller to the larger, needs to know how many there are, and only the
+release knows that: where it does not say, an account in a larger unit would go on as if nothing had
+been released, so the charge is refused. A cost per "kappa pairs" supposes what an attacker does not
+know and converts to no other unit, so it is refused where there are accounts per pair, record,
+person or user that the release states no cost for.
 """
 
 from __future__ import annotations
@@ -16,7 +34,7 @@ import shlex
 from collections.abc import Collection, Sequence
 
 from blindsight.core.errors import BudgetExceeded, UnitMismatch
-from blindsight.privacy.cost import INSIDE, Cost
+from blindsight.privacy.cost import INSIDE, Cost, Neighbours
 from blindsight.privacy.ledger.amounts import Amount
 from blindsight.privacy.ledger.chain import Account, Entry
 
@@ -40,6 +58,7 @@ TIMES = {
     ("bit", "person"): ("most_bits_of_a_person", "the most bits in all codes of one person"),
     ("pixel", "person"): ("most_pixels_of_a_person", "the most pixels in all images of one person"),
     ("query", "person"): ("most_queries_of_a_person", "the most queries that touch any one person"),
+    ("pair", "kappa pairs"): ("kappa", "kappa, the number of pairs that an attacker misses,"),
     ("query", "record"): ("most_queries_of_a_record", "the most queries that touch any one record"),
 }
 
@@ -54,16 +73,20 @@ def dues(costs: Sequence[Cost], accounts: Collection[Account]) -> list[Cost]:
         # Only of a release that has an account of its own: otherwise its owner is told how to
         # convert.
         wider = [cost for cost in costs if cost.unit in (unit, *INSIDE.get(unit, ()))]
-        if posted and wider and neighbours == "replace one":
-            least = min(map(_replaced, wider), key=lambda cost: cost.epsilon)
+        if stated.keys() & set(accounts) and wider:
+            converted = [_under(cost, neighbours) for cost in wider]  # type: ignore[arg-type]
+            least = min(converted, key=lambda cost: cost.epsilon)
             posted.append(dataclasses.replace(least, unit=unit))  # type: ignore[arg-type]
     return posted
 
 
-def _replaced(cost: Cost) -> Cost:
-    if cost.neighbours == "replace one":
+def _under(cost: Cost, neighbours: Neighbours) -> Cost:
+    """The cost under the other neighbour relation; see the module's text."""
+    if cost.neighbours == neighbours:
         return cost
-    return dataclasses.replace(cost.per(cost.unit, times=2), neighbours="replace one")
+    if neighbours == "add or remove one":
+        return dataclasses.replace(cost, neighbours=neighbours)
+    return dataclasses.replace(cost.per(cost.unit, times=2), neighbours=neighbours)
 
 
 def uncovered(
@@ -73,7 +96,15 @@ def uncovered(
     is no such.
     """
     spoken = {cost.unit for cost in posted}
+    supposing = any(cost.unit == "kappa pairs" and cost.epsilon > 0 for cost in costs)
     for unit, _ in sorted(accounts):
+        if supposing and unit in ("pair", "record", "person", "user") and unit not in spoken:
+            return UnitMismatch(
+                f"data set {dataset!r} has a budget per {unit} too, and this release states its "
+                "cost per kappa pairs, which supposes what an attacker does not know and does not "
+                f"convert; nothing was charged. State its cost per {unit} as well: the cost per "
+                f"pair times the most pairs that any one {unit} is in."
+            )
         # An image that is asked about is no record of the data set.
         smaller = [
             cost
@@ -135,7 +166,7 @@ def _neighbours_hint(cost: Cost, unit: str) -> str:
             f"dataclasses.replace(cost.per({unit!r}, times=2), neighbours='replace one')."
         )
     return (
-        "A cost under 'replace one' says nothing about adding or removing one: "
+        "The data set has no budget under 'replace one', in which this release is stated: "
         f"grant a budget per {unit} under 'replace one'."
     )
 

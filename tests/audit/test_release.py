@@ -77,7 +77,7 @@ def made(photos, tmp_path_factory):
                 "pixels",
                 *more,
             ]
-            with frozen(zlib.crc32(f"{epsilon} {more}".encode())):
+            with frozen(zlib.crc32(f"{epsilon} {more} 1".encode())):
                 done = CliRunner().invoke(app, [str(word) for word in words])
             assert done.exit_code == 0, done.output
             kept[epsilon, more] = out

@@ -245,19 +245,15 @@ def test_dicom_files_are_protected_per_patient_and_what_cannot_be_read_takes_no_
     files = pytest.importorskip("pydicom.data")
     folder = tmp_path / "ward"
     folder.mkdir()
-    wanted = (
-        "CT_small",
-        "MR_small",
-        "MR_small_RLE",
-        "MR_small_bigendian",
-        "rtplan",
-        "MR_truncated",
-        "image_dfl",
-    )
-    for name in wanted:
+    for name in ("CT_small", "MR_small", "MR_small_RLE", "rtplan", "MR_truncated", "image_dfl"):
         Path(folder / f"{name}.dcm").write_bytes(
             Path(files.get_testdata_file(f"{name}.dcm")).read_bytes()
         )
+    plain = (folder / "MR_small.dcm").read_bytes()
+    for number in (1, 2):  # two more pictures of the patient, beside a compressed copy of the first
+        other = bytearray(plain)
+        other[-400:-300] = bytes([number]) * 100
+        (folder / f"MR_other_{number}.dcm").write_bytes(bytes(other))
     app = make(photos=(tmp_path,))
     order = {"folder": str(folder), "protect": "dicom", "most": 2}
     assert Client(app).post("/api/protect/folder", json=order).status_code == 202

@@ -416,8 +416,12 @@ def scan(
             try:
                 found.append(_photo(folder / name, name, person, before.get(name), recognise))
             except (OSError, BlindsightError) as error:
-                system = isinstance(error, OSError) and error.strerror
-                refused.append((name, f"{name} cannot be read: {system or error}"))
+                words = str((isinstance(error, OSError) and error.strerror) or error)
+                unnamed = words.removeprefix("the image ")
+                whole = (
+                    f"{name} cannot be read: {words}" if unnamed == words else f"{name} {unnamed}"
+                )
+                refused.append((name, whole))
             if progress is not None:
                 progress(number + 1, len(names))
     seen = {photo.name for photo in found} | {name for name, _ in refused}

@@ -29,7 +29,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from blindsight.core import checks
 from blindsight.core.errors import BlindsightError, InvalidData, InvalidParameter, RolledBack
@@ -53,7 +53,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Charged:
-    """What `Vault.charge` did.
+    """What `Vault.charge` did; may be passed as `ledger` to the doors of the release it paid for.
 
     Parameters:
         release: the release's id.
@@ -61,6 +61,7 @@ class Charged:
         new: whether anything was charged now; False where all of it was paid before.
         entry: the ledger's entry; None without a ledger.
         accounts: the data sets that are charged with this release.
+        costs: what was charged.
     """
 
     release: str
@@ -68,6 +69,18 @@ class Charged:
     new: bool
     entry: Entry | None = None
     accounts: tuple[str, ...] = ()
+    costs: tuple[Cost, ...] = ()
+
+    def charge(
+        self, costs: Cost | Sequence[Cost], *, what: str, key: str | None = None
+    ) -> Entry | None:
+        """Nothing more is due for the costs that were charged; any other cost is refused."""
+        if not set(_costs(costs)) <= set(self.costs):
+            raise InvalidParameter(
+                f"release {self.release} was charged for other costs than those of {what!r}. "
+                "Charge this as a release of its own."
+            )
+        return self.entry
 
 
 @dataclass(frozen=True)
@@ -98,6 +111,15 @@ class VaultAccount:
             purpose=self.purpose,
         )
         return done.entry
+
+
+@runtime_checkable
+class ConvertingLedger(Protocol):
+    """Stands where a ledger would and states each cost in further units too (per person)."""
+
+    ledger: Ledger
+
+    def costs(self, costs: Sequence[Cost], /) -> Sequence[Cost]: ...
 
 
 @dataclass(frozen=True)
@@ -257,7 +279,7 @@ def _vault_is_older(
 
 def charge(
     vault: Vault,
-    ledger: Ledger | None,
+    ledger: Ledger | ConvertingLedger | None,
     cost: Guarantee | Cost | Sequence[Cost],
     *,
     release: str,
@@ -277,7 +299,10 @@ def charge(
             simulated = isinstance(cost, Guarantee) and cost.entropy == "seed"
             due = () if simulated else costs
             generation = _note(vault, release, what, due, most, "uncharged", listed)
-            return Charged(release, generation, new=False)
+            return Charged(release, generation, new=False, costs=costs)
+        if not isinstance(ledger, Ledger) and isinstance(ledger, ConvertingLedger):
+            wrapper: ConvertingLedger = ledger
+            ledger, costs = wrapper.ledger, tuple(wrapper.costs(costs))
         if not isinstance(ledger, Ledger):
             raise InvalidParameter(
                 f"ledger must be a blindsight.Ledger or None, got {type(ledger).__name__}: open "
@@ -308,6 +333,7 @@ def charge(
                 new=any(each.head() != head for each, head in before.items()),
                 entry=entry,
                 accounts=(ledger.dataset, *(other.dataset for other in others)),
+                costs=costs,
             )
 
 

@@ -74,13 +74,15 @@ def publish(
     shape = np.asarray(
         law.release(way.value(np.zeros((1, tagger.n_labels_))), rng=np.random.default_rng(0))
     )
-    for start in range(0, max(1, len(missing)), _TOGETHER):
-        some = missing[start : start + _TOGETHER]
+    what = "tags of photos, each released once"
+    account: Any = None
+    if ledger is not None:
         # Also where nothing is missing: charged once by its key, and whoever forgot the ledger
         # before pays now.
+        account = vault.charge(ledger, promised, release=number, what=what, records=records)
+    for start in range(0, max(1, len(missing)), _TOGETHER):
+        some = missing[start : start + _TOGETHER]
         source = vault.source(some, about=about)
-        what = "tags of photos, each released once"
-        account = None if ledger is None else vault.account(ledger, release=number, records=records)
         door = Door(promised, what=what, ledger=account, random_state=source)
         if some:
             logits = tagger.logits(rows([first[record] for record in some]))

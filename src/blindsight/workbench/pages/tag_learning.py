@@ -128,7 +128,7 @@ class _PerPerson:
     """The ledger of a data set: what is stated per photo is posted per person too, in one piece."""
 
     def __init__(self, ledger: Ledger, most: int) -> None:
-        self._ledger, self._most = ledger, most
+        self.ledger, self._most = ledger, most
 
     def costs(self, costs: Sequence[Cost]) -> tuple[Cost, ...]:
         """What is stated per photo, and per person where persons are protected."""
@@ -139,7 +139,7 @@ class _PerPerson:
 
     def charge(self, costs: Sequence[Cost], *, what: str, key: str | None = None) -> Any:
         """As the ledger does."""
-        return self._ledger.charge(self.costs(costs), what=what, key=key)
+        return self.ledger.charge(self.costs(costs), what=what, key=key)
 
 
 def _per_person(cost: Cost, most: int) -> Cost:

@@ -51,13 +51,12 @@ code, and the number of rows is kept: what was damaged or taken out is refused b
 from __future__ import annotations
 
 import hashlib
-import hmac
 import json
 import os
 import shutil
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,7 +67,7 @@ from numpy.typing import NDArray
 
 from blindsight.core import checks, durable
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, MissingData
-from blindsight.privacy.entropy import EntropyName, SystemEntropy, aes_generator
+from blindsight.privacy.keyed_noise import RecordSource, RecordStream, ReleaseSource, keyed
 from blindsight.privacy.vault_store import VaultStore
 
 if TYPE_CHECKING:
@@ -132,116 +131,6 @@ class VaultRelease:
     state: str
 
 
-class RecordStream(SystemEntropy):
-    """Random numbers of one record for one mechanism: AES-256 in counter mode under a key of their
-    own.
-
-    The methods are those of the operating system's numbers, defined by us on the stream's bytes:
-    numpy may change how its generators use theirs from one release to the next, and permanent noise
-    must not change with it.
-    """
-
-    def __init__(self, key: bytes) -> None:
-        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-
-        self._cipher = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
-
-    def bytes(self, length: int) -> bytes:
-        """The next bytes of the stream."""
-        return self._cipher.update(bytes(length))
-
-    def __repr__(self) -> str:
-        return "RecordStream(a secret key)"
-
-
-class RecordSource:
-    """The noise of some records, for whoever draws it: it travels to workers without the vault's
-    key.
-
-    A source for the door (`Source`): a stream's label starts with its record's id.
-    """
-
-    name: EntropyName = "keyed"
-
-    def __init__(self, keys: Mapping[str, bytes]) -> None:
-        self._keys = dict(keys)
-
-    def stream(self, label: str, *, exact: bool = True) -> RecordStream:
-        """The stream of a label, which is a record's id, a slash, and the mechanism."""
-        record, _, mechanism = label.partition("/")
-        if record not in self._keys or not mechanism:
-            raise InvalidParameter(
-                "a label must be a record's id of this source, a slash, and the mechanism."
-            )
-        return RecordStream(_keyed(self._keys[record], "noise", mechanism.encode()))
-
-    def receipt(self, names: Sequence[str], values: NDArray[Any], law: str) -> str:
-        """The ledger's key of one release: the same records with the same values under the same
-        law, and no other.
-
-        Made with the records' own keys, so that whoever reads the ledger cannot try out values.
-        """
-        if len(names) != len(values) or not self._keys.keys() >= set(names):
-            raise InvalidParameter(
-                "names must be ids of this source's records, one for each value."
-            )
-        seal = hashlib.sha256(law.encode())
-        for name, value in zip(names, np.ascontiguousarray(values), strict=True):
-            seal.update(_keyed(self._keys[name], "receipt", name.encode(), value.tobytes()))
-        return seal.hexdigest()[:40]
-
-    def __repr__(self) -> str:
-        return f"RecordSource({len(self._keys)} records)"
-
-
-class ReleaseSource:
-    """The noise of one release as a whole: a trained model, a codebook, a table of sums.
-
-    A source for the door, passed to an estimator as `random_state`. The noise of each value is a
-    pseudo-random function of the vault's key, the release, the value's place in the plan and the
-    digest of the value itself: the same training again gives the same bytes, and no noise is ever
-    added to two different values. The vault keeps a digest of every value and of what was handed
-    out for it. A second run that computes another value (another machine, another library) is
-    refused before anything leaves: it would be a second release under one charge.
-    """
-
-    name: EntropyName = "keyed"
-
-    def __init__(self, key: bytes, note: Callable[[str, str], str]) -> None:
-        self._key, self._note = key, note
-
-    def stream(self, label: str, *, exact: bool = True) -> Any:
-        """The stream of a label that depends on no value: which rows are in a batch."""
-        return _stream(_keyed(self._key, "stream", label.encode()), exact=exact)
-
-    def value_stream(self, label: str, value: NDArray[Any], *, exact: bool) -> Any:
-        """The stream of the noise for this value at this place of the plan."""
-        key = _keyed(self._key, "value", label.encode(), _array_bytes(value))
-        return _stream(key, exact=exact)
-
-    def keep(self, label: str, value: NDArray[Any], released: NDArray[Any]) -> None:
-        """Note what is about to leave; refuse it where something else left before."""
-        parts = (label.encode(), _array_bytes(value), _array_bytes(released))
-        digest = _keyed(self._key, "output", *parts).hex()[:32]
-        if self._note(label, digest) != digest:
-            raise InvalidData(
-                f"this run computes another value for {label!r} than the run that made this "
-                "release, so it would be a second release under one charge; nothing was released. "
-                "Use the result of the first run, or charge this as a new release "
-                "(Vault.start_anew)."
-            )
-
-    def public_seed(self) -> int:
-        """A seed for randomness that protects nobody (splits, initial weights)."""
-        return int.from_bytes(_keyed(self._key, "seed")[:8], "big")
-
-    def __deepcopy__(self, _memo: Any) -> ReleaseSource:
-        return self
-
-    def __repr__(self) -> str:
-        return "ReleaseSource(a secret key)"
-
-
 class Vault:
     """A folder with the secret key of an owner's releases, what was released, and what it cost.
 
@@ -275,7 +164,7 @@ class Vault:
         self.path = Path(path)
         self._key = _read_key(self.path / "key")
         durable.close_to_others(self.path, mode=0o700)
-        self._store = VaultStore(self.path, _keyed(self._key, "rows"))
+        self._store = VaultStore(self.path, keyed(self._key, "rows"))
         # Pictures whose records an earlier version named by their encoded bytes.
         self._encoded = self.fact("encoded identities") is not None
 
@@ -294,7 +183,7 @@ class Vault:
         try:
             key = os.urandom(32)
             durable.write_file(unfinished / "KEEP-THIS-SECRET.txt", _README.encode())
-            VaultStore.create(unfinished, _keyed(key, "rows"))
+            VaultStore.create(unfinished, keyed(key, "rows"))
             durable.write_file(unfinished / "key", _key_file(key), replace=False)
             durable.rename(unfinished, folder)
         except FileExistsError:
@@ -321,7 +210,7 @@ class Vault:
     @property
     def number(self) -> str:
         """Tells this vault from others; may be given away."""
-        return _keyed(self._key, "number").hex()[:16]
+        return keyed(self._key, "number").hex()[:16]
 
     @property
     def generation(self) -> int:
@@ -344,7 +233,7 @@ class Vault:
 
     def record_of(self, digest: bytes) -> str:
         """The id of the record with these pixels (`data.content_digest`)."""
-        record = _keyed(self._key, "record", digest).hex()[:32]
+        record = keyed(self._key, "record", digest).hex()[:32]
         if self._encoded:
             with self._store.reading() as connection:
                 known = self._store.select(connection, "aliases", "picture = ?", (record,))
@@ -383,7 +272,7 @@ class Vault:
             picture = self.record_of(pixels(content))
             record = aliases.get(picture, picture)
             if self._encoded and record == picture:
-                earlier = _keyed(self._key, "record", encoded(content)).hex()[:32]
+                earlier = keyed(self._key, "record", encoded(content)).hex()[:32]
                 if self._released(earlier):
                     record = aliases[picture] = earlier
             files[file] = record
@@ -410,7 +299,7 @@ class Vault:
     def person_key(self, person: str) -> str:
         """A person's name or number as a keyed hash: the vault does not store it as it is."""
         return (
-            _keyed(self._key, "person", person.encode(errors="surrogateescape")).hex()[:32]
+            keyed(self._key, "person", person.encode(errors="surrogateescape")).hex()[:32]
             if person
             else ""
         )
@@ -458,7 +347,7 @@ class Vault:
         """
         epoch = self.fact("epoch") or 0
         parts = (law.encode(), str(epoch).encode()) if epoch else (law.encode(),)
-        return _keyed(self._key, "release", *parts).hex()[:32]
+        return keyed(self._key, "release", *parts).hex()[:32]
 
     def start_anew(self) -> None:
         """Make every release from now on a new one, which is charged again.
@@ -549,7 +438,7 @@ class Vault:
         """
         function = about.encode()
         return RecordSource(
-            {record: _keyed(self._key, "noise of", record.encode(), function) for record in records}
+            {record: keyed(self._key, "noise of", record.encode(), function) for record in records}
         )
 
     def training_source(self, release: str) -> ReleaseSource:
@@ -566,7 +455,7 @@ class Vault:
                 )
             return str(stands)
 
-        return ReleaseSource(_keyed(self._key, "release noise", release.encode()), note)
+        return ReleaseSource(keyed(self._key, "release noise", release.encode()), note)
 
     def codes(self, release: str) -> dict[str, bytes]:
         """What was released of each record."""
@@ -667,7 +556,7 @@ class Vault:
         )
 
     def _file(self, digest: bytes) -> str:
-        return _keyed(self._key, "file", digest).hex()[:32]
+        return keyed(self._key, "file", digest).hex()[:32]
 
     def _released(self, record: str) -> bool:
         with self._store.reading() as connection:
@@ -751,21 +640,4 @@ def _read_key(path: Path) -> bytes:
 
 def _key_file(key: bytes) -> bytes:
     """The file of a key: the key and its check value, in hexadecimal digits."""
-    return _HEAD + f"{key.hex()} {_keyed(key, 'check').hex()[:16]}\n".encode()
-
-
-def _keyed(key: bytes, purpose: str, *parts: bytes) -> bytes:
-    """HMAC-SHA-256 over a purpose and parts, each with its length: no two ways to read one
-    message.
-    """
-    message = b"".join(len(part).to_bytes(8, "big") + part for part in (purpose.encode(), *parts))
-    return hmac.digest(key, message, "sha256")
-
-
-def _stream(key: bytes, *, exact: bool) -> Any:
-    return RecordStream(key) if exact else aes_generator(key)
-
-
-def _array_bytes(values: NDArray[Any]) -> bytes:
-    array = np.ascontiguousarray(values)
-    return f"{array.dtype.str} {array.shape} ".encode() + array.tobytes()
+    return _HEAD + f"{key.hex()} {keyed(key, 'check').hex()[:16]}\n".encode()

@@ -41,7 +41,6 @@ STILL_IMPORT_BELOW_APP = {
     "cli/federate.py",
     "cli/budget.py",
     "cli/main.py",
-    "cli/metric.py",
     "cli/serve.py",
     "cli/sketch.py",
     "cli/train.py",

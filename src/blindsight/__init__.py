@@ -21,8 +21,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from blindsight import audit, data, encoders
+    from blindsight.app.compare import Comparison, LearnedMetric, compare, learn_metric
     from blindsight.app.protect import ProtectedPhotos, protect
     from blindsight.app.search import SearchResult, find_duplicates, search
+    from blindsight.app.sketch import (
+        RecoveredImages,
+        SketchedImages,
+        TrainedOnSketches,
+        recover_sketches,
+        sketch,
+        train_on_sketches,
+    )
     from blindsight.app.tag import Tags, publish_tags, tag
     from blindsight.app.train_tagger import TrainedTagger, start_tagger, train_tagger
     from blindsight.core.errors import BlindsightError, BudgetExceeded, NotProven, UnchargedRelease
@@ -86,6 +95,7 @@ __all__ = [
     "CodebookAnswers",
     "CodebookHasher",
     "CodebookSketcher",
+    "Comparison",
     "Cost",
     "DPPMetric",
     "DPTraining",
@@ -98,6 +108,7 @@ __all__ = [
     "HammingIndex",
     "HashNet",
     "Hits",
+    "LearnedMetric",
     "Ledger",
     "MilvusIndex",
     "NegDL",
@@ -109,22 +120,30 @@ __all__ = [
     "PrivateTagger",
     "Protected",
     "ProtectedPhotos",
+    "RecoveredImages",
     "SearchResult",
+    "SketchedImages",
     "Tags",
+    "TrainedOnSketches",
     "TrainedTagger",
     "UnchargedRelease",
     "Vault",
     "__version__",
     "audit",
+    "compare",
     "data",
     "encoders",
     "find_duplicates",
     "imagenet_prior",
+    "learn_metric",
     "protect",
     "publish_tags",
+    "recover_sketches",
     "search",
+    "sketch",
     "start_tagger",
     "tag",
+    "train_on_sketches",
     "train_tagger",
 ]
 
@@ -132,6 +151,15 @@ __version__ = "0.2.0"
 
 _HOMES: dict[str, tuple[str, ...]] = {
     "app.protect": ("ProtectedPhotos", "protect"),
+    "app.compare": ("Comparison", "LearnedMetric", "compare", "learn_metric"),
+    "app.sketch": (
+        "RecoveredImages",
+        "SketchedImages",
+        "TrainedOnSketches",
+        "recover_sketches",
+        "sketch",
+        "train_on_sketches",
+    ),
     "app.tag": ("Tags", "publish_tags", "tag"),
     "app.train_tagger": ("TrainedTagger", "start_tagger", "train_tagger"),
     "app.search": ("SearchResult", "find_duplicates", "search"),

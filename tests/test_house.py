@@ -42,8 +42,6 @@ STILL_IMPORT_BELOW_APP = {
     "cli/budget.py",
     "cli/main.py",
     "cli/serve.py",
-    "cli/sketch.py",
-    "cli/train.py",
     "workbench/__init__.py",
     "workbench/infra/budgets.py",
     "workbench/infra/database.py",

@@ -1,4 +1,4 @@
-"""`blindsight train SKETCHES`: the server's part, a network trained on a file of sketches."""
+"""`blindsight train SKETCHES`: train a network on a file of sketches, as the server does."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from blindsight.cli.terminal import console, emit_json, progress_bar
+from blindsight.app.sketch import DEFAULT_EPOCHS
+from blindsight.cli.terminal import console, emit_json, stage_bar
 
 __all__ = ["register"]
 
@@ -44,7 +45,7 @@ def train(
         str | None, typer.Option(help="adam, sgd or nesterov; else the network's own.")
     ] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Else the network's own.")] = None,
-    epochs: Annotated[int, typer.Option(help="Passes over the set.", min=1)] = 5,
+    epochs: Annotated[int, typer.Option(help="Passes over the set.", min=1)] = DEFAULT_EPOCHS,
     batch_size: Annotated[
         int | None, typer.Option(help="Sketches per step; else the network's own.", min=1)
     ] = None,
@@ -58,55 +59,26 @@ def train(
     seed: Annotated[int | None, typer.Option(help="Fixed seed.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> None:
-    """Train a network on sketches. Nothing here can see a pixel."""
-    import numpy as np
+    """Train a network on sketches. No part of it sees a pixel."""
+    from blindsight.app.sketch import train_on_sketches
 
-    from blindsight.core.checks import optional_module
-    from blindsight.core.errors import InvalidData
-    from blindsight.sketching import SketchSet
-
-    optional_module("torch", extra="torch")
-    from blindsight.sketching.trainer import NegDL
-
-    held = SketchSet.open(sketches)
-    if held.labels is None:
-        raise InvalidData(
-            f"{sketches} has no labels. Sketch a folder with a subfolder per class, or a labelled "
-            "set."
+    with stage_bar() as progress:
+        trained = train_on_sketches(
+            sketches,
+            out=out,
+            test=test,
+            network=network,
+            inputs=inputs,
+            optimizer=optimizer,
+            learning_rate=learning_rate,
+            epochs=epochs,
+            batch_size=batch_size,
+            augment=augment,
+            onnx=onnx,
+            random_state=seed,
+            progress=progress,
         )
-    if test is not None:
-        training, testing = held, SketchSet.open(test)
-    else:
-        order = np.random.default_rng(0).permutation(len(held))
-        cut = max(1, len(held) // 10)
-        training, testing = held[np.sort(order[cut:])], held[np.sort(order[:cut])]
-    model = NegDL(
-        network, inputs=inputs, optimizer=optimizer, learning_rate=learning_rate, epochs=epochs,
-        batch_size=batch_size, augment=augment, random_state=seed,
-    )  # fmt: skip
-    with progress_bar("training") as progress:
-        model.fit(training, progress=progress)
-    accuracy = model.score(testing)
-    if out is not None:
-        model.save(out)
-    if onnx is not None:
-        model.export_onnx(onnx)
-    result = {
-        "accuracy": accuracy,
-        "trained_on": len(training),
-        "tested_on": len(testing),
-        "parameters": held.parameters.name,
-        "network": model.network_,
-        "loss": model.losses_,
-        "model": None if out is None else str(out),
-    }
     if json:
-        emit_json(result)
+        emit_json(trained.to_dict())
         return
-    console.print(
-        f"accuracy {accuracy:.2%} on {len(testing):,} sketches ({held.parameters.name}), trained "
-        f"on {len(training):,}",
-        markup=False,
-    )
-    if out is not None:
-        console.print(f"model: {out}")
+    console.print(str(trained), markup=False, soft_wrap=True)

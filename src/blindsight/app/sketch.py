@@ -1,0 +1,713 @@
+"""Sketch images for training elsewhere, attack sketches, and train a network on them.
+
+Sketches carry no privacy guarantee: their disclosure card states what attackers recover. Flipped
+bits (`flip_epsilon`) have a proven epsilon per pixel.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight.app.result import Progress, Result, ResultTable, no_progress
+from blindsight.core.errors import InvalidData, InvalidParameter, MissingData
+
+if TYPE_CHECKING:
+    from blindsight.data import ImageSet
+    from blindsight.privacy.disclosure import Disclosure
+    from blindsight.privacy.guarantee import Guarantee
+    from blindsight.sketching import FlippedBits, NegativeSketcher, QKParameters, SketchSet
+    from blindsight.sketching.permanent import Permanent
+    from blindsight.sketching.preparation import Preparation
+
+__all__ = [
+    "ATTACKED_SKETCHES",
+    "ATTACKER_STEPS",
+    "DEFAULT_EPOCHS",
+    "DEFAULT_P",
+    "DEFAULT_Q",
+    "DEFAULT_R",
+    "TEST_ONE_IN",
+    "AttackResult",
+    "Attacker",
+    "RecoveredImages",
+    "SketchedImages",
+    "TrainedOnSketches",
+    "read_images",
+    "recover_sketches",
+    "sketch",
+    "train_on_sketches",
+]
+
+#: Settings of the paper that are used where none are given.
+DEFAULT_Q = "Q3"
+DEFAULT_P = (0.7, 0.24, 0.06)
+DEFAULT_R = 6.5
+#: Sketches that are attacked unless another number is given.
+ATTACKED_SKETCHES = 100
+#: Steps of the attacker that learns from public images, which bound its time.
+ATTACKER_STEPS = 120
+#: Passes over the sketches in training.
+DEFAULT_EPOCHS = 5
+#: Share of the sketches that is held out for the test, as one in so many.
+TEST_ONE_IN = 10
+#: Pixels times channels that are attacked at most: about a minute of work.
+_MAX_ATTACKED_VALUES = 4_000_000
+#: Public images that the learning attacker is given at most.
+_MAX_PUBLIC_IMAGES = 3000
+#: Public images by which a setting is chosen at most.
+_MAX_REFERENCE_IMAGES = 500
+_SHOWN_IN_GALLERY = 8
+
+#: Whose PSNR a goal bounds: that of all attackers, of the paper's, or of the informed one.
+Attacker = Literal["all", "mean", "informed"]
+
+
+@dataclass(frozen=True)
+class SketchedImages(Result):
+    """A file of sketches, or of flipped bits.
+
+    Parameters:
+        file: the file, which can be shared if its card is acceptable.
+        n_sketches: number of images in it.
+        n_bytes: size of the file.
+        disclosure: what attackers recover from sketches; None for flipped bits.
+        guarantee: the proven guarantee of flipped bits; None for sketches.
+        parameters: the parameters of sketches.
+        fingerprint: digits that differ between different parameters of sketches.
+        epsilon_per_pixel: the epsilon that sketches imply; not a guarantee.
+        simulation: whether the noise has a fixed seed.
+        charged: whether a ledger was charged.
+    """
+
+    file: Path
+    n_sketches: int
+    n_bytes: int
+    disclosure: Disclosure | None = None
+    guarantee: Guarantee | None = None
+    parameters: dict[str, object] | None = None
+    fingerprint: str | None = None
+    epsilon_per_pixel: float | None = None
+    simulation: bool = False
+    charged: bool = False
+
+    @property
+    def title(self) -> str:
+        """One line that says what was written."""
+        kind = "sketches" if self.guarantee is None else "images with flipped bits"
+        return f"{self.n_sketches:,} {kind} in {self.file} ({self.n_bytes / 1e6:,.1f} MB)"
+
+    @property
+    def card(self) -> str:
+        """The disclosure card of sketches, or the privacy card of flipped bits."""
+        if self.guarantee is not None:
+            return self.guarantee.card()
+        return "" if self.disclosure is None else self.disclosure.card()
+
+    def facts(self) -> list[tuple[str, str]]:
+        """The rows of the card."""
+        if self.guarantee is not None:
+            charged = "ledger charged." if self.charged else "not charged: no --ledger."
+            return [*self.guarantee.rows(), ("ledger", charged)]
+        return [] if self.disclosure is None else list(self.disclosure.rows())
+
+    def to_dict(self) -> dict[str, object]:
+        """The fields of `blindsight sketch --json`."""
+        if self.guarantee is not None:
+            return {
+                "file": str(self.file),
+                "sketches": self.n_sketches,
+                "guarantee": self.guarantee.line(),
+            }
+        return {
+            "file": str(self.file),
+            "sketches": self.n_sketches,
+            "bytes": self.n_bytes,
+            "parameters": self.parameters,
+            "fingerprint": self.fingerprint,
+            "epsilon_per_pixel": self.epsilon_per_pixel,
+            "verdict": None if self.disclosure is None else self.disclosure.verdict,
+            "simulation": self.simulation,
+        }
+
+
+@dataclass(frozen=True)
+class AttackResult:
+    """What one attacker recovered.
+
+    Parameters:
+        attack: its name.
+        psnr: mean peak signal-to-noise ratio in dB.
+        ssim: mean structural similarity; None for images of at most 11 pixels a side.
+        exact: share of pixels that are exactly right.
+    """
+
+    attack: str
+    psnr: float
+    ssim: float | None
+    exact: float
+
+
+@dataclass(frozen=True)
+class RecoveredImages(Result):
+    """What attackers see of the images behind sketches.
+
+    Parameters:
+        n_sketches: sketches that were attacked.
+        attacks: results against the originals, the best first; empty without originals.
+        not_tried: which attacker was left out, and why.
+        parameters: the name of the sketches' parameters.
+        verdict: one sentence.
+        gallery: the drawing of original and recovered images.
+    """
+
+    n_sketches: int
+    attacks: tuple[AttackResult, ...]
+    not_tried: str | None
+    parameters: str
+    verdict: str
+    gallery: Path | None = None
+
+    @property
+    def title(self) -> str:
+        """The verdict."""
+        return f"{self.parameters}: {self.verdict}"
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Where the gallery is."""
+        return [] if self.gallery is None else [("gallery", str(self.gallery))]
+
+    def tables(self) -> list[ResultTable]:
+        """One row per attack."""
+        if not self.attacks:
+            return []
+        rows = [
+            (
+                item.attack,
+                f"{item.psnr:.4g}",
+                "-" if item.ssim is None else f"{item.ssim:.4g}",
+                f"{item.exact:.4g}",
+            )
+            for item in self.attacks
+        ]
+        columns = ("attack", "PSNR (dB)", "SSIM", "pixels exactly right")
+        title = f"recovered of {self.n_sketches:,} images, the best first"
+        return [ResultTable(title, columns, rows)]
+
+    def to_dict(self) -> dict[str, object]:
+        """The fields of `blindsight sketch recover --json`."""
+        listed = [
+            {"attack": a.attack, "psnr": a.psnr, "ssim": a.ssim, "exact": a.exact}
+            for a in self.attacks
+        ]
+        return {
+            "sketches": self.n_sketches,
+            "attacks": listed,
+            "best": self.attacks[0].attack if self.attacks else None,
+            "not_tried": self.not_tried,
+            "verdict": self.verdict,
+            "gallery": None if self.gallery is None else str(self.gallery),
+        }
+
+
+@dataclass(frozen=True)
+class TrainedOnSketches(Result):
+    """A network that was trained on sketches.
+
+    Parameters:
+        accuracy: share of test sketches classified correctly.
+        n_training: sketches that were trained on.
+        n_test: sketches that were tested on.
+        parameters: the name of the sketches' parameters.
+        network: the name of the network.
+        losses: the training loss of each epoch.
+        model: the file of the network, if it was saved.
+    """
+
+    accuracy: float
+    n_training: int
+    n_test: int
+    parameters: str
+    network: str
+    losses: tuple[float, ...]
+    model: Path | None = None
+
+    @property
+    def title(self) -> str:
+        """One line with the accuracy."""
+        return (
+            f"accuracy {self.accuracy:.2%} on {self.n_test:,} sketches ({self.parameters}), "
+            f"trained on {self.n_training:,}"
+        )
+
+    def facts(self) -> list[tuple[str, str]]:
+        """The network and its file."""
+        facts = [("network", self.network)]
+        return facts if self.model is None else [*facts, ("model", str(self.model))]
+
+    def to_dict(self) -> dict[str, object]:
+        """The fields of `blindsight train --json`."""
+        return {
+            "accuracy": self.accuracy,
+            "trained_on": self.n_training,
+            "tested_on": self.n_test,
+            "parameters": self.parameters,
+            "network": self.network,
+            "loss": list(self.losses),
+            "model": None if self.model is None else str(self.model),
+        }
+
+
+def sketch(
+    source: str | Path,
+    out: str | Path,
+    *,
+    q: str | tuple[float, ...] = DEFAULT_Q,
+    p: tuple[float, ...] = DEFAULT_P,
+    r: float = DEFAULT_R,
+    max_psnr: float | None = None,
+    epsilon_per_pixel: float | None = None,
+    attacker: Attacker = "all",
+    reference: str | Path | None = None,
+    flip_epsilon: float | None = None,
+    split: str | None = None,
+    size: int | None = None,
+    grey: bool = False,
+    random_state: int | None = None,
+    vault: str | Path | None = None,
+    ledger: str | Path | None = None,
+    dataset: str = "images",
+    unsafe_records: bool = False,
+    ray: str | None = None,
+    force: bool = False,
+    progress: Progress = no_progress,
+) -> SketchedImages:
+    """Turn images into a file of sketches, or of flipped bits, for training elsewhere.
+
+    A second call resumes a file that was left unfinished.
+
+    Parameters:
+        source: a folder of images (a subfolder per class gives labels), or a known data set.
+        out: the file to write.
+        q: a setting of the paper, "Q1" to "Q12", or q_1, ..., q_L.
+        p: the types of records, p_1, ..., p_K.
+        r: records per bit.
+        max_psnr: choose q so that the PSNR of any attacker is at most this; needs `reference`.
+        epsilon_per_pixel: choose q so that the implied epsilon per pixel is at most this.
+        attacker: whose PSNR `max_psnr` bounds.
+        reference: public images of the same size and kind, for `max_psnr`.
+        flip_epsilon: flip bits instead, with this proven epsilon per pixel.
+        split: "train" or "test", for known data sets.
+        size: resize images to size x size pixels.
+        grey: convert colour to grey.
+        random_state: a seed makes a simulation, and the card says so.
+        vault: folder of a key by which an image always has the same sketch.
+        ledger: a ledger to charge, with `flip_epsilon`.
+        dataset: the account of the images in the ledger.
+        unsafe_records: also write the records of the first image, which reveal it, for study.
+        ray: workers that share the work: "local", or the address of a Ray cluster.
+        force: delete a finished `out` first; the images are released a second time.
+        progress: called with (stage, done, total).
+
+    Returns:
+        The file and its card.
+
+    Raises:
+        InvalidParameter: if options exclude each other.
+        BudgetExceeded: if the ledger has too little left; nothing is written.
+
+    Example:
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> (folder / "photos").mkdir()
+        >>> rng = np.random.default_rng(0)
+        >>> for number in range(3):
+        ...     pixels = rng.integers(0, 256, (16, 16), dtype=np.uint8)
+        ...     Image.fromarray(pixels).save(folder / "photos" / f"{number}.png")
+        >>> made = sketch(folder / "photos", folder / "photos.sketches", random_state=0)
+        >>> made.n_sketches, made.simulation
+        (3, True)
+    """
+    from blindsight.sketching.preparation import Preparation
+
+    if sum(value is not None for value in (max_psnr, epsilon_per_pixel, flip_epsilon)) > 1:
+        raise InvalidParameter(
+            "give at most one of --max-psnr, --epsilon-per-pixel and --flip-epsilon."
+        )
+    if vault is not None and (random_state is not None or ray is not None):
+        raise InvalidParameter(
+            "--vault goes with neither --seed nor --ray: noise comes from its key, which stays "
+            "here."
+        )
+    path = Path(out)
+    images = read_images(str(source), split)
+    prepare = Preparation.of(images, size=size, grey=grey)
+    source_of_noise = random_state if vault is None else _permanent(Path(vault))
+    if force and path.exists():
+        _delete(path)
+    if flip_epsilon is not None:
+        return _flip(
+            images, prepare, path, flip_epsilon, source_of_noise, ledger, dataset, ray, progress
+        )
+    first = prepare(images[:1])
+    parameters = _parameters(
+        first,
+        q=q,
+        p=p,
+        r=r,
+        max_psnr=max_psnr,
+        epsilon_per_pixel=epsilon_per_pixel,
+        attacker=attacker,
+        reference=None if reference is None else str(reference),
+    )
+    from blindsight.sketching import NegativeSketcher
+
+    sketcher = NegativeSketcher(parameters, random_state=source_of_noise).fit(first)
+    sketches = _write(path, images, sketcher, prepare, ray, "sketching", progress)
+    if unsafe_records:
+        databases = sketcher.records(prepare(images[:1])[0], unsafe_records=True)
+        for number, database in enumerate(databases):
+            database.save(path.with_name(f"{path.name}.records-{number}"), unsafe_records=True)
+    return SketchedImages(
+        file=path,
+        n_sketches=len(sketches),
+        n_bytes=path.stat().st_size,
+        disclosure=sketcher.disclosure_,
+        parameters=parameters.to_dict(),
+        fingerprint=parameters.fingerprint,
+        epsilon_per_pixel=sketcher.leak_.epsilon_pixel,
+        simulation=random_state is not None,
+    )
+
+
+def recover_sketches(
+    sketches: str | Path,
+    *,
+    originals: str | Path | None = None,
+    split: str | None = None,
+    public: str | Path | None = None,
+    count: int = ATTACKED_SKETCHES,
+    size: int | None = None,
+    grey: bool = False,
+    steps: int = ATTACKER_STEPS,
+    gallery: str | Path | None = None,
+    settings: str | Path | None = None,
+    progress: Progress = no_progress,
+) -> RecoveredImages:
+    """Attack a file of sketches with every attacker, and measure what they recover.
+
+    Parameters:
+        sketches: a file that `sketch` wrote.
+        originals: the images behind the sketches, to measure against.
+        split: "train" or "test", where the originals are a known data set.
+        public: public images of the same kind; adds the attacker that learns from them.
+        count: how many sketches to attack at most.
+        size: the size to which the originals were resized.
+        grey: whether the originals were converted to grey.
+        steps: steps of the learning attacker, which bound its time.
+        gallery: draw original and recovered images to this file (.svg or .png).
+        settings: draw the originals as recovered under Q1 to Q12 to this file.
+        progress: called with (stage, done, total).
+
+    Returns:
+        The results, the best attacker first, and a verdict.
+
+    Raises:
+        InvalidData: if the originals are not the images behind the sketches.
+        InvalidParameter: if `settings` is given without `originals`.
+    """
+    from blindsight.sketching import QKParameters, SketchSet, leak_of
+    from blindsight.sketching.attackers import Suite, measure, measured_verdict
+    from blindsight.sketching.gallery import draw_gallery, settings_gallery
+    from blindsight.sketching.preparation import read_like
+
+    stored = SketchSet.open(Path(sketches))
+    chosen = stored[: _affordable(count, stored)]
+    truth = None
+    if originals is not None:
+        truth = _originals(read_images(str(originals), split), chosen, size, grey)
+    known = None
+    if public is not None:
+        public_images = read_images(str(public), None)
+        known = read_like(public_images, stored.image_shape, most=_MAX_PUBLIC_IMAGES)
+    suite = Suite(
+        stored.parameters,
+        public=known,
+        steps=steps,
+        progress=lambda done, total: progress("learning from public images", done, total),
+    )
+    guesses = suite.recover(chosen)
+    depth = stored.parameters.depth
+    results = []
+    if truth is not None:
+        results = [measure(name, truth, guess, depth=depth) for name, guess in guesses.items()]
+        results.sort(key=lambda result: -result.psnr)
+    if gallery is not None:
+        rows: list[tuple[str, NDArray[np.generic]]] = []
+        if truth is not None:
+            rows.append(("original", truth[:_SHOWN_IN_GALLERY]))
+        rows += [(name, guess[:_SHOWN_IN_GALLERY]) for name, guess in guesses.items()]
+        draw_gallery(Path(gallery), rows, peak=2.0**depth - 1)
+    if settings is not None:
+        if truth is None:
+            raise InvalidParameter("--settings needs --originals.")
+        settings_gallery(Path(settings), truth[:_SHOWN_IN_GALLERY])
+    if results:
+        verdict = measured_verdict(results, stored.image_shape, missing=suite.missing)
+    elif isinstance(stored.parameters, QKParameters):
+        verdict = leak_of(stored.parameters).verdict_at(stored.image_shape)
+    else:
+        verdict = f"proven: {stored.parameters.name}"
+    return RecoveredImages(
+        n_sketches=len(chosen),
+        attacks=tuple(AttackResult(r.attack, r.psnr, r.ssim, r.exact) for r in results),
+        not_tried=suite.missing,
+        parameters=stored.parameters.name,
+        verdict=verdict,
+        gallery=None if gallery is None else Path(gallery),
+    )
+
+
+def train_on_sketches(
+    sketches: str | Path,
+    *,
+    out: str | Path | None = None,
+    test: str | Path | None = None,
+    network: str = "auto",
+    inputs: str | None = None,
+    optimizer: str | None = None,
+    learning_rate: float | None = None,
+    epochs: int = DEFAULT_EPOCHS,
+    batch_size: int | None = None,
+    augment: bool | None = None,
+    onnx: str | Path | None = None,
+    random_state: int | None = None,
+    progress: Progress = no_progress,
+) -> TrainedOnSketches:
+    """Train a network on a file of sketches, as the server of Algorithm 3 does.
+
+    Parameters:
+        sketches: a file of sketches with labels.
+        out: save the network to this file.
+        test: sketches to test on; otherwise one in ten is held out.
+        network: "auto" (by the shape of the images), "lenet5", "whitened", "whitened-wide",
+            "resnet" or "resnet50".
+        inputs: "both", "bits" or "mean"; by default those of the network.
+        optimizer: "adam", "sgd" or "nesterov"; by default that of the network.
+        learning_rate: by default that of the network.
+        epochs: passes over the sketches.
+        batch_size: sketches per step; by default that of the network.
+        augment: random crops and flips; by default as the network has it.
+        onnx: also export the network to this file.
+        random_state: a fixed seed.
+        progress: called with (stage, done, total).
+
+    Returns:
+        The accuracy and the files.
+
+    Raises:
+        InvalidData: if the sketches have no labels.
+    """
+    from blindsight.core.checks import optional_module
+    from blindsight.sketching import SketchSet
+
+    optional_module("torch", extra="torch")
+    from blindsight.sketching.trainer import NegDL
+
+    stored = SketchSet.open(Path(sketches))
+    if stored.labels is None:
+        raise InvalidData(
+            f"{sketches} has no labels. Sketch a folder with a subfolder per class, or a labelled "
+            "set."
+        )
+    if test is not None:
+        training, testing = stored, SketchSet.open(Path(test))
+    else:
+        order = np.random.default_rng(0).permutation(len(stored))
+        cut = max(1, len(stored) // TEST_ONE_IN)
+        training, testing = stored[np.sort(order[cut:])], stored[np.sort(order[:cut])]
+    model = NegDL(
+        network,
+        inputs=inputs,
+        optimizer=optimizer,
+        learning_rate=learning_rate,
+        epochs=epochs,
+        batch_size=batch_size,
+        augment=augment,
+        random_state=random_state,
+    )
+    model.fit(training, progress=lambda done, total: progress("training", done, total))
+    accuracy = model.score(testing)
+    if out is not None:
+        model.save(Path(out))
+    if onnx is not None:
+        model.export_onnx(Path(onnx))
+    return TrainedOnSketches(
+        accuracy=float(accuracy),
+        n_training=len(training),
+        n_test=len(testing),
+        parameters=stored.parameters.name,
+        network=str(model.network_),
+        losses=tuple(float(loss) for loss in model.losses_),
+        model=None if out is None else Path(out),
+    )
+
+
+def read_images(source: str, split: str | None) -> ImageSet:
+    """A folder of images, with labels if it has a subfolder per class, or a known data set."""
+    from blindsight import data
+    from blindsight.data.formats.folders import load_class_folders, load_folder
+
+    folder = Path(source)
+    if folder.is_dir():
+        folder = folder.resolve()  # workers may run in another directory
+        classes = [
+            entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith(".")
+        ]
+        return load_class_folders(folder) if classes else load_folder(folder)
+    if source not in data.CATALOGUE:
+        raise MissingData(
+            f"{source} is neither a folder nor a known data set. Check the path, or see blindsight "
+            "data list."
+        )
+    images: ImageSet = data.load(source, split=split)
+    return images
+
+
+def _parameters(
+    first: NDArray[np.uint8],
+    *,
+    q: str | tuple[float, ...],
+    p: tuple[float, ...],
+    r: float,
+    max_psnr: float | None,
+    epsilon_per_pixel: float | None,
+    attacker: Attacker,
+    reference: str | None,
+) -> QKParameters:
+    """The parameters that were given, or those that meet the goal that was given."""
+    from blindsight.sketching import calibration
+    from blindsight.sketching.parameters import resolve
+    from blindsight.sketching.preparation import read_like
+
+    if max_psnr is None and epsilon_per_pixel is None:
+        return resolve(q, p=p, r=r)
+    shape = (1 if first.ndim == 3 else 3, *first.shape[1:3])
+    known = None
+    if reference is not None:
+        known = read_like(read_images(reference, None), shape, most=_MAX_REFERENCE_IMAGES)
+    return calibration.calibrate(
+        max_psnr=max_psnr,
+        epsilon_per_pixel=epsilon_per_pixel,
+        attacker=attacker,
+        r=r,
+        reference=known,
+    )
+
+
+def _write(
+    path: Path,
+    images: ImageSet,
+    sketcher: NegativeSketcher,
+    prepare: Preparation,
+    ray: str | None,
+    stage: str,
+    progress: Progress,
+) -> SketchSet:
+    from blindsight.index.bulk import pool_at, sketch_to
+
+    return sketch_to(
+        path,
+        images,
+        sketcher,
+        prepare=prepare,
+        pool=pool_at(ray),
+        progress=lambda done, total: progress(stage, done, total),
+    )
+
+
+def _flip(
+    images: ImageSet,
+    prepare: Preparation,
+    path: Path,
+    epsilon: float,
+    source_of_noise: int | Permanent | None,
+    ledger: str | Path | None,
+    dataset: str,
+    ray: str | None,
+    progress: Progress,
+) -> SketchedImages:
+    """Write flipped bits to a file; the ledger is charged once, before the first block."""
+    from blindsight.index.bulk import pool_at, sketch_to
+    from blindsight.privacy import Ledger
+    from blindsight.sketching import FlippedBits
+
+    flipper: FlippedBits = FlippedBits(epsilon, random_state=source_of_noise).fit(
+        prepare(images[:1])
+    )
+    account = None if ledger is None else Ledger(ledger, dataset=dataset)
+    sketch_to(
+        path,
+        images,
+        flipper,
+        prepare=prepare,
+        ledger=account,
+        pool=pool_at(ray),
+        progress=lambda done, total: progress("flipping", done, total),
+    )
+    return SketchedImages(
+        file=path,
+        n_sketches=len(images),
+        n_bytes=path.stat().st_size,
+        guarantee=flipper.guarantee_,
+        simulation=isinstance(source_of_noise, int),
+        charged=account is not None,
+    )
+
+
+def _permanent(folder: Path) -> Permanent:
+    """The noise of the vault in this folder, which is made if there is none."""
+    from blindsight.privacy.vault import Vault
+    from blindsight.sketching.permanent import Permanent
+
+    return Permanent(Vault.open_or_create(folder))
+
+
+def _delete(path: Path) -> None:
+    """Delete a finished file of sketches; any other file is refused."""
+    from blindsight.sketching import SketchSet
+
+    SketchSet.open(path)
+    path.unlink()
+
+
+def _affordable(count: int, stored: SketchSet) -> int:
+    """So many sketches that attacking them takes minutes at most, for any size of image."""
+    most = max(1, _MAX_ATTACKED_VALUES // math.prod(stored.image_shape))
+    return int(min(count, len(stored), most))
+
+
+def _originals(
+    images: ImageSet, stored: SketchSet, size: int | None, grey: bool
+) -> NDArray[np.uint8]:
+    """The images behind these sketches; comparing others would make the sketches look safe."""
+    from blindsight.sketching.preparation import Preparation
+
+    part = images[: len(stored)]
+    truth = Preparation.of(part, size=size, grey=grey)(part)
+    channels, height, width = stored.image_shape
+    if truth.shape != (len(stored), height, width) + (3,) * (channels == 3):
+        colour = ("grey", "in colour")
+        raise InvalidData(
+            f"--originals must be the images behind the sketches, {len(stored)} of {width} x "
+            f"{height} pixels {colour[channels == 3]}, got {len(truth)} of {truth.shape[2]} x "
+            f"{truth.shape[1]} {colour[truth.ndim == 4]}. Name the folder that was sketched, with "
+            "the same --size and --grey."
+        )
+    return truth

@@ -24,15 +24,9 @@ if TYPE_CHECKING:
     from blindsight.app.compare import Comparison, LearnedMetric, compare, learn_metric
     from blindsight.app.protect import ProtectedPhotos, protect
     from blindsight.app.search import SearchResult, find_duplicates, search
-    from blindsight.app.sketch import (
-        RecoveredImages,
-        SketchedImages,
-        TrainedOnSketches,
-        recover_sketches,
-        sketch,
-        train_on_sketches,
-    )
+    from blindsight.app.sketch import RecoveredImages, SketchedImages, recover_sketches, sketch
     from blindsight.app.tag import Tags, publish_tags, tag
+    from blindsight.app.train_on_sketches import TrainedOnSketches, train_on_sketches
     from blindsight.app.train_tagger import TrainedTagger, start_tagger, train_tagger
     from blindsight.core.errors import BlindsightError, BudgetExceeded, NotProven, UnchargedRelease
     from blindsight.federated import FederatedClassifier
@@ -152,14 +146,8 @@ __version__ = "0.2.0"
 _HOMES: dict[str, tuple[str, ...]] = {
     "app.protect": ("ProtectedPhotos", "protect"),
     "app.compare": ("Comparison", "LearnedMetric", "compare", "learn_metric"),
-    "app.sketch": (
-        "RecoveredImages",
-        "SketchedImages",
-        "TrainedOnSketches",
-        "recover_sketches",
-        "sketch",
-        "train_on_sketches",
-    ),
+    "app.sketch": ("RecoveredImages", "SketchedImages", "recover_sketches", "sketch"),
+    "app.train_on_sketches": ("TrainedOnSketches", "train_on_sketches"),
     "app.tag": ("Tags", "publish_tags", "tag"),
     "app.train_tagger": ("TrainedTagger", "start_tagger", "train_tagger"),
     "app.search": ("SearchResult", "find_duplicates", "search"),

@@ -174,7 +174,7 @@ def test_a_finished_release_is_not_written_over(folder, tmp_path):
 def test_bad_input_is_told_in_a_sentence(folder, tmp_path):
     with pytest.raises(InvalidParameter, match="one of 'Q1'"):
         run("sketch", folder, tmp_path / "s", "--q", "Q99")
-    with pytest.raises(InvalidParameter, match="numbers with commas"):
+    with pytest.raises(InvalidParameter, match="numbers separated by commas"):
         run("sketch", folder, tmp_path / "s", "--q", "a,b")
     with pytest.raises(InvalidParameter, match="sum to 1"):
         run("sketch", folder, tmp_path / "s", "--q", "0.5,0.4")

@@ -148,6 +148,6 @@ def test_strips_give_the_whole_images_similarity(monkeypatch):
     truth = RNG.integers(0, 256, (2, 40, 30, 3)).astype(np.uint8)
     guess = np.clip(truth + RNG.normal(0, 30, truth.shape), 0, 255)
     whole = [measure(truth, guess) for measure in (psnr, ssim, exact_pixels)]
-    monkeypatch.setattr("blindsight.evaluation.reconstruction._VALUES", 7 * 90)
+    monkeypatch.setattr("blindsight.evaluation.reconstruction._VALUES_PER_STRIP", 7 * 90)
     for measure, expected in zip((psnr, ssim, exact_pixels), whole, strict=True):
         np.testing.assert_allclose(measure(truth, guess), expected, rtol=1e-12)

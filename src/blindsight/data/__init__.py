@@ -4,25 +4,27 @@ packages.
 
 from __future__ import annotations
 
-from blindsight.data.arrays import load_arrays
 from blindsight.data.catalogue import CATALOGUE, Entry, Known, inventory, load, where
-from blindsight.data.census import load_adult, load_bank, load_numbers
 from blindsight.data.confined import decode_image
-from blindsight.data.fetch import get
-from blindsight.data.formats.arff import load_arff, load_multilabel_arff
-from blindsight.data.formats.cifar import load_cifar
+from blindsight.data.dataset_readers import load_adult, load_bank, load_numbers
+from blindsight.data.fetch import cache_folder, data_folder, get
+from blindsight.data.formats.binary import load_arrays, load_cifar, load_idx, read_idx, write_idx
 from blindsight.data.formats.coco import load_coco
-from blindsight.data.formats.csvtable import Column, load_csv
 from blindsight.data.formats.folders import load_class_folders, load_folder
-from blindsight.data.formats.idx import load_idx, read_idx, write_idx
 from blindsight.data.formats.lists import load_celeba, load_label_list, load_nuswide
+from blindsight.data.formats.tables import Column, load_arff, load_csv, load_multilabel_arff
 from blindsight.data.formats.voc import VOC_CLASSES, load_voc
 from blindsight.data.limits import LIMITS, Limits
-from blindsight.data.places import cache_folder, data_folder
 from blindsight.data.reading import read_image, to_rgb
-from blindsight.data.sets import ImageSet, MultiLabelSet, PairSet, Table
+from blindsight.data.sets import (
+    ImageSet,
+    MultiLabelSet,
+    PairSet,
+    Table,
+    partition_indices,
+    split_indices,
+)
 from blindsight.data.sources import Files, LazyImages, ZipMembers, find_damaged
-from blindsight.data.splits import partition_indices, split_indices
 from blindsight.data.synthetic import acyclic_pairs, scenes, two_strips
 
 __all__ = [

@@ -13,9 +13,10 @@ from typing import Any
 
 from blindsight.core.checks import one_of
 from blindsight.core.errors import MissingData
-from blindsight.data import builtin, holdings
+from blindsight.data import builtin
+from blindsight.data import dataset_readers as readers
+from blindsight.data.fetch import cache_folder, data_folder
 from blindsight.data.formats.voc import load_voc
-from blindsight.data.places import cache_folder, data_folder
 
 __all__ = ["CATALOGUE", "Entry", "Home", "Known", "inventory", "load", "where"]
 
@@ -48,7 +49,7 @@ class Home:
     def within(self, root: Path) -> Path | None:
         """The folder below `root`, if all files are there (plain or compressed)."""
         folder = root / self.folder
-        return folder if all(holdings.variant(folder / file) for file in self.files) else None
+        return folder if all(readers.variant(folder / file) for file in self.files) else None
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ def load(name: str, split: str | None = None, **options: Any) -> Any:
     if split is not None:
         one_of("split", split, {"train", "test"})
     if known.read is not None and where(name):
-        return holdings.divided(known.read(), split)
+        return readers.divided(known.read(), split)
     found = known.find()
     if found is None:
         raise MissingData(f"{name} is not on this machine. {known.hint}")
@@ -166,8 +167,8 @@ def _one(
     return Known(name, what, (Home(folder, files, read),), get=get)
 
 
-_bank_33 = partial(holdings.bank, encoding="paper")
-_IDX = holdings.idx_files()
+_bank_33 = partial(readers.bank, encoding="paper")
+_IDX = readers.idx_files()
 _ALL = (
     Known("digits", "1,797 digits, 8x8 (in scikit-learn)", package="sklearn", read=builtin.digits),
     Known(
@@ -182,7 +183,7 @@ _ALL = (
         "70,000 handwritten digits, 28x28",
         "mnist",
         _IDX,
-        holdings.idx("mnist", builtin.DIGITS),
+        readers.idx("mnist", builtin.DIGITS),
         get="mnist",
     ),
     _one(
@@ -190,18 +191,22 @@ _ALL = (
         "70,000 pieces of clothing, 28x28",
         "fashion-mnist",
         _IDX,
-        holdings.idx("fashion-mnist", FASHION),
+        readers.idx("fashion-mnist", FASHION),
         get="fashion-mnist",
     ),
     Known(
         "cifar10",
         "60,000 colour images of 10 classes, 32x32",
         (
-            Home("cifar10", holdings.idx_files(4), holdings.idx("cifar10", CIFAR10, dims=4)),
+            Home(
+                "cifar10",
+                readers.idx_files(4),
+                readers.idx("cifar10", CIFAR10, dims=4),
+            ),
             Home(
                 "cifar-10-batches-bin",
                 ("data_batch_1.bin", "test_batch.bin"),
-                holdings.cifar("cifar10"),
+                readers.cifar("cifar10"),
             ),
         ),
         get="cifar10",
@@ -211,13 +216,13 @@ _ALL = (
         "60,000 colour images of 100 classes, 32x32",
         "cifar-100-binary",
         ("train.bin", "test.bin"),
-        holdings.cifar("cifar100"),
+        readers.cifar("cifar100"),
     ),
     Known(
         "adult",
         "UCI Adult: 48,842 census records",
         tuple(
-            Home(folder, ("adult.data", "adult.test"), holdings.adult)
+            Home(folder, ("adult.data", "adult.test"), readers.adult)
             for folder in ("adult", "tabular")
         ),
         get="adult",
@@ -225,7 +230,7 @@ _ALL = (
     Known(
         "bank",
         "UCI Bank marketing: 45,211 records",
-        tuple(Home(folder, ("bank-full.csv",), holdings.bank) for folder in ("bank", "tabular")),
+        tuple(Home(folder, ("bank-full.csv",), readers.bank) for folder in ("bank", "tabular")),
         get="bank",
     ),
     Known(
@@ -240,7 +245,7 @@ _ALL = (
             f"IPUMS-{place} census as numbers and a label",
             "tabular",
             (f"IPUMS-{place}.dat",),
-            holdings.numbers(f"IPUMS-{place}.dat", f"ipums-{place.lower()}"),
+            readers.numbers(f"IPUMS-{place}.dat", f"ipums-{place.lower()}"),
         )
         for place in ("BR", "US")
     ),
@@ -248,8 +253,8 @@ _ALL = (
         "caltech101",
         "Caltech-101 photos of 101 classes",
         (
-            Home("caltech101", ("images.zip",), holdings.caltech_zip),
-            Home("caltech101", ("101_ObjectCategories",), holdings.caltech_folders),
+            Home("caltech101", ("images.zip",), readers.caltech_zip),
+            Home("caltech101", ("101_ObjectCategories",), readers.caltech_folders),
         ),
     ),
     _one(
@@ -257,21 +262,21 @@ _ALL = (
         "Caltech-256 photos of 256 classes",
         "caltech256",
         ("256_ObjectCategories",),
-        holdings.caltech256,
+        readers.caltech256,
     ),
     _one(
         "coco-subset",
         "4,500 images of MS-COCO with 80 labels",
         "coco_multilabel",
         ("images.zip", "labels.npz"),
-        holdings.coco_subset,
+        readers.coco_subset,
     ),
     _one(
         "coco",
         "MS-COCO 2017 with 80 labels",
         "coco",
         ("annotations/instances_train2017.json", "annotations/instances_val2017.json"),
-        holdings.coco,
+        readers.coco,
     ),
     Known(
         "voc2007",
@@ -290,35 +295,35 @@ _ALL = (
         "PASCAL VOC 2007, 20 labels of 9,963 images (no images)",
         "voc2007_labels",
         ("labels.npz",),
-        holdings.voc_labels,
+        readers.voc_labels,
     ),
     _one(
         "celeba",
         "CelebA faces with 40 attributes",
         "celeba",
         ("list_attr_celeba.txt",),
-        holdings.celeba,
+        readers.celeba,
     ),
     _one(
         "nus-wide",
         "NUS-WIDE with 81 concepts",
         "nus-wide",
         ("ConceptsList/Concepts81.txt",),
-        holdings.nuswide,
+        readers.nuswide,
     ),
     _one(
         "scene",
         "2,407 scenes as 294 features, 6 labels",
         "multilabel_features",
         ("scene.npz",),
-        holdings.multilabel("scene", SCENE),
+        readers.multilabel("scene", SCENE),
     ),
     _one(
         "corel5k",
         "5,000 images as 499 features, 374 labels",
         "multilabel_features",
         ("corel5k.npz",),
-        holdings.multilabel("corel5k"),
+        readers.multilabel("corel5k"),
     ),
 )
 

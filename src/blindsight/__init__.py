@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from blindsight import audit, data, encoders
+    from blindsight.app.audit import AuditResult, audit_methods, audit_release
+    from blindsight.app.budget import BudgetSummary, budget, grant_budget, verify_budget
     from blindsight.app.compare import Comparison, LearnedMetric, compare, learn_metric
     from blindsight.app.protect import ProtectedPhotos, protect
     from blindsight.app.search import SearchResult, find_duplicates, search
@@ -83,9 +85,11 @@ __all__ = [
     "SDH",
     "SH",
     "Assumption",
+    "AuditResult",
     "Audited",
     "BlindsightError",
     "BudgetExceeded",
+    "BudgetSummary",
     "CodebookAnswers",
     "CodebookHasher",
     "CodebookSketcher",
@@ -124,10 +128,14 @@ __all__ = [
     "Vault",
     "__version__",
     "audit",
+    "audit_methods",
+    "audit_release",
+    "budget",
     "compare",
     "data",
     "encoders",
     "find_duplicates",
+    "grant_budget",
     "imagenet_prior",
     "learn_metric",
     "protect",
@@ -139,11 +147,14 @@ __all__ = [
     "tag",
     "train_on_sketches",
     "train_tagger",
+    "verify_budget",
 ]
 
 __version__ = "0.2.0"
 
 _HOMES: dict[str, tuple[str, ...]] = {
+    "app.audit": ("AuditResult", "audit_methods", "audit_release"),
+    "app.budget": ("BudgetSummary", "budget", "grant_budget", "verify_budget"),
     "app.protect": ("ProtectedPhotos", "protect"),
     "app.compare": ("Comparison", "LearnedMetric", "compare", "learn_metric"),
     "app.sketch": ("RecoveredImages", "SketchedImages", "recover_sketches", "sketch"),

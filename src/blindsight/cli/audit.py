@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from blindsight.cli.terminal import console, emit_json, progress_bar
+from blindsight.cli.terminal import console, emit_json, stage_bar
 from blindsight.core.errors import InvalidParameter
 
-__all__ = ["audit_everything", "register", "show_verdicts"]
+__all__ = ["register"]
 
 
 def register(app: typer.Typer) -> None:
@@ -62,95 +62,29 @@ def audit(
         raise InvalidParameter(
             "--photos and --labels say more of a release whose --vault is given."
         )
-    trials = 2_000_000 if deep else 200_000
-    report: Any
-    if target is None:
-        report = audit_everything(deep=deep, workers=workers, seed=seed)
-    elif vault is not None or photos is not None:
-        report = _own(target, vault, photos=photos, labels=labels, trials=trials, seed=seed)
-    else:
-        report = _one(target, trials=trials, seed=seed)
+    from blindsight.app.audit import audit_methods, audit_release
+
+    with stage_bar() as progress:
+        if target is None:
+            result = audit_methods(deep=deep, workers=workers, seed=seed, progress=progress)
+        else:
+            result = audit_release(
+                target,
+                vault=vault,
+                photos=photos,
+                labels=labels,
+                deep=deep,
+                seed=seed,
+                progress=progress,
+            )
     if json:
-        emit_json_text(report.to_json())
+        emit_json(result.to_dict())
     else:
-        show_verdicts(report)
+        console.print(result.text(min(console.width, 100)), markup=False, soft_wrap=True, end="")
     if out is not None:
-        written = report.write(out)
+        written = result.write(out)
         if not json:
             console.print(
                 f"wrote {', '.join(str(path) for path in written)}", markup=False, soft_wrap=True
             )
-    raise typer.Exit(1 if report.refuted else 0)
-
-
-def emit_json_text(text: str) -> None:
-    """JSON that is text already, through the one writer."""
-    import json as plain
-
-    emit_json(plain.loads(text))
-
-
-def show_verdicts(report: Any) -> None:
-    """The answer, what to change, and the numbers, in lines that fit the terminal."""
-    console.print(report.to_text(min(console.width, 100)), markup=False, soft_wrap=True, end="")
-
-
-def audit_everything(*, deep: bool, workers: int, seed: int) -> Any:
-    """The report on all five methods."""
-    from blindsight.audit.papers import all_verdicts, report_on_all
-
-    with progress_bar("auditing five methods") as progress:
-        verdicts = all_verdicts(deep=deep, seed=seed, workers=workers, progress=progress)
-    with progress_bar("drawing"):
-        return report_on_all(verdicts, seed=seed)
-
-
-def _one(target: Path, *, trials: int, seed: int) -> Any:
-    from blindsight.audit.report.of_file import report_of
-    from blindsight.audit.target import audit_file
-
-    with progress_bar(f"attacking {target}"):
-        found = audit_file(target, trials=trials, seed=seed)
-    with progress_bar("drawing"):
-        return report_of(found, seed=seed)
-
-
-def _own(
-    target: Path,
-    vault: Path | None,
-    *,
-    photos: Path | None,
-    labels: str | None,
-    trials: int,
-    seed: int,
-) -> Any:
-    """What was given away, with the owner's photos: codes, published tags, or sketches."""
-    from blindsight.audit.release import audit_release, audit_sketches, audit_tags
-
-    with progress_bar("attacking your release") as progress:
-        table = target / "tags.csv" if (target / "tags.csv").is_file() else target
-        if target.is_file() and target.suffix.lower() != ".csv":
-            if photos is None:
-                raise InvalidParameter(
-                    "sketches do not say what they are of: give the photos' folder, --photos."
-                )
-            return audit_sketches(target, photos, trials=trials, seed=seed)
-        if vault is None:
-            raise InvalidParameter(
-                "--photos says more of a release whose --vault is given, or of sketches."
-            )
-        if table.is_file():
-            if photos is None:
-                raise InvalidParameter(
-                    "published tags do not say where the photos are: give their folder, --photos."
-                )
-            return audit_tags(table, vault, photos, labels=labels, trials=trials, seed=seed)
-        return audit_release(
-            target,
-            vault,
-            photos=photos,
-            labels=labels,
-            trials=trials,
-            seed=seed,
-            progress=lambda done, total, _: progress(done, total),
-        )
+    raise typer.Exit(1 if result.refuted else 0)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from blindsight.cli.terminal import console, emit_json, errors, progress_bar
+from blindsight.cli.terminal import console, emit_json, errors, stage_bar
 
 if TYPE_CHECKING:
-    from blindsight.privacy.ledger import Amount, Balance, Entry, Head, Ledger
+    from blindsight.app.budget import BudgetChange
+    from blindsight.app.result import ResultTable
 
 __all__ = ["register"]
 
@@ -73,15 +74,19 @@ def grant(
     json: Json = False,
 ) -> None:
     """State a data set's budget in all (not what to add); starts the ledger if there is none."""
-    from blindsight.privacy.ledger import Ledger
+    from blindsight.app.budget import grant_budget
 
-    with Ledger(ledger, dataset=dataset) as opened:
-        entry = opened.grant(
-            _cost(epsilon, delta, unit, neighbours),
-            what=what,
-            composition=composition,  # type: ignore[arg-type]
-        )
-        _say(opened, entry, json)
+    change = grant_budget(
+        ledger,
+        dataset,
+        epsilon=epsilon,
+        delta=delta,
+        unit=unit,
+        neighbours=neighbours,
+        what=what,
+        composition=composition,
+    )
+    _show_change(change, json)
 
 
 def charge(
@@ -99,11 +104,19 @@ def charge(
     json: Json = False,
 ) -> None:
     """Charge a release that other software makes. Release only after this ends with exit code 0."""
-    from blindsight.privacy.ledger import Ledger
+    from blindsight.app.budget import charge_budget
 
-    with Ledger(ledger, dataset=dataset, create=False) as opened:
-        entry = opened.charge(_cost(epsilon, delta, unit, neighbours), what=what, key=key)
-        _say(opened, entry, json)
+    change = charge_budget(
+        ledger,
+        dataset,
+        epsilon=epsilon,
+        what=what,
+        delta=delta,
+        unit=unit,
+        neighbours=neighbours,
+        key=key,
+    )
+    _show_change(change, json)
 
 
 def close(
@@ -115,21 +128,24 @@ def close(
     json: Json = False,
 ) -> None:
     """Close a budget for good: what is left is forfeited."""
-    from blindsight.privacy.ledger import Ledger
+    from blindsight.app.budget import close_budget
 
-    cost = _cost(0.0, 0.0, unit, neighbours)
-    with Ledger(ledger, dataset=dataset, create=False) as opened:
-        entry = opened.close_budget(cost.unit, cost.neighbours, what=what)
-        _say(opened, entry, json)
+    change = close_budget(ledger, dataset, unit=unit, neighbours=neighbours, what=what)
+    _show_change(change, json)
 
 
 def show(ledger: Where, dataset: AnyDataSet = None, json: Json = False) -> None:
     """Show each data set's budget: granted, spent, left."""
-    balances = [balance for opened in _each(ledger, dataset) for balance in opened.balances()]
+    from blindsight.app.budget import budget
+
+    result = budget(ledger, dataset)
     if json:
-        emit_json({"balances": [_balance(balance) for balance in balances]})
+        emit_json(result.to_dict())
         return
-    console.print(_balances_table(balances) if balances else "No budget has been granted here.")
+    for shown in result.tables():
+        console.print(_table(shown, stretch="data set"))
+    for _, line in result.facts():
+        console.print(line)
 
 
 def entries(
@@ -142,18 +158,17 @@ def entries(
     json: Json = False,
 ) -> None:
     """List a data set's entries, the latest 20 unless told otherwise."""
-    chains = {}
-    for opened in _each(ledger, dataset):
-        after = 0 if everything else max(0, opened.head().sequence - last)
-        chains[opened.dataset] = list(opened.entries(after=after))
+    from blindsight.app.budget import budget_entries
+
+    result = budget_entries(ledger, dataset, last=None if everything else last)
     if json:
-        emit_json({"entries": [entry.to_dict() for found in chains.values() for entry in found]})
+        emit_json(result.to_dict())
         return
-    for name, found in chains.items():
-        console.print(f"[bold]{escape(name)}[/]")
-        console.print(_entries_table(found))
-    if not chains:
-        console.print("There are no entries.")
+    for shown in result.tables():
+        console.print(f"[bold]{escape(shown.title)}[/]")
+        console.print(_table(shown, stretch="what"))
+    for _, line in result.facts():
+        console.print(line)
 
 
 def verify(
@@ -181,29 +196,28 @@ def verify(
 
     Exit code 1 if one does not hold.
     """
-    results = (
-        _verify_file(file)
-        if file is not None
-        else _verify_ledger(ledger, dataset, known, witness, key)
-    )
+    from blindsight.app.budget import verify_budget
+
+    with stage_bar() as progress:
+        result = verify_budget(
+            ledger, dataset, known=known, witness=witness, key=key, file=file, progress=progress
+        )
     if json:
-        emit_json({"datasets": results})
+        emit_json(result.to_dict())
     else:
-        for result in results:
-            if result["holds"]:
-                console.print(
-                    f"{result['dataset']}: {result['entries']:,} entries hold.",
-                    soft_wrap=True,
-                    markup=False,
-                )
-                console.print(f"  head {result['entries']}:{result['hash']}", soft_wrap=True)
-            else:
+        for each in result.datasets:
+            if each.head is None:
                 errors.print(
-                    f"{result['dataset']}: DOES NOT HOLD: {result['problem']}",
+                    f"{each.dataset}: DOES NOT HOLD: {each.problem}", soft_wrap=True, markup=False
+                )
+            else:
+                console.print(
+                    f"{each.dataset}: {each.head.sequence:,} entries hold.",
                     soft_wrap=True,
                     markup=False,
                 )
-    if not all(result["holds"] for result in results):
+                console.print(f"  head {each.head.sequence}:{each.head.hash}", soft_wrap=True)
+    if not result.holds:
         raise typer.Exit(1)
 
 
@@ -224,15 +238,13 @@ def witness(
     """Verify the ledger, then note its heads in a witness: nothing before them can change
     unseen.
     """
-    from blindsight.privacy.ledger import SigningKey
-    from blindsight.privacy.ledger import witness as note
+    from blindsight.app.budget import witness_budget
 
-    signing = None if key is None else SigningKey.read(key)
-    heads = note(_each(ledger, dataset, readonly=True), to, key=signing)
+    result = witness_budget(ledger, to, dataset, key=key)
     if json:
-        emit_json({"to": str(to), "heads": {name: head._asdict() for name, head in heads.items()}})
+        emit_json(result.to_dict())
         return
-    for name, head in heads.items():
+    for name, head in result.heads.items():
         console.print(
             f"{name}: head {head.sequence}:{head.hash} is witnessed.", soft_wrap=True, markup=False
         )
@@ -243,13 +255,13 @@ def key(
     json: Json = False,
 ) -> None:
     """Make a key to sign heads with."""
-    from blindsight.privacy.ledger import make_key
+    from blindsight.app.budget import make_witness_key
 
-    made = make_key(out)
+    result = make_witness_key(out)
     if json:
-        emit_json({"key": str(out), "fingerprint": made.fingerprint})
+        emit_json(result.to_dict())
         return
-    console.print(f"{out}: keep it secret. It is {made.fingerprint}.", soft_wrap=True, markup=False)
+    console.print(result.title, soft_wrap=True, markup=False)
     console.print(f"{out}.pub: give it to those who verify.", soft_wrap=True, markup=False)
 
 
@@ -259,15 +271,13 @@ def backup(
     json: Json = False,
 ) -> None:
     """Copy the whole ledger while it may be in use, and prove the copy."""
-    from blindsight.privacy.ledger import backup as copy
+    from blindsight.app.budget import backup_budget
 
-    heads = copy(ledger, out)
+    result = backup_budget(ledger, out)
     if json:
-        emit_json(
-            {"out": str(out), "heads": {name: head._asdict() for name, head in heads.items()}}
-        )
+        emit_json(result.to_dict())
         return
-    console.print(f"{len(heads)} data sets are in {out}, verified.", soft_wrap=True, markup=False)
+    console.print(result.title, soft_wrap=True, markup=False)
 
 
 def export(
@@ -279,219 +289,38 @@ def export(
     json: Json = False,
 ) -> None:
     """Write all entries to a JSON or CSV file, after proving them."""
-    from blindsight.core.errors import InvalidParameter
-    from blindsight.privacy.ledger import to_csv, to_json
+    from blindsight.app.budget import export_budget
 
-    opened = list(_each(ledger, dataset))
-    if out.suffix not in (".json", ".csv"):
-        raise InvalidParameter(f"--out must end in .json or .csv, got {out.name!r}.")
-    heads = {each.dataset: each.verify() for each in opened}
-    text = (
-        to_json(opened)
-        if out.suffix == ".json"
-        else to_csv(entry for each in opened for entry in each.entries())
-    )
-    try:
-        out.write_text(text, encoding="utf-8", newline="")
-    except OSError as error:
-        raise InvalidParameter(f"--out {out} cannot be written: {error.strerror}.") from error
-    count = sum(head.sequence for head in heads.values())
+    result = export_budget(ledger, out, dataset)
     if json:
-        emit_json({"out": str(out), "entries": count, "datasets": list(heads)})
+        emit_json(result.to_dict())
+        return
+    console.print(result.title, soft_wrap=True, markup=False)
+
+
+def _show_change(change: BudgetChange, json: bool) -> None:
+    if json:
+        emit_json(change.to_dict())
     else:
-        console.print(
-            f"{count:,} entries of {len(heads)} data sets are in {out}.",
-            soft_wrap=True,
-            markup=False,
-        )
+        console.print(str(change.balance), soft_wrap=True, markup=False)
 
 
-def _verify_ledger(
-    where: str | None, dataset: str | None, known: str | None, seen: Path | None, key: Path | None
-) -> list[dict[str, Any]]:
-    from blindsight.core.errors import InvalidParameter, LedgerTampered
-    from blindsight.privacy.ledger import SigningKey, read_witness
+def _table(shown: ResultTable, *, stretch: str) -> Table:
+    """Columns as wide as their words; only `stretch` folds, and numbers are set to the right.
 
-    if where is None:
-        raise InvalidParameter(
-            "say which ledger, with --ledger or BLINDSIGHT_LEDGER, or which export, with --file."
-        )
-    if known is not None and dataset is None:
-        raise InvalidParameter("--known is the head of one data set: say which, with --dataset.")
-    if key is not None and seen is None:
-        raise InvalidParameter("--key checks a witness: say which, with --witness.")
-    results = []
-    heads = (
-        {}
-        if seen is None
-        else read_witness(seen, key=None if key is None else SigningKey.read(key))
-    )
-    if known is not None and dataset is not None:
-        heads.setdefault(dataset, []).append(_head(known))
-    opened_all = _each(where, dataset, readonly=True)
-    for name in heads.keys() - {opened.dataset for opened in opened_all}:
-        if dataset in (None, name):
-            problem = (
-                f"the witness knows data set {name!r}, and the ledger does not: it was removed."
-            )
-            results.append({"dataset": name, "holds": False, "problem": problem})
-    for opened in opened_all:
-        try:
-            with progress_bar(f"verifying {opened.dataset}") as progress:
-                head = opened.verify(known=heads.get(opened.dataset, ()), progress=progress)
-            results.append(_holds(opened.dataset, head))
-        except LedgerTampered as error:
-            results.append({"dataset": opened.dataset, "holds": False, "problem": str(error)})
-    return results
-
-
-def _verify_file(file: Path) -> list[dict[str, Any]]:
-    from blindsight.core.errors import InvalidParameter, LedgerTampered
-    from blindsight.privacy.ledger import check_json
-
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidParameter(f"--file {file} cannot be read as text.") from error
-    try:
-        return [_holds(dataset, head) for dataset, head in check_json(text).items()]
-    except LedgerTampered as error:
-        return [{"dataset": str(file), "holds": False, "problem": str(error)}]
-
-
-def _holds(dataset: str, head: Head) -> dict[str, Any]:
-    return {"dataset": dataset, "holds": True, "entries": head.sequence, "hash": head.hash}
-
-
-def _head(text: str) -> Head:
-    from blindsight.core.errors import InvalidParameter
-    from blindsight.privacy.ledger import Head
-
-    number, colon, digest = text.partition(":")
-    if not number.isdecimal() or not colon or len(digest) != 64:
-        raise InvalidParameter("--known must be NUMBER:HASH, as verify prints it.")
-    return Head(int(number), digest)
-
-
-def _each(where: str, dataset: str | None, *, readonly: bool = False) -> list[Ledger]:
-    from blindsight.core.errors import InvalidParameter
-    from blindsight.privacy.ledger import Ledger, datasets
-
-    names = datasets(where, readonly=readonly)
-    if dataset is not None and dataset not in names:
-        known = ", ".join(names) or "none yet"
-        raise InvalidParameter(f"the ledger has no data set {dataset!r}. It has: {known}.")
-    return [
-        Ledger(where, dataset=name, create=False, readonly=readonly)
-        for name in names
-        if dataset in (None, name)
+    The hash of an entry is left out where the terminal is narrow.
+    """
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    listed = [
+        number
+        for number, name in enumerate(shown.columns)
+        if name != "hash" or console.width >= 100
     ]
-
-
-def _cost(epsilon: float, delta: float, unit: str, neighbours: str) -> Any:
-    from blindsight.privacy import Cost
-
-    return Cost(epsilon=epsilon, delta=delta, unit=unit, neighbours=neighbours)  # type: ignore[arg-type]
-
-
-def _say(opened: Ledger, entry: Entry, json: bool) -> None:
-    balance = opened.balance(entry.unit, entry.neighbours)  # type: ignore[arg-type]
-    if json:
-        emit_json({"entry": entry.to_dict(), "balance": _balance(balance)})
-    else:
-        console.print(str(balance), soft_wrap=True, markup=False)
-
-
-def _balance(balance: Balance) -> dict[str, Any]:
-    parts = {"budget": balance.budget, "spent": balance.spent, "remaining": balance.remaining}
-    amounts = {
-        name: {
-            "epsilon": part.epsilon,
-            "delta": part.delta,
-            "micro_epsilon": part.micro_epsilon,
-            "atto_delta": part.atto_delta,
-        }
-        for name, part in parts.items()
-    }
-    names = {"dataset": balance.dataset, "unit": balance.unit, "neighbours": balance.neighbours}
-    if balance.composition == "zcdp":
-        for name, part in parts.items():
-            amounts[name] |= {"rho": part.rho, "pico_rho": part.pico_rho}
-    return names | amounts | {"closed": balance.closed, "composition": balance.composition}
-
-
-def _balances_table(balances: list[Balance]) -> Table:
-    deltas = any(balance.budget.atto_delta or balance.spent.atto_delta for balance in balances)
-    rows = []
-    for balance in balances:
-        row = {
-            "data set": balance.dataset,
-            "per": balance.unit,
-            "neighbours": _relation(balance.neighbours),
-        }
-        row |= {
-            "ε": _epsilon(balance.budget),
-            "spent": _epsilon(balance.spent),
-            "left": _epsilon(balance.remaining),
-        }
-        if deltas:
-            row |= {"δ": _delta(balance.budget), "δ left": _delta(balance.remaining)}
-        rows.append(row | {"used": "closed" if balance.closed else _used(balance)})
-    return _table(rows, stretch="data set")
-
-
-def _entries_table(found: list[Entry]) -> Table:
-    deltas = any(entry.atto_delta for entry in found)
-    relations = len({entry.neighbours for entry in found}) > 1
-    rows = []
-    for entry in found:
-        row = {
-            "no.": f"{entry.sequence:,}",
-            "time (UTC)": entry.time[:16].replace("T", " "),
-            "kind": entry.kind,
-        }
-        row |= {"ε": _epsilon(entry.amount)} | ({"δ": _delta(entry.amount)} if deltas else {})
-        row |= {"per": entry.unit} | (
-            {"neighbours": _relation(entry.neighbours)} if relations else {}
-        )
-        row |= {"what": entry.what}
-        rows.append(row | ({"hash": entry.hash[:12]} if console.width >= 100 else {}))
-    return _table(rows, stretch="what")
-
-
-def _table(rows: list[dict[str, str]], *, stretch: str) -> Table:
-    """Columns as wide as their words; only `stretch` folds, and numbers are set to the right."""
-    shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name in rows[0] if rows else ():
+    for name in (shown.columns[number] for number in listed):
         numeric = name[0] in "εδ" or name in ("no.", "spent", "left", "used")
-        shown.add_column(
+        table.add_column(
             name, justify="right" if numeric else "left", no_wrap=name != stretch, overflow="fold"
         )
-    for row in rows:
-        shown.add_row(*(escape(cell) for cell in row.values()))
-    return shown
-
-
-def _relation(neighbours: str) -> str:
-    return {"replace one": "replace", "add or remove one": "add/remove"}.get(neighbours, neighbours)
-
-
-def _epsilon(amount: Amount) -> str:
-    return str(amount).removeprefix("ε = ").partition(", δ")[0]
-
-
-def _delta(amount: Amount) -> str:
-    return f"{amount.delta:.4g}" if amount.atto_delta else "0"
-
-
-def _used(balance: Balance) -> str:
-    """How much of the budget is used: of epsilon or of delta, whichever is nearer its end; rounded
-    up.
-    """
-    if balance.composition == "zcdp":
-        return f"{-(-100 * balance.spent.pico_rho // balance.budget.pico_rho) if balance.budget.pico_rho else 0}%"  # noqa: E501
-    pairs = (
-        (balance.spent.micro_epsilon, balance.budget.micro_epsilon),
-        (balance.spent.atto_delta, balance.budget.atto_delta),
-    )
-    return f"{max(-(-100 * spent // budget) if budget else 0 for spent, budget in pairs)}%"
+    for row in shown.rows:
+        table.add_row(*(escape(row[number]) for number in listed))
+    return table

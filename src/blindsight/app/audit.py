@@ -1,0 +1,210 @@
+"""Attack a release, a saved model or the methods themselves, and compare with what is promised."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Protocol
+
+from blindsight.app import defaults
+from blindsight.app.result import Progress, Result, no_progress
+from blindsight.core.errors import InvalidParameter
+
+__all__ = ["AuditReport", "AuditResult", "audit_methods", "audit_release"]
+
+PathText = str | PathLike[str]
+
+
+class AuditReport(Protocol):
+    """What every report of `blindsight.audit` offers."""
+
+    @property
+    def refuted(self) -> bool: ...
+
+    def to_text(self, width: int = 80) -> str: ...
+
+    def to_html(self) -> str: ...
+
+    def to_json(self) -> str: ...
+
+    def write(self, folder: str | Path) -> list[Path]: ...
+
+
+@dataclass(frozen=True)
+class AuditResult(Result):
+    """What an audit measured.
+
+    Parameters:
+        target: what was audited.
+        report: the report, with its figures.
+    """
+
+    target: str
+    report: AuditReport
+
+    @property
+    def refuted(self) -> bool:
+        """Whether an attack or the files contradict what is promised."""
+        return self.report.refuted
+
+    @property
+    def title(self) -> str:
+        return f"Audit of {self.target}: {'refuted' if self.refuted else 'not refuted'}"
+
+    def facts(self) -> list[tuple[str, str]]:
+        return [("verdict", "refuted" if self.refuted else "not refuted")]
+
+    def __str__(self) -> str:
+        return f"{self.title}\n\n{self.text()}"
+
+    def text(self, width: int = 80) -> str:
+        """Return the report as text of this width."""
+        return self.report.to_text(width)
+
+    def write(self, folder: PathText) -> list[Path]:
+        """Write report.html, report.md and report.json into a folder and return their paths."""
+        return self.report.write(Path(folder))
+
+    def _repr_html_(self) -> str:
+        # The report is a page of its own: it must not change the style of the notebook around it.
+        page = self.report.to_html().replace("&", "&amp;").replace('"', "&quot;")
+        return f'<iframe srcdoc="{page}" style="width:100%;height:640px;border:0" sandbox></iframe>'
+
+    def to_dict(self) -> dict[str, object]:
+        fields: dict[str, object] = json.loads(self.report.to_json())
+        return fields
+
+
+def audit_release(
+    release: PathText,
+    *,
+    vault: PathText | None = None,
+    photos: PathText | None = None,
+    labels: str | None = None,
+    deep: bool = False,
+    seed: int = 0,
+    progress: Progress = no_progress,
+) -> AuditResult:
+    """Attack what was released, and compare the result with what is promised.
+
+    With `vault` the attack uses the owner's photos as the truth, on this computer: how well a photo
+    is singled out, what it shows guessed, what is rebuilt of it, and what search still finds.
+    Nothing leaves, and nothing is charged. An audit can refute a promise; it cannot prove one.
+
+    Parameters:
+        release: a folder that `protect` made, a saved model, a table of published tags (or the
+            folder that holds it), or with `photos` a file of sketches.
+        vault: the vault of the release.
+        photos: the folder of the photos: for sketches, for published tags, or where a release's
+            photos were moved.
+        labels: with `vault`, what the photos show: "folder", or "FILE.csv:COLUMN".
+        deep: use ten times the trials.
+        seed: seed of the attacks.
+        progress: called with (stage, done, total).
+
+    Raises:
+        InvalidParameter: if options do not fit what is audited.
+
+    Example:
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> from blindsight.app.protect import protect
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> (folder / "photos").mkdir()
+        >>> Image.new("RGB", (64, 64), "red").save(folder / "photos" / "red.png")
+        >>> made = protect(folder / "photos", folder / "release", encoder="pixels")
+        >>> audit_release(folder / "release").refuted
+        False
+    """
+    target = Path(release)
+    trials = defaults.AUDIT_TRIALS_DEEP if deep else defaults.AUDIT_TRIALS
+    if vault is None and labels is not None:
+        raise InvalidParameter(
+            "--photos and --labels say more of a release whose --vault is given."
+        )
+    if vault is None and photos is None:
+        from blindsight.audit.report.of_file import report_of
+        from blindsight.audit.target import audit_file
+
+        progress(f"attacking {target}", 0, 0)
+        outcome = audit_file(target, trials=trials, seed=seed)
+        progress("drawing", 0, 0)
+        return AuditResult(str(target), report_of(outcome, seed=seed))
+    report = _with_photos(
+        target,
+        None if vault is None else Path(vault),
+        photos=None if photos is None else Path(photos),
+        labels=labels,
+        trials=trials,
+        seed=seed,
+        progress=lambda done, total: progress("attacking your release", done, total),
+    )
+    return AuditResult(str(target), report)
+
+
+def audit_methods(
+    *, deep: bool = False, workers: int = 1, seed: int = 0, progress: Progress = no_progress
+) -> AuditResult:
+    """Attack all five methods, as published and as implemented here.
+
+    Parameters:
+        deep: use ten times the trials.
+        workers: processes for the attacks that run something many times.
+        seed: seed of the attacks.
+        progress: called with (stage, done, total).
+    """
+    from blindsight.audit.papers import all_verdicts, report_on_all
+
+    verdicts = all_verdicts(
+        deep=deep,
+        seed=seed,
+        workers=workers,
+        progress=lambda done, total: progress("auditing five methods", done, total),
+    )
+    progress("drawing", 0, 0)
+    return AuditResult("all methods", report_on_all(verdicts, seed=seed))
+
+
+def _with_photos(
+    target: Path,
+    vault: Path | None,
+    *,
+    photos: Path | None,
+    labels: str | None,
+    trials: int,
+    seed: int,
+    progress: Callable[[int, int], None],
+) -> AuditReport:
+    """Attack codes, published tags or sketches with the owner's photos as the truth."""
+    from blindsight.audit import release as releases
+
+    progress(0, 0)
+    table = target / "tags.csv" if (target / "tags.csv").is_file() else target
+    if target.is_file() and target.suffix.lower() != ".csv":
+        if photos is None:
+            raise InvalidParameter(
+                "sketches do not say what they are of: give the photos' folder, --photos."
+            )
+        return releases.audit_sketches(target, photos, trials=trials, seed=seed)
+    if vault is None:
+        raise InvalidParameter(
+            "--photos says more of a release whose --vault is given, or of sketches."
+        )
+    if table.is_file():
+        if photos is None:
+            raise InvalidParameter(
+                "published tags do not say where the photos are: give their folder, --photos."
+            )
+        return releases.audit_tags(table, vault, photos, labels=labels, trials=trials, seed=seed)
+    return releases.audit_release(
+        target,
+        vault,
+        photos=photos,
+        labels=labels,
+        trials=trials,
+        seed=seed,
+        progress=lambda done, total, _: progress(done, total),
+    )

@@ -1,0 +1,219 @@
+"""The central guarantee of an index whose entries are in random order under random ids.
+
+Each photo's cell is released by k-ary response with a local epsilon. Somebody who cannot link an
+entry to a photo sees only how often each cell occurs, and each photo hides among the random answers
+of all others. `shuffled_epsilon` computes the epsilon that holds against such an observer.
+
+*Lemma.* Let n records be released by k-ary response, with gamma = k / (e^epsilon0 + k - 1), and let
+the observer see the counts of the cells. For neighbours that replace one record,
+
+    delta(epsilon) <= E_B E_h [(1 - gamma) k / (B + 1) (h_1 - e^epsilon h_2) - (e^epsilon - 1)
+    gamma]+
+
+where B is Binomial(n - 1, gamma) and h is Multinomial(B + 1; 1/k, ..., 1/k).
+
+*Proof.* k-ary response answers uniformly at random with probability gamma and truthfully otherwise.
+Give the observer more than it has: the values of the other n - 1 records, and which of them
+answered truthfully. It can subtract those; left are the B uniform answers of the others and the
+answer of the replaced record, as counts h with sum B + 1. Let Q be the law of B + 1 uniform
+answers. If the replaced record answers x truthfully, h has probability Q(h) k h_x / (B + 1): of the
+(B + 1)! / prod h_j! orders with probability k^-(B+1) each, B! h_x / prod h_j! have k^-B. If it
+answers at random, h has probability Q(h). So the law of h is Q(h) [(1 - gamma) k h_x / (B + 1) +
+gamma], and delta at e^epsilon is the sum of the positive part of the difference for x = 1 and x' =
+2. More knowledge never decreases delta, so the bound holds for the real observer. (The privacy
+blanket of Balle, Bell, Gascon and Nissim, CRYPTO 2019, with the common part gamma Q kept.)
+
+Given B, the bound decreases with B: one more uniform answer is a random function of the counts. The
+code groups values of B and takes the smallest of each group, which is an upper bound.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from blindsight.core import checks
+from blindsight.core.errors import InvalidParameter
+
+__all__ = ["ShuffleStatement", "shuffled_delta", "shuffled_epsilon"]
+
+_GROUPS = 48
+_TAIL = 1e-3  # of delta: spent on the ends of the distributions that are not summed
+_ROUNDING = 1e-12  # relative error of the tail probabilities, which are good to some 1e-14
+
+
+@dataclass(frozen=True)
+class ShuffleStatement:
+    """What holds against an observer who cannot link entries to photos.
+
+    Attributes
+    ----------
+    epsilon, delta : float
+        The central guarantee for each photo.
+    local_epsilon : float
+        The guarantee that holds against everybody, and that this one never replaces.
+    cells, records : int
+        The number of cells and of photos in the batch.
+    """
+
+    epsilon: float
+    delta: float
+    local_epsilon: float
+    cells: int
+    records: int
+
+    assumptions = (
+        "all entries were released in one batch: entries that are added later stand out",
+        "nobody can link an entry's random id to a photo",
+        "nobody observes which ids the owner looks up",
+    )
+
+    @classmethod
+    def of_batch(cls, local_epsilon: float, cells: int, records: int) -> ShuffleStatement:
+        """The statement for one batch, at delta = 1 / (10 records)."""
+        delta = 1 / (10 * checks.whole("records", records))
+        epsilon = shuffled_epsilon(local_epsilon, cells, records, delta)
+        return cls(epsilon, delta, local_epsilon, cells, records)
+
+    def __str__(self) -> str:
+        if self.epsilon >= self.local_epsilon:
+            return "Random order adds no protection at this number of photos."
+        return (
+            f"Against somebody who cannot link entries to photos: ε = {self.epsilon:.3g} at "
+            f"δ = {self.delta:.1g}, for {self.records:,} photos in one batch. Against everybody: "
+            f"ε = {self.local_epsilon:g}."
+        )
+
+
+def shuffled_epsilon(local_epsilon: float, cells: int, records: int, delta: float) -> float:
+    """Compute the central epsilon of k-ary response whose answers are shuffled.
+
+    Parameters
+    ----------
+    local_epsilon : float
+        Epsilon of k-ary response for one record.
+    cells : int
+        The number of possible answers, k.
+    records : int
+        The number of records that are released together, n.
+    delta : float
+        The probability with which the bound may fail.
+
+    Returns
+    -------
+    float
+        An upper bound, at most `local_epsilon` (which holds with delta = 0), rounded up.
+
+    Example
+    -------
+    >>> shuffled_epsilon(4.0, 29, 100_000, 1e-6) < 0.2
+    True
+    >>> shuffled_epsilon(8.0, 414, 2, 1e-9)
+    8.0
+    """
+    counts = _Counts(local_epsilon, cells, records, delta)
+    if counts.delta(local_epsilon * (1 - 1e-6)) > delta:
+        return float(local_epsilon)
+    low, high = 0.0, float(local_epsilon)
+    while high - low > 1e-4 * high:
+        middle = (low + high) / 2
+        if counts.delta(middle) <= delta:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def shuffled_delta(
+    epsilon: float, local_epsilon: float, cells: int, records: int, delta: float = 1e-9
+) -> float:
+    """Compute an upper bound on delta at a central epsilon.
+
+    Parameters
+    ----------
+    epsilon : float
+        The central epsilon.
+    local_epsilon, cells, records
+        As for `shuffled_epsilon`.
+    delta : float
+        The size of delta that matters: at most a thousandth of it is added by cutting off tails.
+
+    Returns
+    -------
+    float
+    """
+    return _Counts(local_epsilon, cells, records, delta).delta(epsilon)
+
+
+class _Counts:
+    """The law of the two counts that matter, for some numbers of random answers of the others."""
+
+    def __init__(self, local_epsilon: float, cells: int, records: int, delta: float) -> None:
+        checks.positive("local_epsilon", local_epsilon)
+        k, n = checks.whole("cells", cells), checks.whole("records", records)
+        if k < 2:
+            raise InvalidParameter(f"cells must be at least 2, got {k}.")
+        self.gamma = k / (math.exp(local_epsilon) + k - 1)
+        cut = _TAIL * checks.positive("delta", delta) / 16
+        blanket = stats.binom(n - 1, self.gamma)
+        low, high = int(blanket.ppf(cut)), int(blanket.ppf(1 - cut))
+        edges = np.unique(np.linspace(low, high + 1, _GROUPS + 1).astype(np.int64))
+        # Outside [low, high], and outside the windows of the groups, the gain is at most 1 in the
+        # law in which the replaced record answers truthfully.
+        self.tails = 2 * cut + 4 * cut
+        self.groups: list[_Group] = []
+        for start, stop in itertools.pairwise(edges):
+            mass = float(blanket.cdf(stop - 1) - blanket.cdf(start - 1))
+            self.groups.append(_Group.of(int(start) + 1, k, mass, cut))
+        self.k = k
+
+    def delta(self, epsilon: float) -> float:
+        growth = math.exp(epsilon)
+        total = self.tails
+        for group in self.groups:
+            total += group.mass * group.expected_gain(
+                (1 - self.gamma) * self.k / group.answers, growth, (growth - 1) * self.gamma
+            )
+        return total
+
+
+@dataclass(frozen=True)
+class _Group:
+    """For a number of random answers: the law of the sum of the counts of two cells."""
+
+    answers: int
+    mass: float
+    sums: NDArray[np.float64]
+    law: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, answers: int, k: int, mass: float, cut: float) -> _Group:
+        """Compute Binomial(answers, 2/k) in a window.
+
+        If the replaced record answers truthfully, the sum is one more than a Binomial of one answer
+        fewer: the window is chosen for that law.
+        """
+        others = stats.binom(answers - 1, min(1.0, 2 / k))
+        sums = np.arange(others.ppf(cut), others.ppf(1 - cut) + 2)
+        return cls(answers, mass, sums, stats.binom.pmf(sums, answers, min(1.0, 2 / k)))
+
+    def expected_gain(self, scale: float, growth: float, floor: float) -> float:
+        """E[(scale (first - growth second) - floor)+], where first is Binomial(sum, 1/2).
+
+        The gain rises with `first` and is positive from `least` on, so that two tail probabilities
+        of the Binomial give the mean: first is sum / 2 times a probability for one answer fewer.
+        """
+        slope = scale * (1 + growth)
+        offset = scale * growth * self.sums + floor
+        least = np.maximum(np.ceil(offset / slope), 0.0)
+        above = stats.binom.sf(least - 1, self.sums, 0.5)
+        fewer = np.maximum(self.sums - 1, 0.0)
+        mean = self.sums / 2 * stats.binom.sf(least - 2, fewer, 0.5)
+        gained, lost = slope * mean, offset * above
+        rounding = _ROUNDING * (gained + lost)
+        return float(self.law @ np.maximum(gained - lost + rounding, 0.0))

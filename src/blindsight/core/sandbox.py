@@ -79,14 +79,12 @@ _ALLOW, _KILL = 0x7FFF0000, 0x80000000
 def confine(memory: int, seconds: float, *, threads: bool = False) -> tuple[str, ...]:
     """Confine this process for good, and name the walls that stand.
 
-    Parameters
-    ----------
-    memory : int
-        Most bytes of address space.
-    seconds : float
-        Expected seconds of work for one task; processor time is bounded by a multiple of it.
-    threads : bool
-        Whether the process may start threads (never processes): some decoders cannot do without.
+    Parameters:
+        memory: most bytes of address space.
+        seconds: expected seconds of work for one task; processor time is bounded by a multiple of
+            it.
+        threads: whether the process may start threads (never processes): some decoders cannot do
+            without.
     """
     _limits(memory, seconds)
     libc = ctypes.CDLL(None, use_errno=True)

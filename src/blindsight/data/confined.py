@@ -64,24 +64,19 @@ class ConfinedReader:
     The process is started with the first file and ends with this one. Threads may share a reader;
     they wait for each other. After a fork the child starts a process of its own.
 
-    Parameters
-    ----------
-    kind : {"pictures", "dicom", "heif"}
-        Which decoders the process loads before it is confined.
-    seconds : float
-        Most seconds for one file; a file that takes longer is refused.
-    address_space : int
-        Most bytes of memory that the process may map.
+    Parameters:
+        kind: which decoders the process loads before it is confined.
+        seconds: most seconds for one file; a file that takes longer is refused.
+        address_space: most bytes of memory that the process may map.
 
-    Example
-    -------
-    >>> import io
-    >>> from PIL import Image
-    >>> file = io.BytesIO()
-    >>> Image.new("L", (4, 2), 7).save(file, "PNG")
-    >>> with ConfinedReader() as reader:
-    ...     reader.decode(file.getvalue(), name="four.png").shape
-    (2, 4)
+    Examples:
+        >>> import io
+        >>> from PIL import Image
+        >>> file = io.BytesIO()
+        >>> Image.new("L", (4, 2), 7).save(file, "PNG")
+        >>> with ConfinedReader() as reader:
+        ...     reader.decode(file.getvalue(), name="four.png").shape
+        (2, 4)
     """
 
     def __init__(
@@ -111,11 +106,9 @@ class ConfinedReader:
     ) -> NDArray[np.uint8]:
         """Decode the bytes of one image file; see `blindsight.data.decode_image`.
 
-        Raises
-        ------
-        HostileFile
-            The file is not an image, is damaged or too large, took too long, or ended the process
-            that decoded it.
+        Raises:
+            HostileFile: The file is not an image, is damaged or too large, took too long, or ended
+                the process that decoded it.
         """
         with self._lock:
             for _ in range(2):
@@ -304,37 +297,28 @@ def decode_image(
 ) -> NDArray[np.uint8]:
     """Decode the bytes of one image file to uint8 pixels, in a confined process.
 
-    Parameters
-    ----------
-    data : bytes
-        The encoded file: see `blindsight.data.reading.FORMATS`, and DICOM.
-    name : str
-        The file's name, for messages; by its ending a camera's raw file is recognised.
-    limits : Limits
-        Bounds on bytes and pixels, checked before decoding.
-    at_least : int, optional
-        Decode a JPEG at a half, a quarter or an eighth of its size, as long as both sides keep
-        this many pixels. This is about ten times faster for camera photos, and gives other pixels.
+    Parameters:
+        data: the encoded file: see `blindsight.data.reading.FORMATS`, and DICOM.
+        name: the file's name, for messages; by its ending a camera's raw file is recognised.
+        limits: bounds on bytes and pixels, checked before decoding.
+        at_least: decode a JPEG at a half, a quarter or an eighth of its size, as long as both
+            sides keep this many pixels. This is about ten times faster for camera photos, and
+            gives other pixels.
 
-    Returns
-    -------
-    ndarray
+    Returns:
         (height, width) where the image is grey, otherwise (height, width, 3).
 
-    Raises
-    ------
-    HostileFile
-        The file is not an image, is damaged or too large, took too long, or ended the process
-        that decoded it.
+    Raises:
+        HostileFile: The file is not an image, is damaged or too large, took too long, or ended the
+            process that decoded it.
 
-    Example
-    -------
-    >>> import io
-    >>> from PIL import Image
-    >>> file = io.BytesIO()
-    >>> Image.new("RGB", (4, 2)).save(file, "PNG")
-    >>> decode_image(file.getvalue()).shape
-    (2, 4, 3)
+    Examples:
+        >>> import io
+        >>> from PIL import Image
+        >>> file = io.BytesIO()
+        >>> Image.new("RGB", (4, 2)).save(file, "PNG")
+        >>> decode_image(file.getvalue()).shape
+        (2, 4, 3)
     """
     if len(data) > limits.image_bytes:
         raise HostileFile(

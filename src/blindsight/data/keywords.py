@@ -37,14 +37,10 @@ def photo_keywords(path: Path) -> set[str]:
 
     A file that cannot be read, or that holds no valid fields, has no keywords.
 
-    Parameters
-    ----------
-    path : Path
-        The photo.
+    Parameters:
+        path: the photo.
 
-    Returns
-    -------
-    set of str
+    Returns:
         Each level of a hierarchy is a keyword of its own.
     """
     found: set[str] = set()
@@ -73,11 +69,10 @@ def embedded_keywords(data: bytes) -> set[str]:
 def sidecar_text(keywords: Iterable[str]) -> str:
     """The text of an XMP sidecar that holds these keywords.
 
-    Example
-    -------
-    >>> text = sidecar_text(["dog", "beach & sea"])
-    >>> sorted(_xmp(text.encode()))
-    ['beach & sea', 'dog']
+    Examples:
+        >>> text = sidecar_text(["dog", "beach & sea"])
+        >>> sorted(_xmp(text.encode()))
+        ['beach & sea', 'dog']
     """
     items = "".join(f"\n     <rdf:li>{escape(word)}</rdf:li>" for word in sorted(set(keywords)))
     return (

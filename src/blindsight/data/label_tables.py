@@ -62,10 +62,8 @@ class TableRows:
     def column(self, name: str) -> int:
         """The position of a column, found by its name whatever the case.
 
-        Raises
-        ------
-        InvalidData
-            No column has this name.
+        Raises:
+            InvalidData: No column has this name.
         """
         plain = [column.strip().casefold() for column in self.columns]
         if name.strip().casefold() in plain:
@@ -79,16 +77,11 @@ class TableRows:
 class LabelTable:
     """The labels of the photos in a folder.
 
-    Attributes
-    ----------
-    labels : dict
-        The labels of each photo, by the photo's name in the folder.
-    missing : tuple of str
-        Names in the table that no photo of the folder has.
-    ambiguous : tuple of str
-        Names in the table that several photos of the folder could have.
-    source : str
-        What was read, in words.
+    Attributes:
+        labels: the labels of each photo, by the photo's name in the folder.
+        missing: names in the table that no photo of the folder has.
+        ambiguous: names in the table that several photos of the folder could have.
+        source: what was read, in words.
     """
 
     labels: dict[str, frozenset[str]]
@@ -106,28 +99,19 @@ def read_label_table(
 ) -> LabelTable:
     """Read the labels of a folder's photos.
 
-    Parameters
-    ----------
-    source : str or path
-        A file (see the module's table), `FILE:COLUMN` to name the column with the labels, or one
-        of the words `folders` and `keywords`.
-    folder : Path
-        The folder with the photos.
-    photos : sequence of str
-        The photos' names, relative to the folder.
-    limits : Limits
-        Bounds on the size of the table.
+    Parameters:
+        source: A file (see the module's table), `FILE:COLUMN` to name the column with the labels,
+            or one of the words `folders` and `keywords`.
+        folder: the folder with the photos.
+        photos: the photos' names, relative to the folder.
+        limits: bounds on the size of the table.
 
-    Returns
-    -------
-    LabelTable
+    Returns:
+        LabelTable
 
-    Raises
-    ------
-    InvalidData
-        The file has no column with photos or with labels, or no photo has a label.
-    MissingData
-        The file does not exist, or none of the photos that it names is in the folder.
+    Raises:
+        InvalidData: The file has no column with photos or with labels, or no photo has a label.
+        MissingData: The file does not exist, or none of the photos that it names is in the folder.
     """
     text = os.fspath(source)
     if text == "folders":
@@ -149,27 +133,21 @@ def read_label_table(
 def read_table(path: Path, *, limits: Limits = LIMITS) -> TableRows:
     """Read a table of text, whatever program wrote it.
 
-    Parameters
-    ----------
-    path : Path
-        A file in CSV (any of the usual delimiters and encodings), Excel or Parquet.
+    Parameters:
+        path: A file in CSV (any of the usual delimiters and encodings), Excel or Parquet.
 
-    Returns
-    -------
-    TableRows
+    Returns:
+        TableRows
 
-    Raises
-    ------
-    InvalidData
-        The file is not such a table, or is larger than the limits.
+    Raises:
+        InvalidData: The file is not such a table, or is larger than the limits.
 
-    Example
-    -------
-    >>> import tempfile
-    >>> file = Path(tempfile.mkdtemp()) / "labels.csv"
-    >>> _ = file.write_bytes("sep=;\\r\\nDatei;Tags\\r\\na.jpg;dog\\r\\n".encode("utf-16"))
-    >>> read_table(file)
-    TableRows(columns=('Datei', 'Tags'), rows=(('a.jpg', 'dog'),))
+    Examples:
+        >>> import tempfile
+        >>> file = Path(tempfile.mkdtemp()) / "labels.csv"
+        >>> _ = file.write_bytes("sep=;\\r\\nDatei;Tags\\r\\na.jpg;dog\\r\\n".encode("utf-16"))
+        >>> read_table(file)
+        TableRows(columns=('Datei', 'Tags'), rows=(('a.jpg', 'dog'),))
     """
     suffix = path.suffix.lower()
     if suffix == ".xlsx":

@@ -38,16 +38,11 @@ _KINDS: tuple[tuple[frozenset[str], str, str], ...] = (
 class Skipped:
     """Files of one kind that are not read.
 
-    Attributes
-    ----------
-    kind : str
-        What they are, in the plural.
-    advice : str
-        Why they are not read, or what to do to include them.
-    count : int
-        How many there are.
-    first : tuple of str
-        The names of the first few.
+    Attributes:
+        kind: what they are, in the plural.
+        advice: why they are not read, or what to do to include them.
+        count: how many there are.
+        first: the names of the first few.
     """
 
     kind: str
@@ -65,13 +60,11 @@ class Skipped:
 class Inventory:
     """The photos of a folder and its subfolders, and what else is there.
 
-    Attributes
-    ----------
-    photos : tuple of str
-        Names relative to the folder, with slashes, in alphabetical order. A name that is not valid
-        UTF-8 holds surrogates, as `os.fsdecode` makes them; `shown_name` makes it printable.
-    skipped : tuple of Skipped
-        Everything else by kind, the most frequent first.
+    Attributes:
+        photos: names relative to the folder, with slashes, in alphabetical order. A name that is
+            not valid UTF-8 holds surrogates, as `os.fsdecode` makes them; `shown_name` makes it
+            printable.
+        skipped: everything else by kind, the most frequent first.
     """
 
     photos: tuple[str, ...]
@@ -104,33 +97,27 @@ def list_photos(folder: str | os.PathLike[str], *, leave_out: Iterable[Path] = (
     Links are not followed: a link to a file of the folder would be a copy, and a link to another
     place could bring in what nobody meant to include.
 
-    Parameters
-    ----------
-    folder : path
-        The folder.
-    leave_out : iterable of Path
-        Subfolders that are not looked into, and not counted: an index or a vault inside the folder.
+    Parameters:
+        folder: the folder.
+        leave_out: subfolders that are not looked into, and not counted: an index or a vault inside
+            the folder.
 
-    Returns
-    -------
-    Inventory
+    Returns:
+        Inventory
 
-    Raises
-    ------
-    InvalidData
-        There is no such folder.
+    Raises:
+        InvalidData: There is no such folder.
 
-    Example
-    -------
-    >>> import tempfile
-    >>> place = Path(tempfile.mkdtemp())
-    >>> for name in ("b.JPG", "a.png", "clip.mov"):
-    ...     _ = (place / name).write_bytes(b"")
-    >>> listed = list_photos(place)
-    >>> listed.photos
-    ('a.png', 'b.JPG')
-    >>> print(listed.skipped[0])
-    1 videos (clip.mov): only still pictures are read
+    Examples:
+        >>> import tempfile
+        >>> place = Path(tempfile.mkdtemp())
+        >>> for name in ("b.JPG", "a.png", "clip.mov"):
+        ...     _ = (place / name).write_bytes(b"")
+        >>> listed = list_photos(place)
+        >>> listed.photos
+        ('a.png', 'b.JPG')
+        >>> print(listed.skipped[0])
+        1 videos (clip.mov): only still pictures are read
     """
     root = Path(folder)
     if not root.is_dir():
@@ -210,10 +197,9 @@ def _missing_decoder(suffix: str) -> tuple[str, str] | None:
 def shown_name(name: str) -> str:
     """A file's name as it can be printed: bytes that are not UTF-8 and control characters escaped.
 
-    Example
-    -------
-    >>> shown_name("caf\\udce9\\n.jpg")
-    'caf\\\\xe9\\\\n.jpg'
+    Examples:
+        >>> shown_name("caf\\udce9\\n.jpg")
+        'caf\\\\xe9\\\\n.jpg'
     """
     raw = name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     return "".join(

@@ -65,26 +65,18 @@ def read_image(
     pixels are returned. Alpha is dropped. Of an animation or a file of several pages the first
     frame is read, of a DICOM series the middle one, of a camera's raw file the embedded preview.
 
-    Parameters
-    ----------
-    source : path or bytes
-        A path, or the bytes of an encoded image.
-    limits : Limits
-        Bounds on bytes and pixels, checked before decoding. A JPEG with more pixels is decoded at
-        a reduced scale.
-    at_least : int, optional
-        Decode a JPEG at reduced scale, with at least this many pixels on each side.
+    Parameters:
+        source: A path, or the bytes of an encoded image.
+        limits: bounds on bytes and pixels, checked before decoding. A JPEG with more pixels is
+            decoded at a reduced scale.
+        at_least: decode a JPEG at reduced scale, with at least this many pixels on each side.
 
-    Returns
-    -------
-    ndarray
+    Returns:
+        ndarray
 
-    Raises
-    ------
-    HostileFile
-        The file is damaged, truncated, too large or not an image.
-    MissingDependency
-        The format needs a package that is not installed.
+    Raises:
+        HostileFile: The file is damaged, truncated, too large or not an image.
+        MissingDependency: The format needs a package that is not installed.
     """
     from blindsight.data.confined import decode_image
 

@@ -115,14 +115,10 @@ _MOST_LABELS = 5_000
 class LabelsFile:
     """The labelled photos of a folder.
 
-    Attributes
-    ----------
-    photos : MultiLabelSet
-        One entry per distinct image, with its labels in the vocabulary's order.
-    left_out : tuple of str
-        Labels outside the vocabulary, for the owner's eyes.
-    missing : tuple of str
-        Names in the table that no photo of the folder has, or that several could have.
+    Attributes:
+        photos: one entry per distinct image, with its labels in the vocabulary's order.
+        left_out: labels outside the vocabulary, for the owner's eyes.
+        missing: names in the table that no photo of the folder has, or that several could have.
     """
 
     photos: MultiLabelSet
@@ -139,25 +135,22 @@ def read_labels(
     otherwise the guarantee per photo would be weaker for a photo that is there twice. It has the
     labels of all its lines. Case does not matter, and a label's other names count as the label.
 
-    Parameters
-    ----------
-    source : str or Path
-        A table, `FILE:COLUMN`, "folders" or "keywords": see `blindsight.data.label_tables`.
-    images : Path
-        The folder with the photos.
-    vocabulary : mapping, optional
-        The labels to learn, each with its other names. Labels outside the vocabulary are left out,
-        because refusing them would reveal that there is one. Without a vocabulary the labels are
-        those of the table, in alphabetical order.
+    Parameters:
+        source: A table, `FILE:COLUMN`, "folders" or "keywords": see
+            `blindsight.data.label_tables`.
+        images: the folder with the photos.
+        vocabulary: the labels to learn, each with its other names. Labels outside the vocabulary
+            are left out, because refusing them would reveal that there is one. Without a
+            vocabulary the labels are those of the table, in alphabetical order.
 
-    Returns
-    -------
-    LabelsFile
+    Returns:
+        LabelsFile
 
-    Raises
-    ------
-    InvalidData, MissingData
-        The table cannot be read, no photo has a label, or none of its photos is in the folder.
+    Raises:
+        InvalidData: The table cannot be read, no photo has a label, or none of its photos is in
+            the folder.
+        MissingData: The table cannot be read, no photo has a label, or none of its photos is in
+            the folder.
     """
     root = images.resolve()
     table = read_label_table(source, root, list_photos(root).photos)

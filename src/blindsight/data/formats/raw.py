@@ -26,22 +26,15 @@ _FRAMES = frozenset({0xC0, 0xC1, 0xC2})
 def raw_preview(data: bytes) -> tuple[bytes, int]:
     """Find the largest JPEG preview in a raw file.
 
-    Parameters
-    ----------
-    data : bytes
-        The raw file. It may be hostile: every offset is checked.
+    Parameters:
+        data: the raw file. It may be hostile: every offset is checked.
 
-    Returns
-    -------
-    preview : bytes
-        The JPEG file.
-    orientation : int
-        The EXIF orientation of the whole file, 1 where it has none or the preview has its own.
+    Returns:
+        The JPEG file. The EXIF orientation of the whole file, 1 where it has none or the preview
+        has its own.
 
-    Raises
-    ------
-    ValueError
-        The file is not a TIFF container, or holds no preview.
+    Raises:
+        ValueError: The file is not a TIFF container, or holds no preview.
     """
     order = {b"II": "<", b"MM": ">"}.get(data[:2])
     if order is None or struct.unpack_from(order + "H", data, 2)[0] not in _MAGIC:

@@ -65,12 +65,9 @@ class Aggregator(Party):
     send `results`. Users who drop out are missing from the sum and cost nobody else's work, as
     long as the set of those present is admissible.
 
-    Parameters
-    ----------
-    enrolment : Enrolment
-        Keys and roster.
-    store : ContributionStore, optional
-        Where contributions are kept; by default in memory.
+    Parameters:
+        enrolment: keys and roster.
+        store: where contributions are kept; by default in memory.
     """
 
     role = Role.AGGREGATOR
@@ -170,16 +167,11 @@ class Aggregator(Party):
     ) -> list[Outgoing]:
         """Start a round; the same opening goes to every invited user.
 
-        Parameters
-        ----------
-        number : int
-            Above all earlier round numbers.
-        model : bytes
-            A digest of 32 bytes of the model that updates start from.
-        length : int, optional
-            How many weights are summed; by default all.
-        users : collection of int, optional
-            Whom to invite; by default everybody.
+        Parameters:
+            number: above all earlier round numbers.
+            model: A digest of 32 bytes of the model that updates start from.
+            length: how many weights are summed; by default all.
+            users: whom to invite; by default everybody.
         """
         if checks.whole("number", number) <= self.round:
             raise InvalidData(f"rounds must go up: {number} is not after {self.round}.")
@@ -250,10 +242,8 @@ class Aggregator(Party):
 
         Asked again, it repeats what is still unanswered.
 
-        Parameters
-        ----------
-        users : collection of int, optional
-            Take only these contributors; by default all that can be taken.
+        Parameters:
+            users: take only these contributors; by default all that can be taken.
         """
         if self.phase == "open":
             self.seal(users)

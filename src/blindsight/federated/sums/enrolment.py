@@ -46,19 +46,13 @@ class Role(IntFlag):
 class Request:
     """A party's public enrolment: name, roles, keys, and what a carrier needs, self-signed.
 
-    Parameters
-    ----------
-    name : str
-        How people recognise the party, 1 to 60 bytes.
-    roles : Role
-        What the party does.
-    verifier : bytes
-        The Ed25519 public key.
-    public : bytes
-        The hybrid public key: of a holder the key of the first round, of a user the key that the
-        tag seed is sealed to.
-    extra : bytes
-        For the carrier, for example the digest of an access token; not interpreted here.
+    Parameters:
+        name: how people recognise the party, 1 to 60 bytes.
+        roles: what the party does.
+        verifier: the Ed25519 public key.
+        public: the hybrid public key: of a holder the key of the first round, of a user the key
+            that the tag seed is sealed to.
+        extra: for the carrier, for example the digest of an access token; not interpreted here.
     """
 
     name: str

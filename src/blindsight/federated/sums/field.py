@@ -155,16 +155,11 @@ def interpolate(points: Mapping[int, Elements], at: int = 0) -> Elements:
 class KeySharing:
     """How the key of a pad is shared among holders: any `needed` of `holders` shares give it.
 
-    Parameters
-    ----------
-    needed : int
-        t, the number of shares that determine the key; fewer tell nothing.
-    holders : int
-        n, the number of shares.
-    users : int
-        K, the largest number of users whose keys are added.
-    degree : int
-        N, the number of entries of the pad's secret.
+    Parameters:
+        needed: t, the number of shares that determine the key; fewer tell nothing.
+        holders: n, the number of shares.
+        users: K, the largest number of users whose keys are added.
+        degree: N, the number of entries of the pad's secret.
     """
 
     needed: int
@@ -248,9 +243,7 @@ class KeySharing:
         An error of a few units may stay in range: such a secret opens a pad to numbers out of
         range, so whoever opens the sum goes on to the next candidate.
 
-        Yields
-        ------
-        tuple
+        Yields:
             The sum of the secrets, and the t holders.
         """
         seen: set[bytes] = set()

@@ -43,10 +43,9 @@ def split(labels: Labels, users: Collection[int]) -> Labels:
 
     Classes are numbered 1, 2, ... in the order of their first user.
 
-    Example
-    -------
-    >>> split(unopened(5), [2, 3, 4]).tolist()
-    [0, 1, 1, 1, 0]
+    Examples:
+        >>> split(unopened(5), [2, 3, 4]).tolist()
+        [0, 1, 1, 1, 0]
     """
     inside = _inside(labels, users)
     keys = labels.astype(np.int64) * 2 + inside
@@ -61,11 +60,10 @@ def split(labels: Labels, users: Collection[int]) -> Labels:
 def admissible(labels: Labels, users: Collection[int], floor: int) -> bool:
     """Whether a sum over `users` may be opened after the sums that `labels` stand for.
 
-    Example
-    -------
-    >>> after = split(unopened(7), [1, 2, 3, 4, 5, 6])
-    >>> admissible(after, [1, 2, 3], 3), admissible(after, [1, 2, 3, 4, 5], 3)
-    (True, False)
+    Examples:
+        >>> after = split(unopened(7), [1, 2, 3, 4, 5, 6])
+        >>> admissible(after, [1, 2, 3], 3), admissible(after, [1, 2, 3, 4, 5], 3)
+        (True, False)
     """
     if len(users) < floor:
         return False

@@ -61,10 +61,9 @@ class PrivateKey:
     def open(self, ephemeral: bytes, sealed: bytes, label: bytes, bound: bytes) -> bytes:
         """Decrypt what `Ephemeral.seal` made for this key.
 
-        Raises
-        ------
-        ProtocolError
-            The ciphertext is damaged, or was made for another receiver or another `bound`.
+        Raises:
+            ProtocolError: The ciphertext is damaged, or was made for another receiver or another
+                `bound`.
         """
         if len(sealed) < OVERHEAD:
             raise ProtocolError("malformed: a sealed message is too short.")

@@ -27,44 +27,34 @@ _NO_LIMIT = 1 << 32
 class Settings:
     """The settings of one federation; settings that do not fit together are refused here.
 
-    Parameters
-    ----------
-    dimension : int
-        The length of every update.
-    users : int
-        How many users are enrolled, at least 3: with two, each learns the other's update by
-        subtracting its own from the sum.
-    bound, bits : float, int
-        Fixed point: weights in [-bound, bound] as whole numbers of `bits` bits.
-    holders : int, optional
-        How many key holders there are, 3 to 20. By default up to 20 users are their own holders,
-        and larger federations have 5.
-    colluders : int
-        How many users may tell the aggregator what they know without anybody else's update being
-        exposed.
-    most_users : int, optional
-        The largest number of users in one round (K); by default all users.
-    least_users : int, optional
-        The fewest contributors of a round that is opened. By default and at least the hiding set
-        without noise; with noise at least colluders + 2.
-    across_rounds : bool, optional
-        Whether holders also protect against combinations of sums of different rounds (the labels
-        `ever`). By default True without noise and False with noise.
-    clip : float, optional
-        The largest l2 norm of an update. Users scale their updates down to it, and everybody
-        refuses a sum that is longer than so many clipped updates can be, so that one user cannot
-        move the mean outside the ball of this radius. With noise, `noise` has its own clip.
-    rounds : int
-        How many sums a user lets be opened with its update in them; with noise, how often it
-        contributes.
-    noise : GaussianShares, optional
-        The noise of which every user adds its share; `bound` and `bits` are then those of its code.
+    Parameters:
+        dimension: the length of every update.
+        users: how many users are enrolled, at least 3: with two, each learns the other's update by
+            subtracting its own from the sum.
+        bound: fixed point: weights in [-bound, bound] as whole numbers of `bits` bits.
+        bits: fixed point: weights in [-bound, bound] as whole numbers of `bits` bits.
+        holders: how many key holders there are, 3 to 20. By default up to 20 users are their own
+            holders, and larger federations have 5.
+        colluders: how many users may tell the aggregator what they know without anybody else's
+            update being exposed.
+        most_users: the largest number of users in one round (K); by default all users.
+        least_users: the fewest contributors of a round that is opened. By default and at least the
+            hiding set without noise; with noise at least colluders + 2.
+        across_rounds: whether holders also protect against combinations of sums of different
+            rounds (the labels `ever`). By default True without noise and False with noise.
+        clip: the largest l2 norm of an update. Users scale their updates down to it, and everybody
+            refuses a sum that is longer than so many clipped updates can be, so that one user
+            cannot move the mean outside the ball of this radius. With noise, `noise` has its own
+            clip.
+        rounds: how many sums a user lets be opened with its update in them; with noise, how often
+            it contributes.
+        noise: the noise of which every user adds its share; `bound` and `bits` are then those of
+            its code.
 
-    Example
-    -------
-    >>> settings = Settings(dimension=1000, users=100, holders=5)
-    >>> settings.needed, settings.hiding_set, settings.least_users
-    (4, 34, 34)
+    Examples:
+        >>> settings = Settings(dimension=1000, users=100, holders=5)
+        >>> settings.needed, settings.hiding_set, settings.least_users
+        (4, 34, 34)
     """
 
     dimension: int

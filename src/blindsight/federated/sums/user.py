@@ -64,18 +64,12 @@ def encode_update(
 ) -> NDArray[np.int64]:
     """An update in steps of the grid, clipped, and with this user's share of the noise.
 
-    Parameters
-    ----------
-    settings : Settings
-        The federation's settings.
-    update : array of shape (length,)
-        The user's update.
-    length : int
-        How many weights the round sums.
-    rng : Rng
-        Where noise is drawn from.
-    noisy : bool
-        The update carries its share of noise already.
+    Parameters:
+        settings: the federation's settings.
+        update: the user's update.
+        length: how many weights the round sums.
+        rng: where noise is drawn from.
+        noisy: the update carries its share of noise already.
     """
     vector = checks.finite_array("update", update, ndim=1)
     if len(vector) != length:
@@ -93,10 +87,9 @@ def encode_update(
 def checked_sum(settings: Settings, raw: NDArray[np.int64], users: int) -> NDArray[np.int64]:
     """A sum in steps of the grid from summed slots.
 
-    Raises
-    ------
-    Refused
-        The sum lies outside what so many users can add up to, or is longer than their clip allows.
+    Raises:
+        Refused: The sum lies outside what so many users can add up to, or is longer than their
+            clip allows.
     """
     most = (1 << settings.bits) - 1
     if (raw < users).any() or (raw > most * users).any():
@@ -119,13 +112,10 @@ class User(Party):
     `receive` an opening, `contribute` an update, `receive` the result, read `result`. A user
     contributes once to each round number, and repeats the very same bytes when asked again.
 
-    Parameters
-    ----------
-    enrolment : Enrolment
-        Keys and roster. Without a tag seed user 1 draws one for everybody, and other users wait
-        for theirs.
-    rng : Rng, optional
-        Where noise is drawn from; by default the operating system's entropy.
+    Parameters:
+        enrolment: keys and roster. Without a tag seed user 1 draws one for everybody, and other
+            users wait for theirs.
+        rng: where noise is drawn from; by default the operating system's entropy.
     """
 
     role = Role.USER
@@ -266,16 +256,11 @@ class User(Party):
     def contribute(self, update: ArrayLike, *, noisy: bool = False) -> list[Outgoing]:
         """Pad an update for the open round.
 
-        Parameters
-        ----------
-        update : array
-            As many weights as the round sums.
-        noisy : bool
-            The update carries its share of noise already.
+        Parameters:
+            update: as many weights as the round sums.
+            noisy: the update carries its share of noise already.
 
-        Returns
-        -------
-        list of Outgoing
+        Returns:
             The contribution, to be sent after the state was saved.
         """
         if self._open is None:

@@ -4,6 +4,7 @@ half-written.
 
 from __future__ import annotations
 
+import json
 import pickle
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from blindsight.core import storage
-from blindsight.core.errors import BlindsightError, HostileFile, MissingData
+from blindsight.core.errors import BlindsightError, HostileFile, MissingData, UncheckedFile
 
 ARRAYS = {
     "w": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -75,10 +76,35 @@ def test_mutated_files_are_refused_or_harmless(tmp_path: Path, data: st.DataObje
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     path.write_bytes(bytes(content[: data.draw(st.integers(0, len(content)))]))
     try:
-        arrays, _ = storage.load(path, kind="test")
+        arrays, fields = storage.load(path, kind="test")
     except HostileFile:
         return
-    assert all(isinstance(array, np.ndarray) for array in arrays.values())
+    assert fields == FIELDS and arrays.keys() == ARRAYS.keys()
+    for name, array in ARRAYS.items():
+        np.testing.assert_array_equal(arrays[name], array)
+
+
+def test_every_flipped_bit_of_the_content_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m"
+    storage.save(path, kind="test", arrays=ARRAYS, fields=FIELDS)
+    content = path.read_bytes()
+    begins = 8 + int.from_bytes(content[:8], "little")
+    assert len(content) > begins
+    for place in range(begins, len(content)):
+        changed = bytearray(content)
+        changed[place] ^= 1 << place % 8
+        path.write_bytes(bytes(changed))
+        with pytest.raises(HostileFile, match="does not match the digest"):
+            storage.load(path, kind="test")
+
+
+def test_a_file_without_a_digest_is_read_with_a_warning(tmp_path: Path) -> None:
+    from safetensors.numpy import save
+
+    header = json.dumps({"kind": "test", "version": 1, "fields": FIELDS})
+    (tmp_path / "m").write_bytes(save(dict(ARRAYS), metadata={"blindsight": header}))
+    with pytest.warns(UncheckedFile, match="without a digest"):
+        assert storage.load(tmp_path / "m", kind="test")[1] == FIELDS
 
 
 def test_a_missing_file_says_so(tmp_path: Path) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from blindsight.app import defaults
 from blindsight.app.result import Progress, Result, no_progress, to_plain
@@ -290,7 +290,16 @@ def protect(
             # Refuses people with more images released, before anything is charged.
             opened.chosen(number, contents.records, per_person)
         charging = True
-        charged = _charge(opened, number, guarantee, ledger, dataset or source.resolve().name)
+        charged = _charge(
+            opened,
+            number,
+            guarantee,
+            ledger,
+            dataset or source.resolve().name,
+            records=contents.records,
+            most=per_person,
+            existing=existing,
+        )
     except BaseException as error:
         # A vault that was asked to pay stays, unless the charge was refused: its key is how the
         # charge is recognised when the command is run again.
@@ -426,7 +435,15 @@ def _recipe(
 
 
 def _charge(
-    vault: Vault, number: str, guarantee: Guarantee, ledger: PathText | None, dataset: str
+    vault: Vault,
+    number: str,
+    guarantee: Guarantee,
+    ledger: PathText | None,
+    dataset: str,
+    *,
+    records: Iterable[str],
+    most: int,
+    existing: ReleaseFolder | None,
 ) -> str:
     """Charge the release under its number, so that it is charged once however often it is tried."""
     if ledger is None and (noted := vault.fact("ledger")) is not None:
@@ -436,10 +453,12 @@ def _charge(
                 "there to be asked. Say where it is now, with --ledger."
             )
         ledger, dataset = noted, vault.fact("dataset") or dataset
+    known: dict[str, Any] = {"records": records, "most": most, "existing": existing}
     if ledger is None:
+        charge(guarantee, vault, number, None, **known)
         return "not charged: no --ledger was given"
     with Ledger(str(ledger), dataset=dataset) as opened:
-        charged_now = charge(guarantee, vault, number, opened)
+        charged_now = charge(guarantee, vault, number, opened, **known)
     return (
         f"{guarantee.cost} charged to {dataset}"
         if charged_now

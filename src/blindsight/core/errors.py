@@ -36,6 +36,7 @@ __all__ = [
     "ProtocolError",
     "RolledBack",
     "UnchargedRelease",
+    "UncheckedFile",
     "UnitMismatch",
 ]
 
@@ -94,6 +95,10 @@ class MissingData(BlindsightError, LookupError):
 
 class MissingDependency(BlindsightError, ImportError):
     """An optional package is not installed."""
+
+
+class UncheckedFile(UserWarning):
+    """A file of an earlier version holds no digest, so that damage to it cannot be seen."""
 
 
 class UnchargedRelease(UserWarning):

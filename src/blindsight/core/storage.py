@@ -2,13 +2,19 @@
 pickle.
 
 A file from outside is hostile until its header has been checked; what fails a check is refused with
-the reason. Writing is atomic: a reader finds the old file or the new one, never half of either.
+the reason. The header holds a SHA-256 of the kind, the fields and every array with its name, type
+and shape, so that damage is found on loading; it shows damage, not who wrote the file. Files of the
+first version have no digest: they are read, with a warning (`UncheckedFile`), because refusing them
+would make old releases unreadable while protecting nobody from a file that was made to deceive.
+Writing is atomic: a reader finds the old file or the new one, never half of either.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,11 +23,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core import durable
-from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, MissingData
+from blindsight.core.errors import (
+    HostileFile,
+    InvalidData,
+    InvalidParameter,
+    MissingData,
+    UncheckedFile,
+)
 
 __all__ = ["digest", "load", "load_any", "save", "write_atomically"]
 
-_VERSION = 1
+_VERSION = 2
+_UNCHECKED_VERSION = 1  # without a digest
 _LARGEST_HEADER = 64 * 2**20
 
 
@@ -48,9 +61,7 @@ def save(
     from safetensors.numpy import save as pack
 
     try:
-        header = json.dumps(
-            {"kind": kind, "version": _VERSION, "fields": dict(fields)}, allow_nan=False
-        )
+        told = json.loads(json.dumps(dict(fields), allow_nan=False))
     except (TypeError, ValueError) as error:
         raise InvalidParameter(f"fields must be plain JSON values: {error}.") from error
     plain = {}
@@ -59,7 +70,15 @@ def save(
         if value.dtype.kind not in "biuf":
             raise InvalidData(f"array {name!r} must hold numbers, got dtype {value.dtype}.")
         plain[name] = np.ascontiguousarray(value)
-    write_atomically(path, pack(plain, metadata={"blindsight": header}))
+    header = {"kind": kind, "version": _VERSION, "fields": told}
+    header["sha256"] = _content_digest(kind, plain, told)
+    write_atomically(path, pack(plain, metadata={"blindsight": json.dumps(header)}))
+
+
+def _content_digest(kind: str, arrays: Mapping[str, NDArray[Any]], fields: Any) -> str:
+    """The SHA-256 of all that a file holds."""
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(f"{digest(kind, arrays)} {text}".encode()).hexdigest()
 
 
 def load(path: str | Path, *, kind: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
@@ -105,10 +124,27 @@ def load_any(path: str | Path) -> tuple[str, dict[str, NDArray[Any]], dict[str, 
         raise HostileFile(
             f"{path} is not a Blindsight file, or is damaged ({type(error).__name__})."
         ) from error
-    if version != _VERSION:
+    if version not in (_VERSION, _UNCHECKED_VERSION):
         raise HostileFile(
-            f"{path} has format version {version!r}; this release reads version {_VERSION}."
+            f"{path} has format version {version!r}; this release reads versions "
+            f"{_UNCHECKED_VERSION} and {_VERSION}."
         )
     if not isinstance(kind, str) or not isinstance(fields, dict):
         raise HostileFile(f"{path} has a malformed header.")
+    if version == _UNCHECKED_VERSION:
+        if "sha256" in described:
+            raise HostileFile(f"{path} has a malformed header.")
+        warnings.warn(
+            f"{path} was written by an earlier version without a digest, so damage to it cannot be "
+            "seen. Load it and save it again.",
+            UncheckedFile,
+            stacklevel=3,
+        )
+    elif not hmac.compare_digest(
+        str(described.get("sha256")).encode(), _content_digest(kind, arrays, fields).encode()
+    ):
+        raise HostileFile(
+            f"{path} is damaged or was changed: its content does not match the digest in its "
+            "header. Restore it from a copy."
+        )
     return kind, arrays, fields

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from blindsight.privacy import Plan, Planned
 from blindsight.privacy.accounting import price
-from blindsight.privacy.door import Outer
+from blindsight.privacy.door import FILLED, Outer, added
 from blindsight.privacy.mechanisms import DiscreteGaussian, Gaussian
 
 __all__ = ["NoNoise", "Share", "Sums", "cross", "mean", "plan_for", "second"]
@@ -112,7 +112,11 @@ def second(X: Array, door: Sums, *, what: str = "second moment") -> Floats:
     """The sum of y y' over rows of norm at most the bound, symmetric: noise on the upper triangle,
     mirrored.
     """
-    moment = (X.T @ X).astype(np.float64)
+    # A replaced row moves the sum by sqrt(2) B^2, less than `Door.total` supposes (2 B^2), so the
+    # sum is made here, with the door's own slack for rounding: rows are a little shorter than their
+    # bound, and blocks are added with their errors.
+    rows = np.asarray(X, np.float64) * math.sqrt(FILLED)
+    moment = added(np.ones(len(rows)), lambda chosen: rows[chosen].T @ rows[chosen])
     upper = np.triu_indices(len(moment))
     noisy = np.zeros_like(moment)
     noisy[upper] = door.release(what, moment[upper])

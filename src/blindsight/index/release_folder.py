@@ -400,6 +400,7 @@ def scan(
     vault: Vault,
     *,
     persons: Mapping[str, str] | None = None,
+    dataset: str = "",
     progress: Callable[[int, int], None] | None = None,
 ) -> Scan:
     """Recognise the photos of a folder, and note in the vault which file is which record.
@@ -407,7 +408,7 @@ def scan(
     A file whose size and time of change are as they were is taken for what it was; when a code is
     made of it, its bytes are looked at again.
     """
-    before = vault.photos()
+    before = vault.photos(dataset)
     found: list[Photo] = []
     refused: list[tuple[str, str]] = []
     with recognising(vault) as recognise:
@@ -428,7 +429,7 @@ def scan(
     gone = tuple(before[name] for name in sorted(before.keys() - seen))
     changed = [photo for photo in found if before.get(photo.name) != photo]
     if changed or gone:
-        vault.keep_photos(changed, gone=[photo.name for photo in gone])
+        vault.keep_photos(changed, gone=[photo.name for photo in gone], dataset=dataset)
     return Scan(tuple(found), tuple(refused), gone)
 
 

@@ -4,7 +4,7 @@ else left alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,10 @@ from blindsight.index.bulk.pools import HERE, Pool
 from blindsight.index.contact_sheet import Thumbnails, thumbnail
 from blindsight.index.release_folder import ReleaseFolder, Scan
 from blindsight.privacy import Guarantee, Ledger
+from blindsight.privacy.reconcile import ReleaseOnDisk
 from blindsight.privacy.vault import Vault
 
-__all__ = ["SyncResult", "charge", "sync_release", "sync_thumbnails"]
+__all__ = ["SyncResult", "charge", "release_on_disk", "sync_release", "sync_thumbnails"]
 
 _AT_ONCE = 64
 
@@ -50,15 +51,46 @@ class SyncResult:
     stored: int
 
 
-def charge(guarantee: Guarantee, vault: Vault, number: str, ledger: Ledger) -> bool:
+def charge(
+    guarantee: Guarantee,
+    vault: Vault,
+    number: str,
+    ledger: Ledger | None,
+    *,
+    records: Iterable[str] = (),
+    most: int = 0,
+    existing: ReleaseFolder | None = None,
+    actor: str | None = None,
+    purpose: str = "",
+) -> bool:
     """Charge a release by its number; True if it was charged now, False if it had been paid
     before.
+
+    Without a ledger the release is noted in the vault, and charged by the first run with one.
+    `existing` is the release folder on the disk: one that vault and ledger do not know is newer
+    than they are.
     """
+    shown = [] if existing is None else [release_on_disk(existing, guarantee)]
     done = vault.charge(
-        ledger, guarantee, release=number, what="codes of photos, each released once"
+        ledger,
+        guarantee,
+        release=number,
+        what="codes of photos, each released once",
+        records=records,
+        most=most,
+        actor=actor,
+        purpose=purpose,
+        releases=shown,
     )
-    vault.note(ledger=ledger.where, dataset=ledger.dataset)
+    if ledger is not None:
+        vault.note(ledger=ledger.where, dataset=ledger.dataset)
     return done.new
+
+
+def release_on_disk(folder: ReleaseFolder, guarantee: Guarantee | None = None) -> ReleaseOnDisk:
+    """A release folder as `reconcile` compares it with vault and ledger."""
+    costs = () if guarantee is None else guarantee.costs
+    return ReleaseOnDisk(str(folder.path), folder.vault, folder.release, costs)
 
 
 def sync_release(
@@ -74,7 +106,26 @@ def sync_release(
     pool: Pool = HERE,
     progress: Callable[[int, int], None] | None = None,
 ) -> SyncResult:
-    """Bring a release up to date with what a folder holds. Charge first."""
+    """Bring a release up to date with what a folder holds. Charge first.
+
+    The vault is held meanwhile: another run on it waits, or is refused with a sentence.
+    """
+    with vault.running():
+        return _sync(place, folder, found, vault, encoder, guarantee, law, prune, pool, progress)
+
+
+def _sync(
+    place: ReleaseFolder,
+    folder: Path,
+    found: Scan,
+    vault: Vault,
+    encoder: Any,
+    guarantee: Guarantee,
+    law: str,
+    prune: bool,
+    pool: Pool,
+    progress: Callable[[int, int], None] | None,
+) -> SyncResult:
     names = [photo.name for photo in found.photos]
     rows = {name: row for row, name in enumerate(names)}
     records = found.records

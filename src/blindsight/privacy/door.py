@@ -35,7 +35,7 @@ from blindsight.privacy.plan import Planned
 if TYPE_CHECKING:
     from blindsight.privacy.ledger import Ledger
 
-__all__ = ["Door", "Listener", "Outer", "Passage", "Rows", "added", "listening"]
+__all__ = ["FILLED", "Door", "Listener", "Outer", "Passage", "Rows", "added", "listening"]
 
 Array = NDArray[Any]
 
@@ -46,7 +46,7 @@ _MOST_ROWS = 1 << 27
 # at most (_BLOCK + 8) 2^-53 n B (Higham 2002, sections 3.1 and 4.3), and two neighbouring sums by
 # twice that: for _MOST_ROWS rows 2^-15 of B. Casacuberta et al. (2022) turn sums that forget it
 # into attacks. A share that followed n would itself move every row when one is added.
-_FILLED = 1 - 2.0**-15
+FILLED = 1 - 2.0**-15
 
 
 @dataclass(frozen=True)
@@ -263,7 +263,7 @@ class Door:
         with np.errstate(over="ignore", invalid="ignore"):
             norms = np.nan_to_num(given.norms(order), nan=np.inf, posinf=np.inf)
         # A row without a size counts zero.
-        shrunk = np.minimum(1.0, _FILLED * planned.row_bound / np.maximum(norms, 1e-300))
+        shrunk = np.minimum(1.0, FILLED * planned.row_bound / np.maximum(norms, 1e-300))
         weights = np.where(np.isfinite(norms), shrunk, 0.0)
         absent = self._listener.absent(len(given))
         weights = weights if absent is None else np.where(absent, 0.0, weights)

@@ -26,7 +26,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -46,6 +46,7 @@ __all__ = [
     "ReleaseOnDisk",
     "VaultAccount",
     "charge",
+    "join",
     "reconcile",
     "resolve",
 ]
@@ -198,11 +199,11 @@ def reconcile(
         >>> reconcile(vault, ledger).agrees
         True
     """
-    known = {release.release: release for release in vault.releases()}
+    known = {release.release for release in vault.releases()}
     findings = [*_ledger_is_older(vault, ledger), *_vault_is_older(vault, ledger, known)]
     charged = {entry.release for entry in ledger.charges_of_vault(vault.number)}
     for shown in releases:
-        if shown.vault != vault.number or shown.release in known:
+        if shown.vault != vault.number or shown.release in known or vault.codes(shown.release):
             continue
         if shown.release in charged:
             findings.append(
@@ -260,9 +261,7 @@ def _ledger_is_older(vault: Vault, ledger: Ledger) -> Iterator[Finding]:
             )
 
 
-def _vault_is_older(
-    vault: Vault, ledger: Ledger, known: dict[str, VaultRelease]
-) -> Iterator[Finding]:
+def _vault_is_older(vault: Vault, ledger: Ledger, known: Collection[str]) -> Iterator[Finding]:
     entries = [entry for entry in ledger.charges_of_vault(vault.number) if entry.release]
     unknown = [entry for entry in entries if entry.release not in known]
     if unknown:
@@ -288,6 +287,7 @@ def charge(
     most: int = 0,
     actor: str | None = None,
     purpose: str = "",
+    releases: Iterable[ReleaseOnDisk] = (),
 ) -> Charged:
     """See `Vault.charge`, and the module's text for the order in which things are written."""
     costs = _costs(cost)
@@ -309,7 +309,7 @@ def charge(
                 "one with Ledger(path, dataset=...)."
             )
         with ExitStack() as opened:
-            _require_agreement(vault, ledger)
+            _require_agreement(vault, ledger, releases)
             ledger.check(costs, key=RELEASE + release)
             account = _join(vault, ledger, listed)
             others = list(_other_ledgers(vault, ledger, account, listed, opened))
@@ -317,9 +317,7 @@ def charge(
                 _require_agreement(vault, other)
                 other.check(costs, key=RELEASE + release)
             before = {each: each.head() for each in (ledger, *others)}
-            for missing in _overdue(vault, account, release):
-                _post(vault, ledger, missing, actor, purpose)
-                _settle(vault, account, missing.release, ledger.head())
+            _catch_up(vault, ledger, account, release, actor, purpose)
             generation = _note(vault, release, what, costs, most, "pending", listed)
             pending = VaultRelease(release, generation, what, _fields(costs), most, "pending")
             entry = _post(vault, ledger, pending, actor, purpose)
@@ -335,6 +333,42 @@ def charge(
                 accounts=(ledger.dataset, *(other.dataset for other in others)),
                 costs=costs,
             )
+
+
+def join(
+    vault: Vault, ledger: Ledger, records: Iterable[str], *, actor: str | None = None
+) -> list[VaultRelease]:
+    """Note which records a data set contains, and charge its account for their earlier releases.
+
+    Parameters:
+        vault: the owner's vault.
+        ledger: the account of the data set, which needs a budget.
+        records: the ids of the data set's records.
+        actor: who asks for it; by default the operating system's user.
+
+    Returns:
+        the releases that the account was charged for now.
+
+    Raises:
+        BudgetExceeded: the data set's budget does not cover what was released of its photos before.
+        RolledBack: the vault or the ledger is an older copy.
+    """
+    with vault.running():
+        vault.verify()
+        _require_agreement(vault, ledger)
+        account = _join(vault, ledger, sorted(set(records)))
+        return _catch_up(vault, ledger, account, "", actor, "")
+
+
+def _catch_up(
+    vault: Vault, ledger: Ledger, account: str, release: str, actor: str | None, purpose: str
+) -> list[VaultRelease]:
+    """Charge an account for earlier releases of its records, other than the one being made."""
+    overdue = _overdue(vault, account, release)
+    for missing in overdue:
+        _post(vault, ledger, missing, actor, purpose)
+        _settle(vault, account, missing.release, ledger.head())
+    return overdue
 
 
 def resolve(
@@ -409,8 +443,10 @@ def _accounts(vault: Vault) -> dict[str, _Account]:
     return {row[0]: _Account(row[0], row[1], row[2], Head(row[3], row[4])) for row in rows}
 
 
-def _require_agreement(vault: Vault, ledger: Ledger) -> None:
-    compared = reconcile(vault, ledger)
+def _require_agreement(
+    vault: Vault, ledger: Ledger, releases: Iterable[ReleaseOnDisk] = ()
+) -> None:
+    compared = reconcile(vault, ledger, releases)
     if not compared.agrees:
         raise RolledBack(f"{compared} Nothing was charged or released.")
 

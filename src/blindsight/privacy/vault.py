@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from blindsight.privacy.cost import Cost
     from blindsight.privacy.guarantee import Guarantee
     from blindsight.privacy.ledger import Ledger
-    from blindsight.privacy.reconcile import Charged
+    from blindsight.privacy.reconcile import Charged, ReleaseOnDisk
 
 __all__ = ["Photo", "RecordSource", "RecordStream", "ReleaseSource", "Vault", "VaultRelease"]
 
@@ -373,6 +373,7 @@ class Vault:
         most: int = 0,
         actor: str | None = None,
         purpose: str = "",
+        releases: Iterable[ReleaseOnDisk] = (),
     ) -> Charged:
         """Charge a release, once, before anything of it leaves: the only way to charge for a vault.
 
@@ -387,6 +388,7 @@ class Vault:
             most: the most records of one person in it, 0 without a bound.
             actor: who asks for it; by default the operating system's user.
             purpose: what the release is for.
+            releases: the releases on disk, which must not be newer than vault and ledger.
 
         Returns:
             what was charged, with the release's generation and whether it is new.
@@ -407,6 +409,7 @@ class Vault:
             most=most,
             actor=actor,
             purpose=purpose,
+            releases=releases,
         )
 
     def account(

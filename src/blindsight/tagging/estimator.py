@@ -228,9 +228,10 @@ class PrivateTagger(Protected):
 
         `images` names the rows, so that answers about different images do not add up; names must
         not depend on what the images show. Without names the rows of one call are taken for
-        different images, and every call for the same ones. Counted in memory: a count that is lost
-        starts anew, and what is charged in all still covers every image. `publishing.publish` gives
-        one answer per image for good.
+        different images, and every call for the same ones. Rows that are equal get one answer under
+        however many names, so that names do not buy answers that were not charged. Counted in
+        memory: a count that is lost starts anew, and what is charged in all still covers every
+        image. `publishing.publish` gives one answer per image for good.
         """
         logits = self.logits(X)
         if self.answer_guarantee_ is None:
@@ -243,14 +244,18 @@ class PrivateTagger(Protected):
             before = self._asked.get(ledger, AnswerCount())
             asked = before.plus(images)
             more = asked.most - before.most
-            answers = self.noisy(logits, times=more, ledger=ledger if more else NoCharge())
+            drawn = self._draw(logits, times=more, ledger=ledger if more else NoCharge())
+            answers = before.shared(feature_rows(X), images, drawn)
             self._asked[ledger] = asked
-        return answers
+        return self._read(answers)
 
     def noisy(self, logits: Any, *, ledger: Any = None, times: int = 1) -> Answers:
         """Noise on logits, one release per row; charged as `times` answers about one image,
         whatever the rows are.
         """
+        return self._read(self._draw(logits, ledger=ledger, times=times))
+
+    def _draw(self, logits: Any, *, ledger: Any, times: int) -> NDArray[Any]:
         way, promised = self.answer_mechanism_, self.answer_guarantee_
         if promised is None or isinstance(way, Exact):
             raise InvalidParameter(
@@ -266,7 +271,10 @@ class PrivateTagger(Protected):
             ledger=ledger,
             random_state=self.random_state,
         )
-        released = door.release(guarantees.ANSWER, way.value(np.asarray(logits, np.float64)))
+        return door.release(guarantees.ANSWER, way.value(np.asarray(logits, np.float64)))
+
+    def _read(self, released: NDArray[Any]) -> Answers:
+        way = self.answer_mechanism_
         return (
             way.read(released, self.n_labels_) if isinstance(way, TopTags) else way.read(released)
         )

@@ -16,21 +16,25 @@ from blindsight.privacy.ledger.amounts import Amount, Composition
 from blindsight.privacy.ledger.book import Balance, Ledger, datasets
 from blindsight.privacy.ledger.chain import Entry, Head
 from blindsight.privacy.ledger.export import backup, check_json, to_csv, to_json
+from blindsight.privacy.ledger.statement import AuditedRelease, Statement, statement
 from blindsight.privacy.ledger.witness import SigningKey, make_key, read_witness, witness
 
 __all__ = [
     "Amount",
+    "AuditedRelease",
     "Balance",
     "Composition",
     "Entry",
     "Head",
     "Ledger",
     "SigningKey",
+    "Statement",
     "backup",
     "check_json",
     "datasets",
     "make_key",
     "read_witness",
+    "statement",
     "to_csv",
     "to_json",
     "witness",

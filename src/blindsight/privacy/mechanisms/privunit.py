@@ -18,12 +18,14 @@ import scipy  # its parts are imported when they are used: they take half a seco
 from numpy.typing import NDArray
 
 from blindsight.core import checks
-from blindsight.core.errors import InvalidData
+from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.privacy.cost import Cost, Neighbours, Sampler, Unit
 from blindsight.privacy.mechanisms.additive import keep_dtype
 from blindsight.privacy.mechanisms.domain import Sphere
 
 __all__ = ["PrivUnit"]
+
+_RAREST = 2.0**-40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +46,15 @@ class PrivUnit:
         checks.positive("epsilon", self.epsilon)
         checks.whole("dimensions", self.dimensions, least=2)
         _ = self.cost
+        # Outside the cap a double can be drawn with a granularity of 2^-53: a rarer event would be
+        # drawn with another probability than stated, or never, and epsilon would be infinite.
+        if 1 - self.cap(self.gamma)[0] < _RAREST:
+            raise InvalidParameter(
+                f"epsilon {self.epsilon:g} is too large for PrivUnit in {self.dimensions} "
+                "dimensions: directions outside the cap would be drawn with a probability below "
+                "2^-40, which floating point does not keep. Use a smaller epsilon or more "
+                "dimensions."
+            )
 
     @property
     def says(self) -> str:

@@ -71,7 +71,7 @@ def test_names_that_differ_in_form_alone_are_one_account(path, name):
     ],
 )
 def test_names_that_look_like_others_are_refused(path, name):
-    with pytest.raises(InvalidParameter, match="data set's name|printable"):
+    with pytest.raises(InvalidParameter, match=r"data set's name|printable"):
         Ledger(path, dataset=name)
 
 

@@ -1,12 +1,12 @@
 """Privacy bugs written into a copy of the package, each audited in a process of its own: which ones
 are caught?
 
-    python -m benchmarks.audit.mutants                 # all of them; --late for those written after
-    the engine python -m benchmarks.audit.mutants door-no-clip    # some, by name
+    python -m benchmarks.audit.mutants                 # all of them; --new for the newest
+    python -m benchmarks.audit.mutants door-no-clip    # some, by name
 
 A mutant is one replacement of text in one file. It is caught when the audit at the door refutes one
-of its scenes (the replay contracts of `tests/contracts`); an import that fails or a scene that
-raises is a broken mutant, not a catch.
+of its scenes (the replay contracts of `tests/contracts`), or else when one of the tests that it
+names fails; an import that fails or a scene that raises is a broken mutant, not a catch.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.audit.mutations import EARLY, LATE, Mutant
+from benchmarks.audit.mutations import EARLY, LATE, NEW, Mutant
 
 __all__ = ["ROOT", "Outcome", "audit_scene", "outcomes"]
 
@@ -56,7 +56,35 @@ def _outcome(mutant: Mutant) -> Outcome:
             if done.get("findings"):
                 return Outcome(mutant, "caught", "; ".join(done["findings"]))
             says += done.get("notes", [])
+        if mutant.tests and not says:
+            word, what = _tested(mutant.tests, source)
+            return Outcome(mutant, word, what)
     return Outcome(mutant, "broken" if says else "missed", "; ".join(says))
+
+
+def _tested(tests: Sequence[str], source: Path) -> tuple[str, str]:
+    """Whether one of the tests fails with the package at `source`."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    done = subprocess.run(
+        command,
+        env=_environment(source),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=_SECONDS,
+    )
+    last = (done.stdout.strip().splitlines() or ["no word"])[-1]
+    return {0: "missed", 1: "caught"}.get(done.returncode, "broken"), f"tests: {last}"
+
+
+def _environment(source: Path) -> dict[str, str]:
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(str, (source, ROOT / "tests", ROOT))),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_NUM_THREADS": "1",
+        "BLINDSIGHT_AUDIT_ROLLS": os.environ.get("BLINDSIGHT_AUDIT_ROLLS", "60000"),
+    }
 
 
 def _mutated(mutant: Mutant, place: Path) -> Path:
@@ -80,19 +108,17 @@ def audit_scene(
 
     With several `runs` the seeds count on from `seed`.
     """
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(map(str, (source, ROOT / "tests", ROOT))),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "OMP_NUM_THREADS": "1",
-        "BLINDSIGHT_AUDIT_ROLLS": "60000",
-    }
     module = [sys.executable, "-W", "ignore", "-m", "benchmarks.audit.mutants"]
     command = [*module, "--scene", scene, "--seed", str(seed), "--runs", str(runs)]
     limit = _SECONDS * runs
     try:
         done = subprocess.run(
-            command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=limit
+            command,
+            env=_environment(source),
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=limit,
         )
     except subprocess.TimeoutExpired:
         return {"notes": [f"{scene} took more than {limit} s"]}
@@ -122,6 +148,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--late", action="store_true")
+    parser.add_argument("--new", action="store_true")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--scene")
     parser.add_argument("--seed", type=int, default=0)
@@ -130,7 +157,7 @@ def main() -> None:
     if given.scene:
         print(json.dumps(_scene(given.scene, range(given.seed, given.seed + given.runs))))
         return
-    chosen = LATE if given.late else (*EARLY, *LATE)
+    chosen = NEW if given.new else LATE if given.late else (*EARLY, *LATE, *NEW)
     chosen = tuple(mutant for mutant in chosen if not given.names or mutant.name in given.names)
     counts: dict[str, int] = {}
     for outcome in outcomes(chosen, workers=given.workers):

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.audit.mutants import ROOT, Outcome, audit_scene, outcomes
-from benchmarks.audit.mutations import EARLY, LATE, NOT_CAUGHT
+from benchmarks.audit.mutations import EARLY, LATE, NEW, NOT_CAUGHT
 from benchmarks.harness import Row
 
 __all__ = ["rows"]
@@ -30,7 +30,7 @@ def rows(
     """
     step = progress or (lambda done, total: None)
     chosen = [
-        mutant for mutants in (EARLY, LATE) for mutant in (mutants[::8] if quick else mutants)
+        mutant for mutants in (EARLY, LATE, NEW) for mutant in (mutants[::8] if quick else mutants)
     ]
     scenes = _scenes()[:: 4 if quick else 1]
     runs, total, log = 1 if quick else _RUNS, len(chosen) + len(scenes), _Log(out / "mutants.jsonl")
@@ -43,7 +43,9 @@ def rows(
         found.append(outcome)
         log.add(outcome.mutant.name, [outcome.word, outcome.says[:300]])
         step(len(found), total)
-    yield _row("source_mutants_caught", found, seed)
+    listed = [outcome for outcome in found if outcome.mutant.group != "new"]
+    yield _row("source_mutants_caught", listed, seed)
+    yield _share("new_mutants_caught", [o for o in found if o.mutant.group == "new"], seed)
     for group in ("early", "late", "last", "blind"):
         yield _row(
             f"{group}_source_mutants_caught", [o for o in found if o.mutant.group == group], seed
@@ -104,6 +106,21 @@ def _digest() -> str:
         for path in sorted((ROOT / folder).rglob("*.py")):
             found.update(path.read_bytes())
     return found.hexdigest()[:16]
+
+
+def _share(name: str, found: list[Outcome], seed: int) -> Row:
+    """The same as a share, with how many the audit caught and how many only the tests."""
+    counts = Counter("tests" if o.says.startswith("tests") else "audit" for o in found)
+    missed = [o.mutant.name for o in found if o.word != "caught"]
+    caught = len(found) - len(missed)
+    return Row(
+        id=f"audit.{name}",
+        value=round(caught / max(1, len(found)), 4),
+        unit=f"share of {len(found)}, caught by audit or tests",
+        seed=seed,
+        note=f"asked of the audit {counts['audit']}, of tests after it {counts['tests']}"
+        + "".join(f"; not caught: {name}" for name in missed),
+    )
 
 
 def _row(name: str, found: list[Outcome], seed: int) -> Row:

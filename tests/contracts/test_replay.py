@@ -14,6 +14,7 @@ import pytest
 
 from blindsight.audit.engine import Neighbour
 from blindsight.privacy import Guarantee, Planned
+from blindsight.privacy.clipping import finite_rows
 from blindsight.privacy.estimator import Protected
 from contracts.replay import ReplayContract
 from contracts.toys import Counted, Descent, Grouped, Local, Summed
@@ -112,6 +113,7 @@ class _Twice(Local):
         return Guarantee(releases=plan, model="local", entropy=self.entropy_)
 
     def fit(self, X: Any, ledger: Any = None) -> Any:
+        X = finite_rows(X)
         self.public_ = {"n": len(X)}
         door = self._open(ledger, what="answers")
         self.released_ = {

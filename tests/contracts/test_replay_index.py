@@ -17,7 +17,10 @@ from PIL import Image
 
 from blindsight.audit.engine import Neighbour
 from blindsight.cli.protect import protect
+from blindsight.codebooks import Codebook
+from blindsight.hashing import CodebookHasher
 from blindsight.index import encoder
+from blindsight.index.encoder import CellRelease
 from blindsight.index.hamming import HammingIndex
 from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.vault import Vault
@@ -174,3 +177,19 @@ class TestWorkbench(TestPhotos):
 
 def _silent(done: int, total: int, words: str) -> None:
     """Nobody watches."""
+
+
+@cache
+def _cells() -> Codebook:
+    rows = np.random.default_rng(8).normal(size=(60, 6))
+    return CodebookHasher(epsilon=4.0, n_cells=6, learned_from="public").fit(rows).codebook_
+
+
+class TestEmbeddings(ReplayContract):
+    """Vectors of the owner's own in place of photos."""
+
+    def data(self) -> Any:
+        return np.random.default_rng(9).normal(size=(8, 6))
+
+    def run(self, data: Any, folder: Path) -> Any:
+        return CellRelease(_cells()).transform(data)

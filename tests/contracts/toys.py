@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from blindsight.privacy import Door, Guarantee, Planned
+from blindsight.privacy.clipping import finite_rows
 from blindsight.privacy.estimator import Protected
 from blindsight.privacy.mechanisms import (
     BitFlip,
@@ -72,9 +73,9 @@ class Summed(Protected):
 
     def through(self, door: Door, X: Any) -> Any:
         if self.kind == "top":
-            return door.release("sum", np.clip(X, -0.5, 0.5).sum(axis=0))
+            return door.release("sum", np.clip(finite_rows(X), -0.5, 0.5).sum(axis=0))
         if self.kind == "staircase":
-            return door.release("sum", np.clip(X, -1, 1).sum(axis=0))
+            return door.release("sum", np.clip(finite_rows(X), -1, 1).sum(axis=0))
         return door.total("sum", X)
 
     def _settle(self) -> None:
@@ -103,6 +104,7 @@ class Counted(Protected):
         return Guarantee(releases=plan, model="central", entropy=self.entropy_)
 
     def fit(self, X: Any, y: Any, ledger: Any = None) -> Counted:
+        X = finite_rows(X)
         self.public_ = self.facts(y)
         door = self._open(ledger, what="label counts")
         found = np.array([(np.asarray(y) == label).sum() for label in self.classes], float)
@@ -139,6 +141,7 @@ class Local(Protected):
         return X
 
     def fit(self, X: Any, ledger: Any = None) -> Local:
+        X = finite_rows(X)
         self.public_ = {"n": len(X)}
         door = self._open(ledger, what="answers")
         self.released_ = {"answers": np.asarray(door.release("answers", self.asked(X)))}
@@ -164,6 +167,7 @@ class Descent(Protected):
         return Guarantee(releases=plan, delta=1e-5, model="central", entropy=self.entropy_)
 
     def fit(self, X: Any, ledger: Any = None) -> Descent:
+        X = finite_rows(X)
         self.public_ = {"n": len(X)}
         door = self._open(ledger, what="descent")
         where = np.zeros(X.shape[1])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from benchmarks.audit.mutations import federated, hashing, metric, privacy, sketching, tagging
 from benchmarks.audit.mutations.mutant import Mutant
+from benchmarks.audit.mutations.outputs_and_state import NEW
 
-__all__ = ["EARLY", "LATE", "NOT_CAUGHT", "Mutant"]
+__all__ = ["EARLY", "LATE", "NEW", "NOT_CAUGHT", "Mutant"]
 
 _PARTS = (privacy, hashing, metric, tagging, sketching, federated)
 EARLY: tuple[Mutant, ...] = tuple(mutant for part in _PARTS for mutant in part.EARLY)

@@ -10,8 +10,8 @@ __all__ = ["Mutant", "bugs"]
 
 @dataclass(frozen=True)
 class Mutant:
-    """A bug: in which file of the package, which text becomes which, and where it should show
-    ("room:TestCase").
+    """A bug: in which file of the package, which text becomes which, and where it should show: in
+    scenes of the audit ("part:TestCase"), or in tests (paths for pytest).
     """
 
     name: str
@@ -19,6 +19,7 @@ class Mutant:
     old: str
     new: str
     scenes: tuple[str, ...]
+    tests: tuple[str, ...] = ()
 
     @property
     def part(self) -> str:
@@ -27,11 +28,11 @@ class Mutant:
 
     @property
     def group(self) -> str:
-        """When it was written: early, late (the engine was finished), last or blind (see
+        """When it was written: early, late (the engine was finished), last, blind or new (see
         docs/audit.md).
         """
         first = self.name.partition("-")[0]
-        return first if first in ("late", "last", "blind") else "early"
+        return first if first in ("late", "last", "blind", "new") else "early"
 
     def applied(self, text: str) -> str:
         """The file with the bug in it; an error where the text to replace is not there exactly
@@ -55,8 +56,9 @@ def _pattern(code: str) -> re.Pattern[str]:
     return re.compile("".join(parts))
 
 
-def bugs(path: str, *listed: tuple[str, str, str, str]) -> tuple[Mutant, ...]:
-    """Bugs in one file: name, text, what it becomes, scenes."""
+def bugs(path: str, *listed: tuple[str, ...]) -> tuple[Mutant, ...]:
+    """Bugs in one file: name, text, what it becomes, scenes and, where there are any, tests."""
     return tuple(
-        Mutant(name, path, old, new, tuple(scenes.split())) for name, old, new, scenes in listed
+        Mutant(name, path, old, new, tuple(scenes.split()), tuple(" ".join(tests).split()))
+        for name, old, new, scenes, *tests in listed
     )

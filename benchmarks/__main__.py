@@ -26,6 +26,7 @@ ROOMS = (
     "audit",
     "growth",
     "files",
+    "encoders",
     "workbench",
 )
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from blindsight.app.audit import AuditResult, audit_methods, audit_release
     from blindsight.app.budget import BudgetSummary, budget, grant_budget, verify_budget
     from blindsight.app.compare import Comparison, LearnedMetric, compare, learn_metric
+    from blindsight.app.encoders import check_encoder, export_encoder
     from blindsight.app.protect import ProtectedPhotos, protect
     from blindsight.app.search import SearchResult, find_duplicates, search
     from blindsight.app.sketch import RecoveredImages, SketchedImages, recover_sketches, sketch
@@ -131,9 +132,11 @@ __all__ = [
     "audit_methods",
     "audit_release",
     "budget",
+    "check_encoder",
     "compare",
     "data",
     "encoders",
+    "export_encoder",
     "find_duplicates",
     "grant_budget",
     "imagenet_prior",
@@ -155,6 +158,7 @@ __version__ = "0.2.0"
 _HOMES: dict[str, tuple[str, ...]] = {
     "app.audit": ("AuditResult", "audit_methods", "audit_release"),
     "app.budget": ("BudgetSummary", "budget", "grant_budget", "verify_budget"),
+    "app.encoders": ("check_encoder", "export_encoder"),
     "app.protect": ("ProtectedPhotos", "protect"),
     "app.compare": ("Comparison", "LearnedMetric", "compare", "learn_metric"),
     "app.sketch": ("RecoveredImages", "SketchedImages", "recover_sketches", "sketch"),

@@ -164,7 +164,7 @@ class TestWorkbench(TestPhotos):
             photos.mkdir()
             self.write(data, photos)
             datasets = DataSets(Settings(state=Path(kept) / "state"))
-            with mock.patch.object(encoder, "default_features", lambda: "pixels"):
+            with mock.patch.object(encoder, "default_features", lambda **_: "pixels"):
                 one = photo_library.scan(datasets, datasets.add("holidays", photos), _silent)
             order = Release("0" * 12, "search", "given", 4.0, 0, "today", looked=False)
             with Ledger(Path(kept) / "ledger.db", dataset=one.account) as ledger:

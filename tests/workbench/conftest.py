@@ -33,7 +33,7 @@ def stock(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A state folder with one data set and its search index, made once for all tests."""
     base = tmp_path_factory.mktemp("stock")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("blindsight.index.encoder.default_features", lambda: "pixels")
+        patch.setattr("blindsight.index.encoder.default_features", lambda **_: "pixels")
         app = create_app(Settings(state=base / "state", keys="off", public=""))
         dataset = scanned(app, album(base / "coast", each=6))
         released(app, dataset)

@@ -31,7 +31,7 @@ _GROUNDS = {
 @pytest.fixture(autouse=True)
 def light(monkeypatch: pytest.MonkeyPatch) -> None:
     """Features of pixels: the network is not what is tested here."""
-    monkeypatch.setattr("blindsight.index.encoder.default_features", lambda: "pixels")
+    monkeypatch.setattr("blindsight.index.encoder.default_features", lambda **_: "pixels")
 
 
 def photo(kind: str, number: int) -> Image.Image:

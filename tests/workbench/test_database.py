@@ -64,7 +64,7 @@ def test_several_workbenches_on_one_postgresql_charge_once_and_leave_each_others
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("blindsight.index.encoder.default_features", lambda: "pixels")
+    monkeypatch.setattr("blindsight.index.encoder.default_features", lambda **_: "pixels")
     benches = [
         make(state=tmp_path / name, database=fresh_database, keys="required").state.workbench
         for name in "abc"

@@ -301,7 +301,7 @@ def test_words_find_photos_where_their_files_are(
     assert answer.json()["error"] == "needs_words", "photos that no network read know no words"
     if not words_available():
         pytest.skip("the files for words are not on this machine")
-    monkeypatch.setattr("blindsight.index.encoder.default_features", lambda: "efficientnet")
+    monkeypatch.setattr("blindsight.index.encoder.default_features", lambda **_: "efficientnet")
     two = scanned(app, album(tmp_path / "coast", each=3), "Again")
     released(app, two, 8.0, "cd" * 6)
     found = (

@@ -19,7 +19,16 @@ from blindsight.core.errors import (
     NotProven,
     UnitMismatch,
 )
+from blindsight.data.limits import read_bytes
 from blindsight.data.reading import SUFFIXES
+from blindsight.encoders import (
+    BUILT_IN,
+    STORED,
+    BuiltIn,
+    Encoder,
+    OnnxEncoder,
+    open_encoder,
+)
 from blindsight.index import encoder as photo_encoder
 from blindsight.index.bulk.pools import pool_at
 from blindsight.index.encoder import CodeRecipe
@@ -42,6 +51,7 @@ from blindsight.privacy.vault import Vault
 
 __all__ = ["ProtectedPhotos", "protect"]
 
+_MAX_NAMES_BYTES = 1 << 20
 PathText = str | PathLike[str]
 Names = Literal["random", "keep"]
 
@@ -108,7 +118,9 @@ class ProtectedPhotos(Result):
             lines.append(f"{counts.pruned} codes were taken out.")
         if counts.vanished:
             lines.append(f"{counts.vanished} codes have no photo any more: --prune takes them out.")
-        if self.recipe.features == "pixels" == defaults.default_encoder():
+        if self.recipe.features.startswith("pixels") and defaults.default_encoder().startswith(
+            "pixels"
+        ):
             lines.append(
                 "Photos are compared by their pixels: pip install 'blindsight[encoders]' finds "
                 "what they show."
@@ -149,8 +161,10 @@ def protect(
     ledger: PathText | None = None,
     dataset: str | None = None,
     vault: PathText | None = None,
-    encoder: str | None = None,
+    encoder: str | PathText | Encoder | None = None,
+    fast: bool = False,
     public: PathText | None = None,
+    own_names: str | Sequence[str] | None = None,
     people: str | Mapping[str, str] | None = None,
     max_per_person: int | None = None,
     files: Sequence[str] | None = None,
@@ -183,9 +197,15 @@ def protect(
             earlier releases of this vault were charged to, or none.
         dataset: the photos' name in the ledger (default: the folder's name).
         vault: the folder of the vault (default: `release` with ".vault" appended).
-        encoder: name of the image encoder, one of `blindsight.app.defaults.ENCODERS`.
+        encoder: the image encoder: a built-in name (lite0, lite2, both, pixels), a folder of ONNX
+            files, `hub:owner/model@commit`, or an opened `OnnxEncoder`. By default lite2;
+            searching needs the same encoder again.
+        fast: use the small built-in network, about four times as fast, where no encoder is given.
         public: public pictures like the photos, from which the cells are made: a folder (best with
             one subfolder per class) or the name of a data set. By default the built-in ones.
+        own_names: public words for what the photos show ("forest, glacier, sea"), as a list, a
+            text with commas, or the path of a file with one name on each line. They make the
+            cells where no public pictures are given.
         people: whose photos they are: "folder" (the first subfolder), "dicom" (PatientID),
             "FILE.csv:COLUMN", or a mapping from file name to person. By default nobody's.
         max_per_person: the most images of one person that are released (default 1 with `people`).
@@ -242,7 +262,7 @@ def protect(
         "epsilon": epsilon,
         "unit": unit,
         "calibration": calibration,
-        "features": encoder,
+        "features": None,
         "public": _public_name(public),
         "first_page": first_page,
         "prior": prior,
@@ -251,6 +271,10 @@ def protect(
             method or (existing.recipe.get("method") if existing else None), cells, bits
         ),
     }
+    chosen = _chosen_encoder(encoder, existing, fast=fast)
+    options |= chosen.fields
+    if own_names is not None:
+        options["own_names"] = _own_names(own_names)
     replaced = existing if new_release else None
     if replaced is not None:
         existing, vault_path = None, _unused_path(vault_path)
@@ -263,6 +287,8 @@ def protect(
     charging = False
     try:
         recipe = _recipe(options, existing, opened)
+        if recipe.identity is not None:
+            recipe = recipe.with_encoder(chosen.opened, what=str(target))
         refuse_private(recipe.public, source, listed)
         id_choice, per_person = _choices(existing, names, people, max_per_person)
         progress("learning from public data", 0, 0)
@@ -347,6 +373,50 @@ def protect(
         max_per_person=folder.most,
         created=existing is None,
     )
+
+
+@dataclass(frozen=True)
+class _ChosenEncoder:
+    """The fields of a recipe that name an encoder, and the encoder where it is not built in."""
+
+    fields: dict[str, object]
+    opened: object = None
+
+
+def _chosen_encoder(
+    encoder: str | PathText | Encoder | None,
+    existing: ReleaseFolder | None,
+    *,
+    fast: bool,
+) -> _ChosenEncoder:
+    if encoder is None:
+        if existing is not None:
+            return _ChosenEncoder({})
+        return _ChosenEncoder({"features": defaults.default_encoder(fast=fast)})
+    if existing is not None and existing.recipe.get("features") == encoder:
+        return _ChosenEncoder({"features": encoder})
+    if encoder in STORED and encoder not in BUILT_IN:
+        return _ChosenEncoder({"features": encoder})
+    opened = open_encoder(encoder)
+    if isinstance(opened, BuiltIn):
+        return _ChosenEncoder({"features": opened.name})
+    if not isinstance(opened, OnnxEncoder):
+        raise InvalidParameter(
+            f"{opened.name} has vectors only, and a folder of photos needs an encoder that reads "
+            "images. Give lite0, lite2, both or a folder of ONNX files."
+        )
+    return _ChosenEncoder({"features": opened.name, "identity": opened.identity()}, opened)
+
+
+def _own_names(names: str | Sequence[str]) -> tuple[str, ...]:
+    """Names from a list, from a text with commas, or from a file with one on each line."""
+    if not isinstance(names, str):
+        return tuple(names)
+    path = Path(names)
+    if len(names) < 4096 and path.is_file():
+        text = read_bytes(path, largest=_MAX_NAMES_BYTES).decode("utf-8", "replace")
+        return tuple(line.strip() for line in text.splitlines() if line.strip())
+    return tuple(name.strip() for name in names.split(",") if name.strip())
 
 
 def _public_name(public: PathText | None) -> str | None:

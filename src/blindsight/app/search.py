@@ -19,6 +19,8 @@ from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.core.storage import write_atomically
 from blindsight.data import read_image
 from blindsight.data.reading import SUFFIXES
+from blindsight.encoders import Encoder, open_encoder
+from blindsight.encoders.words import read_dictionary, translated
 from blindsight.index.base import CodeIndex, Hit, Hits, by_photos
 from blindsight.index.contact_sheet import (
     Sheet,
@@ -198,6 +200,8 @@ def search(
     text: str | Sequence[str] | None = None,
     like: str | Sequence[str] | None = None,
     vector: ArrayLike | None = None,
+    encoder: PathText | Encoder | None = None,
+    dictionary: PathText | None = None,
     k: int = defaults.SEARCH_HITS,
     rerank: int | None = None,
     inside: str | None = None,
@@ -225,6 +229,8 @@ def search(
         text: words such as "dog on a beach"; needs a release made with a pretrained network.
         like: ids, or for the owner file names, of stored photos.
         vector: feature rows (d,) or (m, d) of the release's encoder.
+        encoder: the encoder that the release was made with, where it is not built in.
+        dictionary: for words in another language: a file of lines `word = English`.
         k: how many hits per query.
         rerank: for the owner: take this many candidates, and order them by the photos themselves.
         inside: for the owner: only photos whose name begins with this.
@@ -258,6 +264,10 @@ def search(
         2
     """
     target = Path(release)
+    words = _listed(text)
+    if dictionary is not None:
+        pairs = read_dictionary(Path(dictionary))
+        words = [translated(each, pairs) for each in words]
     queries = [Path(each) for each in _listed(photo)]
     _check_order(target, queries)
     if rerank is not None:
@@ -266,24 +276,24 @@ def search(
         raise InvalidParameter(
             f"--since {since:%Y-%m-%d} is after --until {until:%Y-%m-%d}: no photo is of both."
         )
-    folder, encoder, names = _open_release(target, vault)
+    folder, coder, names = _open_release(target, vault, encoder)
     if inside is not None and names.vault is None and folder.names == "random":
         raise InvalidData(
             "--in asks for names, which are the owner's: the vault is not here (see --vault)."
         )
-    own = OwnerPhotos(names, Path(photos) if photos is not None else names.source, encoder)
+    own = OwnerPhotos(names, Path(photos) if photos is not None else names.source, coder)
     progress("reading the release", 0, 0)
     stored = (
-        encoder.load(folder.codes)
+        coder.load(folder.codes)
         if milvus is None
-        else encoder.on_milvus(milvus, codes=folder.codes, collection=collection, token=token)
+        else coder.on_milvus(milvus, codes=folder.codes, collection=collection, token=token)
     )
     with stored:
-        asked = _asked(encoder, stored, queries, _listed(text), _listed(like), vector, names)
+        asked = _asked(coder, stored, queries, words, _listed(like), vector, names)
         filtered = inside is not None or since is not None or until is not None
         wanted = max(k, rerank or 0, len(stored) if filtered else 0)
         progress("searching", 0, len(asked.titles))
-        hits = _search(encoder, stored, asked, wanted, ranking, radius)
+        hits = _search(coder, stored, asked, wanted, ranking, radius)
         if inside is not None:
             hits = hits.only(own.inside(hits, inside))
         if since is not None or until is not None:
@@ -292,6 +302,8 @@ def search(
             hits = hits.at_least(checks.probability("min_probability", min_probability))
         most = k if rerank is None else max(k, rerank)
         ranked = [each[:most] if hits.distances is None else each for each in hits]
+        # Words that say nothing to the encoder have no hits, rather than arbitrary ones.
+        ranked = [each if meant else [] for each, meant in zip(ranked, asked.meant, strict=True)]
         if rerank is not None:
             ranked = _rerank(own, asked, ranked, k)
         if html is not None:
@@ -313,8 +325,8 @@ def search(
                 )
             ),
             stored=len(stored),
-            match_word=encoder.match_word,
-            meaning=encoder.meaning(stored),
+            match_word=coder.match_word,
+            meaning=coder.meaning(stored),
             guarantee=stored.guarantee,
             html=None if html is None else Path(html),
         )
@@ -383,10 +395,12 @@ def find_duplicates(
 
 
 def _open_release(
-    path: Path, vault: PathText | None
+    path: Path, vault: PathText | None, own: PathText | Encoder | None = None
 ) -> tuple[ReleaseFolder, PhotoEncoder, OwnerNames]:
     folder = ReleaseFolder.read(path)
     recipe = CodeRecipe.from_fields(folder.recipe)
+    if own is not None and own != recipe.features:
+        recipe = recipe.with_encoder(open_encoder(own), what=str(path))
     encoder = load_encoder(recipe, path, Header.of(folder.codes).decoding)
     return folder, encoder, OwnerNames(folder, None if vault is None else Path(vault))
 
@@ -410,6 +424,7 @@ class _Queries:
         similarity: how the queries fit the cells (m, cells), where they are words or records.
         records: the ids of stored photos, where the queries are those.
         interpretations: how words were understood.
+        known: whether words mean anything to the encoder; empty for other queries.
     """
 
     titles: list[str]
@@ -420,6 +435,12 @@ class _Queries:
     similarity: NDArray[np.floating] | None = None
     records: tuple[str, ...] = ()
     interpretations: tuple[str, ...] = ()
+    known: Sequence[bool] = ()
+
+    @property
+    def meant(self) -> Sequence[bool]:
+        """Whether each query can have hits."""
+        return self.known or [True] * len(self.titles)
 
 
 def _check_order(release: Path, queries: list[Path]) -> None:
@@ -468,12 +489,21 @@ def _asked(
         present = encoder.present(stored, rows).tolist()
         return _Queries([str(path) for path in paths], present, pixels, squeezed, rows)
     if words:
-        from blindsight.encoders.words import understood
-
         similarity = encoder.similarity_of_words(words)
         present = encoder.present_like(stored, similarity, words=True).tolist()
-        lines = tuple(understood(text).line() for text in words)
-        return _Queries(words, present, similarity=similarity, interpretations=lines)
+        if encoder.recipe.image.network is None:  # texts go through a tower of the encoder's own
+            return _Queries(words, present, similarity=similarity)
+        from blindsight.encoders.words import understood
+
+        meanings = [understood(text) for text in words]
+        known = [bool(meaning.names) for meaning in meanings]
+        return _Queries(
+            words,
+            [there and meant for there, meant in zip(present, known, strict=True)],
+            similarity=similarity,
+            interpretations=tuple(meaning.line() for meaning in meanings),
+            known=known,
+        )
     records = tuple(names.record(name) for name in like)
     similarity = encoder.similarity_of_stored(stored, records)
     return _Queries(like, [True] * len(records), similarity=similarity, records=records)

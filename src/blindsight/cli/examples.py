@@ -23,9 +23,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "demo": ("blindsight demo", "blindsight demo --out trial --no-papers"),
     "data list": ("blindsight data list", "blindsight data list --json"),
     "data get": ("blindsight data get fashion-mnist",),
+    "encoder check": ("blindsight encoder check clip/",),
+    "encoder export": ("blindsight encoder export lite2 lite2-onnx",),
     "protect": (
         "blindsight protect photos/ --out release --ledger budget.db --dataset holiday",
         "blindsight protect scans/ --out release --people dicom --most 3",
+        "blindsight protect photos/ --out release --about 'forest, glacier, sea'",
         "blindsight protect photos/ --out release --prune",
     ),
     "search": (

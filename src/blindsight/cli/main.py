@@ -39,6 +39,7 @@ EXIT_CODES = {BudgetExceeded: 3, MissingData: 4, MissingDependency: 4, Blindsigh
 VERBS = (
     "demo",
     "data",
+    "encoder",
     "protect",
     "search",
     "index",
@@ -56,6 +57,7 @@ VERBS = (
 RENAMED = {"hash": "protect", "ledger": "budget"}
 # What a verb needs beyond the core, said whole where a part of it is missing.
 EXTRAS = {
+    "encoder": "encoders",
     "demo": "samples,encoders,words,compiled,plots",
     "federate": "federated",
     "metric": "metric",

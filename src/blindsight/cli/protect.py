@@ -43,8 +43,18 @@ def protect(
         typer.Option(
             "--encoder",
             "--features",
-            help="efficientnet (default where installed), efficientnet-reduced (camera photos), "
-            "lite2 or pixels.",
+            help="lite2 (default where installed), lite0, lite0-reduced (camera photos), both, "
+            "pixels, a folder of ONNX files, or hub:owner/model@commit.",
+        ),
+    ] = None,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="The small network: four times as fast, finds less.")
+    ] = False,
+    about: Annotated[
+        str | None,
+        typer.Option(
+            "--about",
+            help="Public words for what the photos show: 'forest, glacier, sea', or a file.",
         ),
     ] = None,
     public: Annotated[
@@ -133,7 +143,9 @@ def protect(
             dataset=dataset,
             vault=vault,
             encoder=encoder,
+            fast=fast,
             public=public,
+            own_names=about,
             people=people,
             max_per_person=max_per_person,
             names=names,  # type: ignore[arg-type]  # checked there

@@ -31,6 +31,14 @@ def search_index(
     like: Annotated[
         list[str] | None, typer.Option(help="Look for what is like this stored photo (its id).")
     ] = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(help="The encoder that the index was made with, where it is not built in."),
+    ] = None,
+    dictionary: Annotated[
+        Path | None,
+        typer.Option(help="With --words in another language: a file of lines `word = English`."),
+    ] = None,
     k: Annotated[int, typer.Option("-k", help="How many hits.")] = 12,
     rerank: Annotated[
         int | None,
@@ -109,6 +117,8 @@ def search_index(
         index,
         queries,
         text=words,
+        encoder=encoder,
+        dictionary=dictionary,
         like=like,
         k=k,
         rerank=rerank,

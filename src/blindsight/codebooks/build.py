@@ -225,8 +225,8 @@ def text_points(encoder: Encoder, embedding: Embedding, texts: Sequence[str]) ->
     classes = encoder.classes()
     if classes is None:
         raise InvalidParameter(
-            f"{encoder.name} has neither a text tower nor classes, so it cannot be asked by words. "
-            "Search with a picture or a vector."
+            f"{encoder.name} has neither a text tower nor the classes of a pretrained network, so "
+            "it cannot be asked by words. Search with a picture or a vector."
         )
     known = None if isinstance(encoder, BuiltIn) else classes.names
     space = space_of(encoder)

@@ -130,6 +130,20 @@ class OnnxEncoder:
         """The side of the square that the network takes."""
         return self.preparation.size
 
+    @property
+    def at_least(self) -> int | None:
+        """The side at which a JPEG file may be decoded; None for whole."""
+        return self.preparation.at_least
+
+    @property
+    def network(self) -> None:
+        """None: the name of a built-in network."""
+        return
+
+    def rows(self, images: Images, *, threads: int = 1) -> Floats:
+        """The same as `images`; built-in networks also give features of other lengths here."""
+        return self.images(images)
+
     def read(self, source: Source) -> Images:
         """Read and prepare one image file."""
         return self.preparation.read(source)

@@ -19,12 +19,19 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.codebooks import CELL, Codebook, Reading, from_classes, from_head, from_pictures
-from blindsight.codebooks.cells import head_space, unit_rows
+from blindsight.codebooks import (
+    CELL,
+    Codebook,
+    PublicKnowledge,
+    Reading,
+    build_codebook,
+    text_points,
+)
 from blindsight.core import checks
 from blindsight.core.decoding import MatchModel
 from blindsight.core.errors import HostileFile, InvalidParameter, UnchargedRelease
-from blindsight.encoders import STORED, BuiltIn, default_recipe, feature_recipe
+from blindsight.encoders import STORED, BuiltIn, OnnxEncoder, default_recipe, feature_recipe
+from blindsight.encoders.base import require_same_encoder
 from blindsight.index.base import CodeIndex, Hit, Hits
 from blindsight.index.cell_index import CodebookIndex, cell_bits, from_codes, to_codes
 from blindsight.index.hamming import HammingIndex
@@ -66,17 +73,26 @@ class CodeRecipe:
     unit: Literal["record", "bit"] = "record"
     calibration: Literal["proven", "paper"] = "proven"
     bits: int = 0
-    features: str = "efficientnet"
+    features: str = "lite0-128"
     public: str = BUILT_IN
     first_page: bool = False
     prior: float = 0.01
     seed: int | None = None
+    own_names: tuple[str, ...] = ()
+    identity: dict[str, Any] | None = None
+    opened: OnnxEncoder | None = dataclasses.field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "own_names", tuple(str(name) for name in self.own_names))
+        if self.own_names and self.method != "codebook":
+            raise InvalidParameter("names for what the photos show need the method codebook.")
         checks.one_of("method", self.method, METHODS)
         checks.one_of("unit", self.unit, ("record", "bit"))
         checks.one_of("calibration", self.calibration, ("proven", "paper"))
-        feature_recipe(self.features)
+        if self.identity is None:
+            feature_recipe(self.features)
+        elif not isinstance(self.identity, dict):
+            raise InvalidParameter("the identity of an encoder must be a JSON object.")
         checks.positive("epsilon", self.epsilon)
         checks.probability("prior", self.prior)
         checks.whole("bits", self.bits, least=0)
@@ -88,8 +104,17 @@ class CodeRecipe:
             raise InvalidParameter("flipped codes need bits of at least 2, and have no first_page.")
 
     def to_fields(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return dataclasses.asdict(self)
+        """Plain values for JSON; what was not used is left out, as earlier versions have it."""
+        values = {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.name not in ("opened", "own_names", "identity")
+        }
+        if self.own_names:
+            values["own_names"] = list(self.own_names)
+        if self.identity is not None:
+            values["identity"] = self.identity
+        return values
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> CodeRecipe:
@@ -105,9 +130,44 @@ class CodeRecipe:
         return self.public != BUILT_IN
 
     @property
-    def image(self) -> BuiltIn:
-        """How an image is read and described."""
-        return feature_recipe(self.features)
+    def image(self) -> BuiltIn | OnnxEncoder:
+        """How an image is read and described.
+
+        Raises:
+            InvalidParameter: The codes were made with an encoder of one's own, which was not given.
+        """
+        if self.identity is None:
+            return feature_recipe(self.features)
+        if self.opened is None:
+            raise InvalidParameter(
+                f"these codes were made with the encoder {self.features!r}, which is not built in. "
+                "Give its folder, as --encoder or encoder=."
+            )
+        return self.opened
+
+    def with_encoder(self, encoder: object, *, what: str) -> CodeRecipe:
+        """The recipe with the encoder that it was made with.
+
+        Parameters:
+            encoder: an encoder that was opened.
+            what: what was made with the recipe, for the message.
+
+        Raises:
+            InvalidParameter: It is another encoder.
+        """
+        if isinstance(encoder, BuiltIn):
+            if self.identity is not None or self.features != encoder.name:
+                raise InvalidParameter(
+                    f"{what} was made with the encoder {self.features!r}, not {encoder.name!r}."
+                )
+            return self
+        if not isinstance(encoder, OnnxEncoder):
+            raise InvalidParameter(
+                f"{what} was made from images: give an encoder that reads images."
+            )
+        stored = {"name": self.features} if self.identity is None else self.identity
+        require_same_encoder(stored, encoder, what=what)
+        return dataclasses.replace(self, opened=encoder)
 
     @property
     def size(self) -> int:
@@ -329,16 +389,9 @@ class PhotoEncoder:
 
         They cost nothing.
         """
-        from blindsight.encoders.words import class_weights
-
-        book, network = self._cells("searching by words"), self.recipe.image.network
-        if network is None:
-            raise InvalidParameter(
-                "searching by words needs an index made with a pretrained network, not with pixels."
-            )
-        _, classes = head_space(network)
-        points = unit_rows(np.stack([class_weights(text) for text in texts]) @ classes)
-        return book.cells.similarity(book.embedding.moved(points))
+        book = self._cells("searching by words")
+        points = text_points(self.recipe.image, book.embedding, texts)
+        return book.cells.similarity(points)
 
     def present(self, index: CodeIndex, rows: Rows) -> NDArray[np.bool_]:
         """Whether anything like each query is stored; True where the codes cannot tell."""
@@ -415,9 +468,9 @@ def _of_cells(index: CodeIndex) -> Any:
     return index
 
 
-def default_features() -> str:
+def default_features(*, fast: bool = False) -> str:
     """The pretrained network where it is installed, else pixels."""
-    return default_recipe()
+    return default_recipe(fast=fast)
 
 
 def default_bits(method: str, unit: str, epsilon: float) -> int:
@@ -435,12 +488,12 @@ def make_encoder(recipe: CodeRecipe) -> PhotoEncoder:
     """
     if recipe.method == "codebook":
         return PhotoEncoder(recipe, CellRelease(_codebook(recipe), recipe.seed), None)
-    from blindsight.encoders.weights import head
+    from blindsight.encoders.builtin import head_of
 
     if recipe.own_pictures:
         rows = _centred(recipe.image.rows(public_pictures(recipe.public, recipe.image).images))
     elif recipe.image.network is not None:
-        classes = head(recipe.image.network).astype(np.float64)
+        classes = head_of(recipe.image.network).astype(np.float64)
         rows = _centred(classes - classes.mean(axis=0))
     else:
         rows = _centred(recipe.image.rows(built_in_images(800, recipe.size)))
@@ -474,17 +527,20 @@ def _centred(rows: Rows) -> Rows:
 
 
 def _codebook(recipe: CodeRecipe) -> Codebook:
-    network, wanted = recipe.image.network, recipe.bits or None
-    if not recipe.own_pictures:
-        if network is not None:
-            return from_head(network, recipe.epsilon, n_cells=wanted, first_page=recipe.first_page)
-        pictures = recipe.image.rows(built_in_images(800, recipe.size))
-        return from_pictures(pictures, recipe.epsilon, network=None, n_cells=wanted)
-    found = public_pictures(recipe.public, recipe.image)
-    rows = recipe.image.rows(found.images)
-    if found.classes is not None:
-        return from_classes(rows, found.classes, recipe.epsilon, network=network)
-    return from_pictures(rows, recipe.epsilon, network=network, n_cells=wanted)
+    image = recipe.image
+    rows, labels = None, None
+    if recipe.own_pictures:
+        pictures = public_pictures(recipe.public, image)
+        rows, labels = image.rows(pictures.images), pictures.classes
+    elif image.network is None and isinstance(image, BuiltIn):
+        rows = image.rows(built_in_images(800, recipe.size))
+    return build_codebook(
+        image,
+        recipe.epsilon,
+        PublicKnowledge(rows, labels, recipe.own_names),
+        n_cells=recipe.bits or None,
+        first_page=recipe.first_page,
+    )
 
 
 def _hasher(recipe: CodeRecipe) -> Any:

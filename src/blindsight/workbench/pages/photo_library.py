@@ -71,7 +71,7 @@ def scan(datasets: DataSets, data_set: DataSet, say: Say) -> DataSet:
     from blindsight.encoders import feature_recipe
     from blindsight.index.encoder import default_features
 
-    folder, features = Path(data_set.source), default_features()
+    folder, features = Path(data_set.source), default_features(fast=True)
     recipe = feature_recipe(features)
     shown = _dropped_names(datasets, data_set)
     found, nobodys = _recognised(datasets, data_set)

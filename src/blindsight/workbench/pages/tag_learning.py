@@ -183,11 +183,12 @@ def _prior(data_set: DataSet, names: list[str]) -> Any:
     """Public knowledge about label names, where the photos were read by the network that it is
     about.
     """
+    from blindsight.encoders import feature_recipe
     from blindsight.tagging.photos import Extractor, public_knowledge
 
     return (
         public_knowledge(names, Extractor("efficientnet"))[0]
-        if data_set.features.startswith("efficientnet")
+        if feature_recipe(data_set.features).network == "lite0"
         else None
     )
 

@@ -185,7 +185,9 @@ def start_from_words(dataset: DataSetId, workbench: Parts, asker: Owner) -> Next
     charged.
     """
     data_set = scanned(workbench, dataset)
-    if len(labels_of(workbench.datasets, data_set)["names"]) < 2 or data_set.features == "pixels":
+    if len(labels_of(workbench.datasets, data_set)["names"]) < 2 or data_set.features.startswith(
+        "pixels"
+    ):
         raise Problem("conflict")
     job = workbench.jobs.add("tags", {"dataset": data_set.id, "step": "words"}, asker.name)
     return Next(next=f"/tags?dataset={data_set.id}", job=job["id"])

@@ -49,7 +49,8 @@ class Workbench:
     kinds = len(_STEPS)
 
     def __init__(self, base: Path, rng: random.Random) -> None:
-        encoder.default_features = lambda *, fast=False: "pixels"  # the network is not what is tested here
+        # The network is not what is tested here.
+        encoder.default_features = lambda *, fast=False: "pixels"
         self._photos, self.due = _photos(base / "photos"), 0
         (base / "state").mkdir()
         self._settings = Settings(state=base / "state", keys="off", photo_budget=64.0)

@@ -5,6 +5,8 @@ sentence.
 from __future__ import annotations
 
 import json
+import shutil
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,9 +15,9 @@ from sklearn.datasets import load_digits
 from typer.testing import CliRunner
 
 from blindsight.cli import main
-from blindsight.core.errors import BudgetExceeded, InvalidData, InvalidParameter
+from blindsight.core.errors import BudgetExceeded, InvalidData, InvalidParameter, RolledBack
 from blindsight.metric import DPPMetric
-from blindsight.privacy import Cost, Guarantee, Ledger
+from blindsight.privacy import Cost, Guarantee, Ledger, Vault
 
 X, CLASSES = load_digits(n_class=3, return_X_y=True)
 X, CLASSES = X[:160], CLASSES[:160]
@@ -158,6 +160,36 @@ def test_the_ledger_is_charged_and_refuses(files):
     assert "ledger charged" in run(*base, "--out", files / "a.safetensors").output
     fails(BudgetExceeded, "", *base, "--out", files / "b.safetensors")
     assert not (files / "b.safetensors").exists()
+
+
+@pytest.mark.parametrize("lost", ["nothing", "vault restored", "killed after the charge"])
+def test_one_charge_never_pays_for_two_different_metrics(files, lost):
+    out, vault = files / "m.safetensors", files / "vault"
+    ledger = Ledger(files / "budget.db", dataset="pairs")
+    ledger.grant(Cost(epsilon=9.0, delta=1e-3, unit="pair", neighbours="add or remove one"))
+    ledger.grant(Cost(epsilon=900.0, delta=1e-3, unit="record", neighbours="add or remove one"))
+    Vault.create(vault)
+    shutil.copytree(vault, files / "backup")
+    words = ("--features", files / "features.csv", "--out", out, "--vault", vault)
+    words = ("learn", files / "pairs.csv", *words, "--ledger", files / "budget.db")
+    if lost == "killed after the charge":
+        with mock.patch.object(DPPMetric, "save", side_effect=KeyboardInterrupt):
+            run(*words)
+        assert not out.exists()
+        assert ledger.balance("pair", "add or remove one").spent.epsilon == pytest.approx(1.0)
+    assert run(*words).exit_code == 0
+    first = DPPMetric.load(out).components_
+    out.unlink()
+    if lost == "vault restored":
+        shutil.rmtree(vault)
+        shutil.copytree(files / "backup", vault)
+    again = run(*words)
+    if again.exit_code:
+        assert isinstance(again.exception, RolledBack), again.output
+        assert not out.exists()
+    else:
+        np.testing.assert_array_equal(DPPMetric.load(out).components_, first)
+    assert ledger.balance("pair", "add or remove one").spent.epsilon == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(

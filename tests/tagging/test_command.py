@@ -25,9 +25,10 @@ from blindsight.core.errors import (
     InvalidData,
     InvalidParameter,
     MissingData,
+    RolledBack,
 )
 from blindsight.data import MultiLabelSet
-from blindsight.privacy import Cost, Ledger
+from blindsight.privacy import Cost, Ledger, Vault
 from blindsight.privacy.door import listening
 from blindsight.tagging import Prior, PrivateTagger
 from blindsight.tagging.labels import read_labels, read_vocabulary
@@ -368,6 +369,37 @@ def test_the_same_training_run_again_gives_the_same_model_and_is_charged_once(ph
     )
     with pytest.raises(BudgetExceeded):
         train(photos, out, *words, "--delta", 1e-6)
+
+
+@pytest.mark.parametrize("lost", ["models", "vault restored", "killed after the charge"])
+def test_one_charge_never_pays_for_two_different_models(photos, tmp_path, lost):
+    out, place, vault = tmp_path / "m.safetensors", str(tmp_path / "l.db"), tmp_path / "vault"
+    ledger = Ledger(place, dataset=photos.name)
+    ledger.grant(Cost(epsilon=30.0, delta=1e-4, unit="record", neighbours="add or remove one"))
+    Vault.create(vault)
+    shutil.copytree(vault, tmp_path / "backup")
+    words = ("--epsilon", 8, "--vocabulary", "red,green,blue", "--ledger", place, "--vault", vault)
+    if lost == "killed after the charge":
+        with (
+            mock.patch.object(PrivateTagger, "save", side_effect=KeyboardInterrupt),
+            pytest.raises((KeyboardInterrupt, SystemExit)),
+        ):
+            train(photos, out, *words)
+            raise SystemExit  # the runner turns an interrupt into an exit code
+        assert not out.exists()
+    train(photos, out, *words)
+    first = out.read_bytes()
+    out.unlink()
+    if lost == "models":
+        shutil.rmtree(vault / "models")
+    elif lost == "vault restored":
+        shutil.rmtree(vault)
+        shutil.copytree(tmp_path / "backup", vault)
+    with contextlib.suppress(RolledBack):  # refused, with a sentence on what to do
+        train(photos, out, *words)
+    assert not out.exists() or out.read_bytes() == first
+    spent = ledger.balance("record", "add or remove one").spent.epsilon
+    assert spent == pytest.approx(8.0, abs=0.1)
 
 
 def test_photos_in_a_folder_that_cannot_be_read_are_named_and_left_out(photos, model, tmp_path):

@@ -166,52 +166,54 @@ def test_every_noisy_answer_has_tags_scores_probabilities_and_a_promise_per_quer
     assert tagger.answer_guarantee_.delta == (1e-6 if isinstance(answers, GaussianAnswers) else 0.0)
 
 
-def test_different_images_do_not_add_up_and_the_same_one_does(problem, tmp_path):
+def test_every_image_has_one_answer_and_one_charge_covers_them_all(problem, tmp_path):
     tagger = fitted(problem, answers=TopTags(2.0), random_state=None)
     asked = problem[2]
     ledger = Ledger(tmp_path / "ledger.db", dataset="answers")
-    ledger.grant(Cost(epsilon=6.0, unit="query"))
-    tagger.predict(asked[:300], ledger=ledger, images=range(300))
-    tagger.predict(asked[300:600], ledger=ledger, images=range(300, 600))
-    assert ledger.balance("query").spent.epsilon == pytest.approx(2.0)
-    tagger.predict(asked[:2], ledger=ledger, images=[0, 1])
-    assert ledger.balance("query").spent.epsilon == pytest.approx(4.0)
     with pytest.raises(BudgetExceeded):
-        tagger.predict(asked[:2], ledger=ledger, images=[0, 0])  # four times in all
-    tagger.predict(asked[:1], ledger=ledger, images=[0])  # three times: a refusal was not counted
-    assert ledger.balance("query").remaining.epsilon == pytest.approx(0.0, abs=1e-9)
-    with pytest.raises(InvalidParameter, match="images must name"):
-        tagger.predict(asked[:2], ledger=ledger, images=[0])
+        tagger.predict(asked[:2], ledger=ledger)
+    ledger.grant(Cost(epsilon=2.0, unit="query"))
+    first = tagger.predict(asked[:300], ledger=ledger)
+    tagger.predict(asked[300:600], ledger=ledger)
+    np.testing.assert_array_equal(tagger.predict(asked[:300][::-1], ledger=ledger), first[::-1])
+    assert ledger.balance("query").spent.epsilon == pytest.approx(2.0)
 
 
-def test_answers_given_at_the_same_time_are_all_counted(problem, tmp_path, monkeypatch):
-    tagger = fitted(problem, answers=TopTags(1.0), random_state=None)
+def test_noise_is_not_averaged_away_by_asking_about_one_image_often(problem, tmp_path):
+    tagger = fitted(problem, answers=LaplaceAnswers(1.0), random_state=None)
+    ledger = Ledger(tmp_path / "ledger.db", dataset="answers")
+    ledger.grant(Cost(epsilon=1.0, unit="query"))
+    image = problem[2][:1]
+    told = [tagger.decision_function(image, ledger=ledger) for _ in range(20)]
+    told.append(tagger.decision_function(np.repeat(image, 380, axis=0), ledger=ledger))
+    assert len(np.unique(np.concatenate(told), axis=0)) == 1
+    assert ledger.balance("query").spent.epsilon == pytest.approx(1.0)
+
+
+def test_answers_given_at_the_same_time_are_one_answer(problem, tmp_path, monkeypatch):
+    tagger = fitted(problem, answers=LaplaceAnswers(1.0), random_state=None)
     ledger = Ledger(tmp_path / "ledger.db", dataset="answers")
     ledger.grant(Cost(epsilon=100.0, unit="query"))
-    tagger.predict(problem[2][:1], ledger=ledger, images=["other"])
-    draw = tagger.noisy
+    draw = tagger._draw
 
     def slowly(*given, **named):
         time.sleep(0.02)  # so that threads that could overtake each other do
         return draw(*given, **named)
 
-    monkeypatch.setattr(tagger, "noisy", slowly)
+    monkeypatch.setattr(tagger, "_draw", slowly)
     with ThreadPoolExecutor(8) as pool:
-        list(
-            pool.map(
-                lambda _: tagger.predict(problem[2][:1], ledger=ledger, images=["one"]), range(8)
-            )
-        )
-    assert ledger.balance("query").spent.epsilon == pytest.approx(8.0)
+        ask = lambda _: tagger.decision_function(problem[2][:1], ledger=ledger)  # noqa: E731
+        told = list(pool.map(ask, range(8)))
+    assert len(np.unique(np.concatenate(told), axis=0)) == 1
+    assert ledger.balance("query").spent.epsilon == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("change", ["with_answers", "fit"])
 def test_answers_that_were_paid_for_in_one_way_pay_for_none_in_another(problem, tmp_path, change):
     tagger = fitted(problem, answers=TopTags(1.0), random_state=None)
     ledger = Ledger(tmp_path / "ledger.db", dataset="answers")
-    ledger.grant(Cost(epsilon=10.0, unit="query"))
-    for _ in range(3):
-        tagger.predict(problem[2][:1], ledger=ledger, images=["first"])
+    ledger.grant(Cost(epsilon=9.5, unit="query"))
+    tagger.predict(problem[2][:1], ledger=ledger)
     dear = TopTags(9.0)
     tagger = (
         tagger.with_answers(dear)
@@ -219,24 +221,20 @@ def test_answers_that_were_paid_for_in_one_way_pay_for_none_in_another(problem, 
         else tagger.set_params(answers=dear).fit(*problem[:2])
     )
     with pytest.raises(BudgetExceeded):
-        tagger.predict(problem[2][1:2], ledger=ledger, images=["second"])
+        tagger.predict(problem[2][1:2], ledger=ledger)
 
 
-@pytest.mark.parametrize("images", [None, "names"])
-def test_what_is_charged_does_not_depend_on_which_private_images_are_equal(
-    problem, tmp_path, images
-):
+def test_what_is_charged_does_not_depend_on_which_private_images_are_equal(problem, tmp_path):
     tagger = fitted(problem, answers=TopTags(2.0), random_state=None)
     different, equal = problem[2][:4], np.repeat(problem[2][:1], 4, axis=0)
     spent = []
     for number, asked in enumerate((different, equal)):
         ledger = Ledger(tmp_path / f"{number}.db", dataset="answers")
         ledger.grant(Cost(epsilon=100.0, unit="query"))
-        for call in range(3):
-            named = None if images is None else [f"{call}-{row}" for row in range(4)]
-            tagger.predict(asked, ledger=ledger, images=named)
+        for _ in range(3):
+            tagger.predict(asked, ledger=ledger)
         spent.append(ledger.balance("query").spent.epsilon)
-    assert spent[0] == spent[1] == pytest.approx(6.0 if images is None else 2.0)
+    assert spent[0] == spent[1] == pytest.approx(2.0)
 
 
 def test_answers_without_a_ledger_do_not_make_later_ones_cheaper(problem, tmp_path):

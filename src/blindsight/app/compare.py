@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.app.accounts import open_ledger
+from blindsight.app.accounts import open_ledger, open_vault
 from blindsight.app.result import Progress, Result, ResultTable, no_progress
 from blindsight.core.errors import InvalidParameter
 from blindsight.privacy.guarantee import Guarantee
@@ -299,10 +299,15 @@ def learn_metric(
     drawing: str | Path | None = None,
     ledger: str | Path | None = None,
     dataset: str | None = None,
+    vault: str | Path | None = None,
     random_state: int | None = None,
     progress: Progress = no_progress,
 ) -> LearnedMetric:
     """Learn a distance from private labelled pairs.
+
+    With a ledger or a vault, the same learning run again, also after a crash or with a copy of the
+    vault, gives the same metric and is charged once: the noise is derived from the vault's key and
+    a digest of pairs, records and settings.
 
     Parameters:
         pairs: CSV file with two ids and a label (1/0, same/different).
@@ -324,6 +329,7 @@ def learn_metric(
         drawing: write the pair graph to this SVG file, which is private.
         ledger: a ledger to charge before anything is learned.
         dataset: the account of the pairs; by default the name of the file.
+        vault: folder for the key of the noise; by default beside `out` if there is a ledger.
         random_state: a seed makes a simulation, and the guarantee says so.
         progress: called with (stage, done, total).
 
@@ -352,6 +358,7 @@ def learn_metric(
         3
     """
     from blindsight.metric import DPPMetric, PairGraph, draw
+    from blindsight.metric.estimator import learn_once
     from blindsight.metric.files import read_pairs
 
     model = Path(out)
@@ -373,11 +380,16 @@ def learn_metric(
         preprocessor=records.X,
         random_state=random_state,
     )
-    account = open_ledger(ledger, dataset or Path(pairs).stem, None)
+    opened_vault = None
+    if random_state is None and (ledger is not None or vault is not None):
+        opened_vault = open_vault(vault, model)
+    account = open_ledger(ledger, dataset or Path(pairs).stem, opened_vault)
     try:
-        metric.fit(
+        learn_once(
+            metric,
             graph.edges,
             graph.similar,
+            vault=opened_vault,
             ledger=account,
             progress=lambda done, total: progress("learning", done, total),
         )
@@ -402,6 +414,7 @@ def learn_metric(
         kappa=metric.kappa_,
         kappa_bounds=_kappa_bounds(graph),
         neighbour_test=test,
+        vault=None if opened_vault is None else opened_vault.path,
         charged=account is not None,
     )
 

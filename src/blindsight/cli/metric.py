@@ -107,6 +107,15 @@ def learn(
     dataset: Annotated[
         str | None, typer.Option(help="The pairs' name in the ledger (default: the file's).")
     ] = None,
+    vault: Annotated[
+        Path | None,
+        typer.Option(
+            "--vault",
+            help="The folder of the key of the noise, which you keep (default with a ledger: "
+            "MODEL.vault).",
+            show_default=False,
+        ),
+    ] = None,
     seed: Annotated[
         int | None, typer.Option(help="Fixed noise, for trials: marked as a simulation.")
     ] = None,
@@ -138,6 +147,7 @@ def learn(
             drawing=draw,
             ledger=ledger,
             dataset=dataset,
+            vault=vault,
             random_state=seed,
             progress=progress,
         )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from blindsight.core import checks
+from blindsight.core import checks, storage
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.data import PairSet
 from blindsight.metric.descent import CLIP, STEPS, largest_step, noisy_descent, reduce_rank, start
@@ -43,11 +44,13 @@ from blindsight.privacy.guarantee import Guarantee
 
 if TYPE_CHECKING:
     from blindsight.privacy.ledger import Ledger
+    from blindsight.privacy.vault import Vault
 
-__all__ = ["LOSSES", "DPPMetric"]
+__all__ = ["LOSSES", "DPPMetric", "learn_once"]
 
 Floats = NDArray[np.float64]
 LOSSES = ("auto", "moments", "contrastive", "triplet", "npair")
+_WHAT = "metric from {pairs} pairs"
 _UNITS = ("pair", "kappa pairs", "record")
 _WIDTHS = {"triplet": 3, "npair": None}
 
@@ -152,7 +155,7 @@ class DPPMetric(LinearMetric, Protected):
             unit=self.unit,  # type: ignore[arg-type]
             groups=groups,
             named=named,
-            simulation=self.entropy_ == "seed",
+            entropy=self.entropy_,
         )
 
     def fit(
@@ -182,7 +185,7 @@ class DPPMetric(LinearMetric, Protected):
         # A refused charge leaves what an earlier fit learned as it was.
         door = Door(
             guarantee,
-            what=f"metric from {len(data)} pairs",
+            what=_WHAT.format(pairs=len(data)),
             ledger=ledger,
             random_state=self.random_state,
         )
@@ -361,6 +364,58 @@ class DPPMetric(LinearMetric, Protected):
         scale = check_scale(self.scale)
         fields["scale"] = [part.tolist() for part in scale] if isinstance(scale, tuple) else scale
         return fields
+
+
+def learn_once(
+    metric: DPPMetric,
+    pairs: ArrayLike | PairSet,
+    y: ArrayLike | None = None,
+    *,
+    vault: Vault | None,
+    ledger: Ledger | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> DPPMetric:
+    """Fit a metric with noise from a vault, and charge it once.
+
+    The noise is derived from the vault's key and the id of the release, which stands for the
+    records, the pairs, the labels and all settings. The same learning again, after a crash or with
+    a copy of the vault, gives the same metric under the same charge. Anything else is another
+    release and another charge.
+
+    Parameters:
+        metric: the metric to fit; one with a seed is a simulation and keeps its seed.
+        pairs: as for `DPPMetric.fit`.
+        y: as for `DPPMetric.fit`.
+        vault: the vault of the owner; None draws fresh noise, and a second run is charged again.
+        ledger: the account to charge.
+        progress: called with (done, total).
+
+    Returns:
+        The metric, fitted.
+
+    Raises:
+        RolledBack: if the vault or the ledger is an older copy; nothing is released.
+        BudgetExceeded: if the account has too little left; nothing is released.
+    """
+    if vault is None:
+        return metric.fit(pairs, y, ledger=ledger, progress=progress)
+    number = vault.release_of(_inputs_text(metric, pairs, y))
+    account = None if ledger is None else vault.account(ledger, release=number)
+    given = metric.random_state
+    if given is None:
+        metric.random_state = vault.training_source(number)
+    try:
+        return metric.fit(pairs, y, ledger=account, progress=progress)
+    finally:
+        metric.random_state = given
+
+
+def _inputs_text(metric: DPPMetric, pairs: ArrayLike | PairSet, y: ArrayLike | None) -> str:
+    """Everything that a fitted metric depends on, as text: digests of tables, and settings."""
+    data, _, _ = metric._read(pairs, y)
+    tables = {"records": data.records, "pairs": data.numbers, "similar": data.alike}
+    settings = metric._saved_parameters()
+    return storage.digest("learning a metric", tables) + json.dumps(settings, sort_keys=True)
 
 
 def _sigma(door: Door, what: str) -> float:

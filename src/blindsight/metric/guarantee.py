@@ -16,6 +16,7 @@ from blindsight.metric.algorithm1 import SCALE, Batches, RowNoise
 from blindsight.metric.descent import CLIP, STEPS
 from blindsight.metric.moments import BUCKETS, release_size
 from blindsight.privacy.cost import Cost, Unit
+from blindsight.privacy.entropy import EntropyName
 from blindsight.privacy.guarantee import Assumption, Guarantee
 from blindsight.privacy.mechanisms import DiscreteGaussian, Gaussian
 from blindsight.privacy.mechanisms.gaussian import gaussian_epsilon
@@ -118,7 +119,7 @@ def metric_guarantee(
     unit: Unit,
     groups: dict[str, int],
     named: bool,
-    simulation: bool,
+    entropy: EntropyName,
 ) -> Guarantee:
     """(epsilon, delta) per unit, and what the same releases cost in the other units."""
     group = groups[unit]
@@ -135,7 +136,7 @@ def metric_guarantee(
             *(() if named else (ROWS,)),
             *((KAPPA,) if unit == "kappa pairs" else ()),
         ),
-        simulation=simulation,
+        entropy=entropy,
         also=tuple(_cost(mu * groups[other] / group, delta, other) for other in others),
     )
 

@@ -5,7 +5,7 @@
 - `training`: how a tagger is trained; `answers`: how answers are released,
 - `prior`: public directions of features and public knowledge about labels,
 - `answer_codebook`: published answers as one of k code words,
-- `answer_counter`: how many answers were given about each image,
+- `answer_store`: one noisy answer for each distinct image,
 - `publishing`: train a model once and publish each answer once, with a vault,
 - `labels`, `photos`: files of labels, and photos to features,
 - `paper`: ML-GCN, P2-ML-GCN and RP2-ML-GCN as the paper describes them.

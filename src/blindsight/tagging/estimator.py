@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from blindsight.core import checks
@@ -37,7 +37,7 @@ from blindsight.tagging.answer_codebook import (
     main_directions,
     spread_rows,
 )
-from blindsight.tagging.answer_counter import AnswerCount, NoCharge
+from blindsight.tagging.answer_store import AnswerStore, NoCharge
 from blindsight.tagging.answers import (
     AnswerNoise,
     Answers,
@@ -220,84 +220,74 @@ class PrivateTagger(Protected):
             scores += self.training.prior_weight * self.prior_(rows)
         return scores
 
-    def answer(
-        self, X: Any, *, ledger: Ledger | None = None, images: Sequence[Any] | None = None
-    ) -> Answers:
-        """Tags and scores. Where answers have noise, the ledger is charged per image before
-        anything is released.
+    def answer(self, X: ArrayLike, *, ledger: Ledger | None = None) -> Answers:
+        """Tags and scores of images.
 
-        `images` names the rows, so that answers about different images do not add up; names must
-        not depend on what the images show. Without names the rows of one call are taken for
-        different images, and every call for the same ones. Rows that are equal get one answer under
-        however many names, so that names do not buy answers that were not charged. Counted in
-        memory: a count that is lost starts anew, and what is charged in all still covers every
-        image. `publishing.publish` gives one answer per image for good.
+        Where answers have noise and a ledger is given, each distinct image is answered once: asked
+        again, in the same call or later, it has the same answer. Images are told apart by their
+        features. The ledger is charged once, before the first answer, and that charge covers every
+        image. Answers are stored in memory: a fitted tagger that is loaded anew is charged anew.
+        `publishing.publish` gives one answer per image for good.
+
+        Parameters:
+            X: features (n, D).
+            ledger: the account to charge; without one, every call draws new noise.
+
+        Returns:
+            The tags and scores of each row.
+
+        Raises:
+            BudgetExceeded: if the ledger has too little left; nothing is released.
         """
         logits = self.logits(X)
         if self.answer_guarantee_ is None:
             return self.answer_mechanism_.read(logits)
-        if images is not None and len(images) != len(logits):
-            raise InvalidParameter(f"images must name {len(logits)} rows, got {len(images)} names.")
         if ledger is None:
             return self.noisy(logits)
-        with _COUNTING:  # two at once would both find that the other's answer was not given yet
-            before = self._asked.get(ledger, AnswerCount())
-            asked = before.plus(images)
-            more = asked.most - before.most
-            drawn = self._draw(logits, times=more, ledger=ledger if more else NoCharge())
-            answers = before.shared(feature_rows(X), images, drawn)
-            self._asked[ledger] = asked
-        return self._read(answers)
+        rows, _ = private_rows(X, n_features=self.n_features_in_)
+        with _COUNTING:  # two threads at once would both find that there is no answer yet
+            store = self._answered.get(ledger, AnswerStore())
+            account = NoCharge() if len(store) else ledger
+            released = store.answers(rows, lambda places: self._draw(logits[places], account))
+            self._answered[ledger] = store
+        return self._read(released)
 
-    def noisy(self, logits: Any, *, ledger: Any = None, times: int = 1) -> Answers:
-        """Noise on logits, one release per row; charged as `times` answers about one image,
-        whatever the rows are.
-        """
-        return self._read(self._draw(logits, ledger=ledger, times=times))
+    def noisy(self, logits: ArrayLike, *, ledger: Ledger | NoCharge | None = None) -> Answers:
+        """Add noise to logits, one release per row, charged as one answer per image."""
+        return self._read(self._draw(np.asarray(logits, np.float64), ledger))
 
-    def _draw(self, logits: Any, *, ledger: Any, times: int) -> NDArray[Any]:
-        way, promised = self.answer_mechanism_, self.answer_guarantee_
-        if promised is None or isinstance(way, Exact):
+    def _draw(self, logits: Matrix, ledger: Ledger | NoCharge | None) -> NDArray[np.generic]:
+        """The noisy value of each row of logits, before it is read as tags."""
+        mechanism, promised = self.answer_mechanism_, self.answer_guarantee_
+        if promised is None or isinstance(mechanism, Exact):
             raise InvalidParameter(
                 "these answers have no noise: choose answers=CodebookAnswers(...) or another."
             )
-        if times > 1:
-            repeated = tuple(dataclasses.replace(item, count=times) for item in promised.releases)
-            delta = min(times * promised.delta, 0.5)
-            promised = dataclasses.replace(promised, releases=repeated, epsilon=-1.0, delta=delta)
         door = Door(
             promised,
             what=f"tags of {len(logits)} images",
-            ledger=ledger,
+            ledger=cast("Ledger | None", ledger),
             random_state=self.random_state,
         )
-        return door.release(guarantees.ANSWER, way.value(np.asarray(logits, np.float64)))
+        return door.release(guarantees.ANSWER, mechanism.value(logits))
 
-    def _read(self, released: NDArray[Any]) -> Answers:
-        way = self.answer_mechanism_
-        return (
-            way.read(released, self.n_labels_) if isinstance(way, TopTags) else way.read(released)
-        )
+    def _read(self, released: NDArray[np.generic]) -> Answers:
+        mechanism = self.answer_mechanism_
+        if isinstance(mechanism, TopTags):
+            return mechanism.read(released, self.n_labels_)
+        return mechanism.read(released)
 
-    def predict(
-        self, X: Any, *, ledger: Ledger | None = None, images: Sequence[Any] | None = None
-    ) -> NDArray[np.uint8]:
+    def predict(self, X: ArrayLike, *, ledger: Ledger | None = None) -> NDArray[np.uint8]:
         """Tags (n, C) of 0 and 1."""
-        return self.answer(X, ledger=ledger, images=images).tags.astype(np.uint8)
+        return self.answer(X, ledger=ledger).tags.astype(np.uint8)
 
-    def decision_function(
-        self, X: Any, *, ledger: Ledger | None = None, images: Sequence[Any] | None = None
-    ) -> Matrix:
+    def decision_function(self, X: ArrayLike, *, ledger: Ledger | None = None) -> Matrix:
         """Scores (n, C) that rank the labels."""
-        return self.answer(X, ledger=ledger, images=images).scores
+        return self.answer(X, ledger=ledger).scores
 
-    def predict_proba(
-        self, X: Any, *, ledger: Ledger | None = None, images: Sequence[Any] | None = None
-    ) -> Matrix:
+    def predict_proba(self, X: ArrayLike, *, ledger: Ledger | None = None) -> Matrix:
         """Probabilities (n, C), one per label."""
-        return self.answer_mechanism_.probabilities(
-            self.answer(X, ledger=ledger, images=images).scores
-        )
+        return self.answer_mechanism_.probabilities(self.answer(X, ledger=ledger).scores)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Mean average precision on labelled images: a number about those images, as private as
@@ -520,9 +510,8 @@ class PrivateTagger(Protected):
         self.answer_guarantee_ = guarantees.of_answers(
             self.answer_mechanism_, self.n_labels_, entropy=self.entropy_
         )
-        # Counted anew: what was paid for answers of another kind, or of another model, pays for
-        # none of these.
-        self._asked: WeakKeyDictionary[Any, AnswerCount] = WeakKeyDictionary()
+        # Answers of another kind, or of another model, were charged separately.
+        self._answered: WeakKeyDictionary[Ledger, AnswerStore] = WeakKeyDictionary()
 
     def _saved_parameters(self) -> dict[str, Any]:
         """Values by their type's name; what is in `public_` is not written twice."""

@@ -25,7 +25,7 @@ from blindsight.data.formats.dicom import unnamed_dicom
 from blindsight.data.reading import SUFFIXES
 from blindsight.encoders.network import DIMENSIONS
 from blindsight.evaluation.multilabel import evaluate
-from blindsight.tagging.answer_counter import NoCharge
+from blindsight.tagging.answer_store import NoCharge
 from blindsight.tagging.estimator import PrivateTagger
 from blindsight.tagging.labels import label_rows
 from blindsight.tagging.prior import Prior, imagenet_prior

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 
-def as_indicator(y: Any, classes: Sequence[Any] | None = None) -> NDArray[np.float32]:
+def as_indicator(y: ArrayLike, classes: Sequence[Any] | None = None) -> NDArray[np.float32]:
     """Labels (n,) of any kind, or a multi-label indicator (n, C) of 0 and 1, to float32 (n, C).
 
     With `classes`, a column for each of them, seen or not; a label that is none of them is a row of
@@ -81,7 +81,7 @@ def require(holds: bool, what: str) -> None:
         raise HostileFile(f"not a hasher that can be used: {what}. Fit and save it again.")
 
 
-def hasher_to_parts(hasher: Any) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+def hasher_to_parts(hasher: Hasher) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """(arrays, fields) that rebuild a fitted plain hasher."""
     if not hasattr(hasher, "state") or type(hasher).__name__ not in _names():
         raise InvalidParameter(
@@ -95,12 +95,12 @@ def hasher_to_parts(hasher: Any) -> tuple[dict[str, NDArray[Any]], dict[str, Any
     }
 
 
-def plain_parameters(hasher: Any) -> dict[str, Any]:
+def plain_parameters(hasher: Hasher) -> dict[str, Any]:
     """The parameters that are plain values; a seed that is a generator is not."""
     return {key: value for key, value in hasher.get_params(deep=False).items() if _plain(value)}
 
 
-def new_hasher(name: Any, params: Any) -> Any:
+def new_hasher(name: object, params: Any) -> Any:
     """An unfitted plain hasher from its class's name and its parameters."""
     require(isinstance(name, str) and name in _names(), "it names no known class")
     require(isinstance(params, dict), "its parameters are missing")
@@ -126,7 +126,7 @@ def hasher_from_parts(arrays: dict[str, NDArray[Any]], fields: dict[str, Any]) -
     return hasher
 
 
-def save(path: str | Path, hasher: Any) -> None:
+def save(path: str | Path, hasher: Hasher) -> None:
     """Write a fitted plain hasher to `path`."""
     arrays, fields = hasher_to_parts(hasher)
     storage.save(path, kind=KIND, arrays=arrays, fields=fields)
@@ -163,7 +163,7 @@ def _names() -> tuple[str, ...]:
     return names
 
 
-def _plain(value: Any) -> bool:
+def _plain(value: ArrayLike) -> bool:
     if isinstance(value, (list, tuple)):
         return all(_plain(item) for item in value)
     return value is None or isinstance(value, (bool, int, float, str))
@@ -210,12 +210,12 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         self._learn(X, labels, rng)
         return self
 
-    def decision_function(self, X: Any) -> Array:
+    def decision_function(self, X: ArrayLike) -> Array:
         """The real values (n, c) whose signs are the bits."""
         check_is_fitted(self)
         return self._project(validate_data(self, X, dtype=(np.float64, np.float32), reset=False))
 
-    def transform(self, X: Any, *, signs: bool = False) -> Array:
+    def transform(self, X: ArrayLike, *, signs: bool = False) -> Array:
         """Packed codes uint8 (n, ceil(c/8)), little bit order; +1 and -1 as int8 (n, c) with
         `signs=True`.
         """

@@ -14,6 +14,13 @@ ratio of similar to dissimilar pairs: with -1 the many dissimilar pairs make all
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from numpy.typing import ArrayLike
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
 import math
 from collections.abc import Callable
 from typing import Any, ClassVar, Self
@@ -81,7 +88,7 @@ def _build_network(
     return network
 
 
-def _draw(network: Any, rng: np.random.Generator) -> None:
+def _draw(network: nn.Module, rng: np.random.Generator) -> None:
     """He's uniform initialisation from our own generator: torch's would come from its global
     seed.
     """
@@ -95,7 +102,7 @@ def _draw(network: Any, rng: np.random.Generator) -> None:
                 layer.bias.zero_()
 
 
-def _outputs_of(network: Any, inputs: Array, *, block: int = 1024) -> NDArray[np.float32]:
+def _outputs_of(network: nn.Module, inputs: Array, *, block: int = 1024) -> NDArray[np.float32]:
     """Outputs (n, c), in blocks."""
     t = _torch()
     network.eval()
@@ -107,14 +114,14 @@ def _outputs_of(network: Any, inputs: Array, *, block: int = 1024) -> NDArray[np
     return np.concatenate(parts)
 
 
-def _network_arrays(network: Any) -> dict[str, Array]:
+def _network_arrays(network: nn.Module) -> dict[str, Array]:
     """The weights as arrays."""
     return {
         f"network.{name}": value.detach().numpy() for name, value in network.state_dict().items()
     }
 
 
-def _load_parameters(network: Any, arrays: dict[str, Array]) -> None:
+def _load_parameters(network: nn.Module, arrays: dict[str, Array]) -> None:
     """Put weights back; each must be there with its shape."""
     for name, value in network.state_dict().items():
         found = arrays.get(f"network.{name}")
@@ -174,7 +181,7 @@ class DeepHasher(Hasher):
         self.network_ = network
         return self
 
-    def decision_function(self, X: Any) -> Array:
+    def decision_function(self, X: ArrayLike) -> Array:
         """The network's outputs (n, c)."""
         check_is_fitted(self)
         if len(self.input_shape_) == 1:
@@ -230,7 +237,7 @@ class DeepHasher(Hasher):
 
     def _train(
         self,
-        network: Any,
+        network: nn.Module,
         inputs: Array,
         labels: Array,
         rng: np.random.Generator,
@@ -260,7 +267,7 @@ class DeepHasher(Hasher):
             if progress is not None:
                 progress(epoch + 1, self.n_epochs)
 
-    def _loss(self, u: Any, similar: Any, done: float) -> Any:
+    def _loss(self, u: Any, similar: Tensor, done: float) -> Any:
         raise TypeError(f"{type(self).__name__} must define _loss.")
 
 
@@ -273,7 +280,7 @@ class DPSH(DeepHasher):
 
     eta: ClassVar[float] = 0.1
 
-    def _loss(self, u: Any, similar: Any, done: float) -> Any:
+    def _loss(self, u: Any, similar: Tensor, done: float) -> Any:
         torch = _torch()
         theta = u @ u.T / 2
         likelihood = (torch.nn.functional.softplus(theta) - similar * theta).mean()
@@ -288,7 +295,7 @@ class DSH(DeepHasher):
 
     alpha: ClassVar[float] = 0.01
 
-    def _loss(self, u: Any, similar: Any, done: float) -> Any:
+    def _loss(self, u: Any, similar: Tensor, done: float) -> Any:
         squared = u.square().sum(dim=1)
         distance = (squared[:, None] + squared[None, :] - 2 * u @ u.T).clamp(min=0)
         margin = 2.0 * self.n_bits
@@ -305,7 +312,7 @@ class HashNet(DeepHasher):
 
     last_beta: ClassVar[float] = 10.0
 
-    def _loss(self, u: Any, similar: Any, done: float) -> Any:
+    def _loss(self, u: Any, similar: Tensor, done: float) -> Any:
         torch = _torch()
         codes = torch.tanh(self.last_beta**done * u)
         theta = codes @ codes.T * (10.0 / self.n_bits)
@@ -349,7 +356,7 @@ class ADSH(DeepHasher):
 
     def _train(
         self,
-        network: Any,
+        network: nn.Module,
         inputs: Array,
         labels: Array,
         rng: np.random.Generator,

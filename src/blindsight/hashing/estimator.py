@@ -237,13 +237,13 @@ class CodebookHasher(ReleasesCodes):
         return self._settle_in()
 
     def fit_transform(
-        self, X: Any, y: Any = None, *, ledger: Ledger | None = None
+        self, X: ArrayLike, y: ArrayLike | None = None, *, ledger: Ledger | None = None
     ) -> NDArray[np.uint8]:
         """Learn cells from these very images and release their cells."""
         return self.fit(X, y, ledger=ledger).transform(X, ledger=ledger)
 
     def transform(
-        self, X: Any, *, ledger: Ledger | None = None, names: Sequence[str] | None = None
+        self, X: ArrayLike, *, ledger: Ledger | None = None, names: Sequence[str] | None = None
     ) -> NDArray[np.uint8]:
         """Release each image's cell as a packed subset of the k cells, charging `ledger` first.
 
@@ -257,11 +257,11 @@ class CodebookHasher(ReleasesCodes):
             self._send(cells, what=what, ledger=ledger, names=names, promised=promised)
         )
 
-    def assign(self, X: Any) -> NDArray[np.int64]:
+    def assign(self, X: ArrayLike) -> NDArray[np.int64]:
         """The true cells, without noise: keep them to yourself."""
         return self.codebook_.assign(self._rows(X))
 
-    def similarity(self, X: Any) -> NDArray[np.float32]:
+    def similarity(self, X: ArrayLike) -> NDArray[np.float32]:
         """How likely (m, k) an image of each cell is relevant to queries; supervised, that they
         share a label.
         """
@@ -273,7 +273,7 @@ class CodebookHasher(ReleasesCodes):
         members = codes.unpack(released, self.n_cells_).astype(bool)
         return decoding.cell_posterior(members, self.mechanism_.epsilon, self.weights_)
 
-    def scores(self, X: Any, released: ArrayLike) -> NDArray[np.float32]:
+    def scores(self, X: ArrayLike, released: ArrayLike) -> NDArray[np.float32]:
         """How likely (m, n) stored images are relevant to queries; supervised, the probability of a
         match.
         """
@@ -380,7 +380,7 @@ class CodebookHasher(ReleasesCodes):
             raise InvalidData(f"y must have a label for each of {len(X)} images.")
         return X, labels
 
-    def _rows(self, X: Any) -> Array:
+    def _rows(self, X: ArrayLike) -> Array:
         check_is_fitted(self)
         return np.asarray(validate_data(self, X, dtype=(np.float64, np.float32), reset=False))
 

@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from blindsight.privacy import Plan, Planned
 from blindsight.privacy.accounting import price
@@ -48,7 +48,7 @@ class Share:
 class Sums(Protocol):
     """Where sums leave: a door, or `NoNoise` for rows that are public."""
 
-    def release(self, what: str, value: Any) -> Array:
+    def release(self, what: str, value: ArrayLike) -> Array:
         """The value, noisy."""
 
     def total(self, what: str, rows: Any) -> Array:
@@ -58,7 +58,7 @@ class Sums(Protocol):
 class NoNoise:
     """Sums of public rows: nothing to hide, nothing to clip."""
 
-    def release(self, what: str, value: Any) -> Array:
+    def release(self, what: str, value: ArrayLike) -> Array:
         """The value itself."""
         return np.asarray(value)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
@@ -113,7 +113,9 @@ class PHashing(ReleasesCodes):
             part |= {"base": fields, **{f"base.{name}": value for name, value in arrays.items()}}
         return self._settle_in()
 
-    def fit_transform(self, X: Any, y: Any = None, *, ledger: Ledger | None = None) -> Array:
+    def fit_transform(
+        self, X: ArrayLike, y: ArrayLike | None = None, *, ledger: Ledger | None = None
+    ) -> Array:
         """Algorithm 2: learn, then release the codes U of the very images that were learned
         from.
         """
@@ -123,7 +125,7 @@ class PHashing(ReleasesCodes):
         )
 
     def transform(
-        self, X: Any, *, ledger: Ledger | None = None, names: Sequence[str] | None = None
+        self, X: ArrayLike, *, ledger: Ledger | None = None, names: Sequence[str] | None = None
     ) -> NDArray[np.uint8]:
         """Perturb: release flipped packed codes (step 2 of Algorithm 2), charging `ledger` first.
 
@@ -141,12 +143,12 @@ class PHashing(ReleasesCodes):
             self._send(bits, what=what, ledger=ledger, names=names, promised=self.guarantee_)
         )
 
-    def query(self, X: Any) -> NDArray[np.uint8]:
+    def query(self, X: ArrayLike) -> NDArray[np.uint8]:
         """The plain packed codes of queries, without noise: keep them to yourself."""
         check_is_fitted(self)
         return codes.check_codes(self.base_.transform(X), self.n_bits_, name="the base's codes")
 
-    def decision_function(self, X: Any) -> Array:
+    def decision_function(self, X: ArrayLike) -> Array:
         """The base's real values for queries, for soft decoding; not protected."""
         check_is_fitted(self)
         if not hasattr(self.base_, "decision_function"):

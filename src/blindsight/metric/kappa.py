@@ -226,7 +226,14 @@ def _intransitive_bound(graph: PairGraph, values: NDArray[np.int64], *, second: 
 
 
 @njit(cache=True)
-def _cheapest_flow(start: Any, links: Any, first: Any, s: Any, t: Any, limit: Any) -> Any:
+def _cheapest_flow(
+    start: NDArray[np.integer[Any]],
+    links: NDArray[np.integer[Any]],
+    first: NDArray[np.integer[Any]],
+    s: int,
+    t: int,
+    limit: int,
+) -> Any:
     """Flow on each edge (+1 along first -> second end, -1 against, 0 unused) and its value, at most
     `limit`.
     """

@@ -238,7 +238,9 @@ def _against_informed(base: QKParameters, kind: ImageStatistics, goal: float) ->
     return max(met, key=lambda at: kind.shared(at.differing_rate, at.agreeing_rate))
 
 
-def _against_all(base: QKParameters, reference: Any, goal: float, *, steps: int) -> QKParameters:
+def _against_all(
+    base: QKParameters, reference: ArrayLike, goal: float, *, steps: int
+) -> QKParameters:
     """Along the informed attacker's settings, the loudest at which no attacker reaches the goal."""
     kind = ImageStatistics.of(reference, base.depth)
     blind = kind.blind_psnr

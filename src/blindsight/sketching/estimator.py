@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
@@ -79,7 +79,7 @@ class FlippedBits(TransformerMixin, Protected):  # type: ignore[misc]
         self.parameters_ = FlipParameters.proven(self.epsilon, depth=self.depth)
         self.image_shape_ = (channels, height, width)
 
-    def _inside(self, X: Any) -> NDArray[Any]:
+    def _inside(self, X: ArrayLike) -> NDArray[Any]:
         """Images (n, channels, h, w) within the depth: whatever a private value is, it is not
         refused.
         """
@@ -90,7 +90,7 @@ class FlippedBits(TransformerMixin, Protected):  # type: ignore[misc]
             images = np.clip(images, 0, 2**self.depth - 1)
         return as_images(images, self.depth)
 
-    def transform(self, X: Any, *, ledger: Ledger | None = None) -> NDArray[np.uint8]:
+    def transform(self, X: ArrayLike, *, ledger: Ledger | None = None) -> NDArray[np.uint8]:
         """Counts (n, channels, L, 2, h, w) with a single 1 per bit; the ledger is charged before
         anything is drawn.
         """
@@ -225,7 +225,7 @@ class CodebookSketcher(TransformerMixin, Protected):  # type: ignore[misc]
             images.reshape(len(images), -1).astype(np.float32), posinf=0.0, neginf=0.0
         )
 
-    def nearest(self, X: Any) -> NDArray[np.int64]:
+    def nearest(self, X: ArrayLike) -> NDArray[np.int64]:
         """The nearest prototype of each image, before any noise: stays with the owner."""
         check_is_fitted(self, "prototypes_")
         flat = self._flat(pixels_of(X))
@@ -237,7 +237,7 @@ class CodebookSketcher(TransformerMixin, Protected):  # type: ignore[misc]
             [self.book_.assign(flat[a : a + 4096]) for a in range(0, len(flat), 4096)]
         )
 
-    def transform(self, X: Any, *, ledger: Ledger | None = None) -> NDArray[np.int64]:
+    def transform(self, X: ArrayLike, *, ledger: Ledger | None = None) -> NDArray[np.int64]:
         """One released prototype number per image; the ledger is charged before anything is
         drawn.
         """
@@ -246,7 +246,7 @@ class CodebookSketcher(TransformerMixin, Protected):  # type: ignore[misc]
         door = Door(self.guarantee_, what=what, ledger=ledger, random_state=self.random_state)
         return door.release(CELL, cells)
 
-    def pictures(self, released: Any) -> NDArray[np.float32]:
+    def pictures(self, released: ArrayLike) -> NDArray[np.float32]:
         """What an attacker sees: the posterior mean image given the released number."""
         truth = self.mechanism_.truth_probability
         other = (1 - truth) / (self.mechanism_.k - 1)
@@ -280,7 +280,7 @@ class CodebookClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.counts_ = counts
         return self
 
-    def predict(self, X: Any) -> NDArray[Any]:
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The commonest class of each released number."""
         check_is_fitted(self, "counts_")
         cells = np.asarray(X)

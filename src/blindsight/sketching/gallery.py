@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core.errors import InvalidData
+from blindsight.privacy.entropy import RandomState
 from blindsight.sketching.paper import NegativeSketcher
 from blindsight.sketching.parameters import PAPER_P, PAPER_Q, PAPER_R, pixels_of
 
@@ -69,7 +70,7 @@ def settings_gallery(
     names: Sequence[str] = tuple(PAPER_Q),
     p: Sequence[float] = PAPER_P,
     r: float = PAPER_R,
-    random_state: Any = None,
+    random_state: RandomState = None,
 ) -> Path:
     """Originals, and what the paper's attacker recovers of them under each setting Q1 to Q12."""
     pixels = pixels_of(images)

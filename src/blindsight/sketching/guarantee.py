@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from blindsight.core import checks
 from blindsight.privacy import Assumption, Cost, Guarantee, Planned
@@ -80,7 +80,7 @@ class PixelFlip:
         """All bits off, all bits on."""
         return np.array([0]), np.array([2 ** len(self.beta) - 1])
 
-    def release(self, x: Any, *, rng: Rng) -> NDArray[Any]:
+    def release(self, x: ArrayLike, *, rng: Rng) -> NDArray[Any]:
         """One value for each value given; same shape, same integer type."""
         values = check_cells(x, 2 ** len(self.beta))
         planes = to_bits(values, len(self.beta))
@@ -88,7 +88,7 @@ class PixelFlip:
             planes[..., j] = bit.release(planes[..., j], rng=rng)
         return from_bits(planes).astype(values.dtype)
 
-    def log_prob(self, released: Any, x: Any) -> NDArray[np.float64]:
+    def log_prob(self, released: ArrayLike, x: ArrayLike) -> NDArray[np.float64]:
         """ln Pr(released | x), pixel by pixel."""
         seen, true = (to_bits(np.asarray(value), len(self.beta)) for value in (released, x))
         parts = [bit.log_prob(seen[..., j], true[..., j]) for j, bit in enumerate(self._bits)]

@@ -84,7 +84,9 @@ def posterior_table(p_diff: ArrayLike, top: int) -> NDArray[np.float32]:
 
 
 @njit(nogil=True, cache=True)
-def _posteriors(counts: Any, table: Any, out: Any) -> None:
+def _posteriors(
+    counts: NDArray[np.integer[Any]], table: NDArray[np.integer[Any]], out: NDArray[np.integer[Any]]
+) -> None:
     n, depth, _, M = counts.shape
     top = table.shape[1] // 2
     for s in range(n):
@@ -95,7 +97,9 @@ def _posteriors(counts: Any, table: Any, out: Any) -> None:
 
 
 @njit(nogil=True, cache=True)
-def _means(counts: Any, table: Any, out: Any) -> None:
+def _means(
+    counts: NDArray[np.integer[Any]], table: NDArray[np.integer[Any]], out: NDArray[np.integer[Any]]
+) -> None:
     """Equation 7 by linearity; `table` already carries the weights 2^(L-j)."""
     n, depth, _, M = counts.shape
     top = table.shape[1] // 2

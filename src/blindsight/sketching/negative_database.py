@@ -247,7 +247,7 @@ class NegativeDatabase:
             raise HostileFile(f"{path} is not a negative database: {error}") from error
 
 
-def _bits(string: Any, length: int | None = None) -> NDArray[np.uint8]:
+def _bits(string: ArrayLike, length: int | None = None) -> NDArray[np.uint8]:
     row = np.array([*string]) if isinstance(string, str) else np.asarray(string)
     if row.dtype.kind == "U":
         row = np.where(row == "1", 1, np.where(row == "0", 0, 2))

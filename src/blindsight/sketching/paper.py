@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
@@ -93,7 +93,7 @@ class NegativeSketcher(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.leak_: Leak = leak_of(parameters)
         self.disclosure_: Disclosure = disclosure_of(parameters, self.leak_, self.image_shape_)
 
-    def transform(self, X: Any) -> NDArray[Any]:
+    def transform(self, X: ArrayLike) -> NDArray[Any]:
         """Counts (n, channels, L, 2, height, width), uint8 or uint16; index 0 of the fourth axis
         counts zeros.
         """
@@ -129,14 +129,16 @@ class NegativeSketcher(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         ]
         return np.stack(each) if each else np.empty(0, parameters.dtype)
 
-    def sketch(self, X: Any, y: Any = None, *, classes: Sequence[str] = ()) -> SketchSet:
+    def sketch(
+        self, X: Any, y: ArrayLike | None = None, *, classes: Sequence[str] = ()
+    ) -> SketchSet:
         """`transform`, with labels and parameters beside the counts: the set that is sent."""
-        labels = getattr(X, "labels", None) if y is None else y
+        labels = getattr(X, "labels", None) if y is None else np.asarray(y)
         return SketchSet(
             self.transform(X), self.parameters_, labels, tuple(classes or getattr(X, "classes", ()))
         )
 
-    def records(self, image: Any, *, unsafe_records: bool = False) -> list[NegativeDatabase]:
+    def records(self, image: ArrayLike, *, unsafe_records: bool = False) -> list[NegativeDatabase]:
         """The records themselves, one negative database per channel: for study, never for
         sending.
         """
@@ -235,11 +237,11 @@ class User:
     def __init__(self, sketcher: NegativeSketcher) -> None:
         self.sketcher = sketcher
 
-    def contribute(self, images: Any, labels: Any) -> bytes:
+    def contribute(self, images: ArrayLike, labels: ArrayLike) -> bytes:
         """Sketches and labels of one's images, for training."""
         return self.sketcher.fit(images).sketch(images, labels).to_bytes()
 
-    def ask(self, images: Any) -> bytes:
+    def ask(self, images: ArrayLike) -> bytes:
         """Sketches of new images, for inference."""
         fitted = self.sketcher.fit(images)
         return SketchSet(fitted.transform(images), fitted.parameters_).to_bytes()

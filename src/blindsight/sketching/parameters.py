@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData, InvalidParameter
@@ -61,7 +61,7 @@ def from_bits(bits: NDArray[Any]) -> NDArray[np.uint16]:
     return (bits.astype(np.uint32) @ weights).astype(np.uint16)
 
 
-def as_images(images: Any, depth: int) -> NDArray[Any]:
+def as_images(images: ArrayLike, depth: int) -> NDArray[Any]:
     """Whole-number images as (n, channels, height, width), every value inside the depth.
 
     Takes (n, h, w), (n, h, w, channels), or a table (n, pixels), which becomes images of one row.
@@ -102,7 +102,7 @@ def as_images(images: Any, depth: int) -> NDArray[Any]:
     return np.ascontiguousarray(array, dtype=np.uint8 if depth <= 8 else np.uint16)
 
 
-def pixels_of(X: Any) -> NDArray[Any]:
+def pixels_of(X: ArrayLike) -> NDArray[Any]:
     """The array behind an image set, or the array itself."""
     return X.array() if hasattr(X, "array") and not isinstance(X, np.ndarray) else np.asarray(X)
 
@@ -275,7 +275,7 @@ class QKParameters:
         return {"q": list(self.q), "p": list(self.p), "r": self.r}
 
     @classmethod
-    def from_dict(cls, fields: Any) -> QKParameters:
+    def from_dict(cls, fields: object) -> QKParameters:
         """The inverse of `to_dict`; anything else is refused."""
         if not isinstance(fields, dict) or fields.keys() != {
             f.name for f in dataclasses.fields(cls)
@@ -373,7 +373,7 @@ class FlipParameters:
         return {"beta": list(self.beta)}
 
     @classmethod
-    def from_dict(cls, fields: Any) -> FlipParameters:
+    def from_dict(cls, fields: object) -> FlipParameters:
         """The inverse of `to_dict`; anything else is refused."""
         if not isinstance(fields, dict) or fields.keys() != {
             f.name for f in dataclasses.fields(cls)
@@ -385,7 +385,7 @@ class FlipParameters:
 SketchParameters = QKParameters | FlipParameters
 
 
-def parameters_from_dict(fields: Any) -> SketchParameters:
+def parameters_from_dict(fields: object) -> SketchParameters:
     """Parameters of either kind from their fields."""
     if isinstance(fields, dict) and "beta" in fields:
         return FlipParameters.from_dict(fields)

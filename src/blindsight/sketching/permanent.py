@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.privacy.entropy import EntropyName, part_state
+from blindsight.privacy.entropy import EntropyName, RandomState, part_state
 from blindsight.privacy.vault import RecordStream, Vault
 
 __all__ = ["Permanent", "state_of"]
@@ -54,6 +54,6 @@ class Permanent:
         return self
 
 
-def state_of(random_state: Any, part: int) -> Any:
+def state_of(random_state: RandomState, part: int) -> Any:
     """The random state of one block of a job; permanent noise does not hang on blocks."""
     return random_state if isinstance(random_state, Permanent) else part_state(random_state, part)

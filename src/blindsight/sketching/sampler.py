@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core.compiled import njit
-from blindsight.privacy.entropy import aes_generator
+from blindsight.privacy.entropy import RandomState, aes_generator
 from blindsight.privacy.vault import RecordStream
 from blindsight.sketching.parameters import QKParameters
 
@@ -139,7 +139,7 @@ class Dice:
     simulation: bool
 
     @classmethod
-    def throw(cls, random_state: Any = None) -> Dice:
+    def throw(cls, random_state: RandomState = None) -> Dice:
         """From the operating system (None), or a simulation from a seed or generator."""
         if random_state is None:
             return cls(fresh_key(), aes_generator(), False)
@@ -161,7 +161,7 @@ class Dice:
 
 
 @njit(inline="always")
-def _scaled(word: Any, n: Any) -> Any:
+def _scaled(word: int, n: int) -> Any:
     """floor(word n / 2^32): uniform on 0..n-1 once the words of `_biased` are drawn again
     (Lemire).
     """
@@ -169,12 +169,17 @@ def _scaled(word: Any, n: Any) -> Any:
 
 
 @njit(inline="always")
-def _biased(word: Any, n: Any) -> Any:
+def _biased(word: int, n: int) -> Any:
     return u64(u32(u32(word) * u32(n))) < (u64(1) << u64(32)) % u64(n)
 
 
 @njit(nogil=True, cache=True)
-def _spare_word(key: Any, stream: Any, spare: Any, place: Any) -> Any:
+def _spare_word(
+    key: NDArray[np.integer[Any]],
+    stream: int,
+    spare: NDArray[np.integer[Any]],
+    place: NDArray[np.integer[Any]],
+) -> Any:
     """The next word of the stream's second lane; place = [next word, next block]."""
     if place[0] == spare.size:
         fill(key, stream, 1, place[1], spare)
@@ -186,7 +191,13 @@ def _spare_word(key: Any, stream: Any, spare: Any, place: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
-def _below(n: Any, key: Any, stream: Any, spare: Any, place: Any) -> Any:
+def _below(
+    n: int,
+    key: NDArray[np.integer[Any]],
+    stream: int,
+    spare: NDArray[np.integer[Any]],
+    place: NDArray[np.integer[Any]],
+) -> Any:
     """A uniform number below n from spare dice."""
     word = _spare_word(key, stream, spare, place)
     while _biased(word, n):
@@ -196,15 +207,15 @@ def _below(n: Any, key: Any, stream: Any, spare: Any, place: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _redraw(
-    differing: Any,
-    M: Any,
-    m: Any,
-    base: Any,
-    edges: Any,
-    key: Any,
-    stream: Any,
-    spare: Any,
-    place: Any,
+    differing: bool,
+    M: int,
+    m: int,
+    base: int,
+    edges: NDArray[np.integer[Any]],
+    key: NDArray[np.integer[Any]],
+    stream: int,
+    spare: NDArray[np.integer[Any]],
+    place: NDArray[np.integer[Any]],
 ) -> Any:
     """One position afresh: by Q for a differing bit, uniform for an agreeing one."""
     plane = 0
@@ -217,7 +228,12 @@ def _redraw(
 
 
 @njit(nogil=True, cache=True)
-def _one(words: Any, n: Any, row: Any, again: Any) -> None:
+def _one(
+    words: NDArray[np.integer[Any]],
+    n: int,
+    row: NDArray[np.integer[Any]],
+    again: NDArray[np.integer[Any]],
+) -> None:
     """Uniform positions below n, one a word; mark those whose word would favour some."""
     rim = u32((u64(1) << u64(32)) % u64(n))
     for k in range(words.size):
@@ -241,7 +257,14 @@ def _two(words: Any, n: Any, other: Any, row: Any, next_row: Any, again: Any) ->
 
 
 @njit(nogil=True, cache=True)
-def _share(i: Any, K: Any, M: Any, m: Any, word_of: Any, span: Any) -> Any:
+def _share(
+    i: int,
+    K: int,
+    M: int,
+    m: int,
+    word_of: NDArray[np.integer[Any]],
+    span: NDArray[np.integer[Any]],
+) -> Any:
     """Which of its words gives position t of a record of type i, and how many values that word
     stands for.
     """
@@ -259,7 +282,13 @@ def _share(i: Any, K: Any, M: Any, m: Any, word_of: Any, span: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
-def _planes(words: Any, base: Any, edges: Any, M: Any, positions: Any) -> None:
+def _planes(
+    words: NDArray[np.integer[Any]],
+    base: int,
+    edges: NDArray[np.integer[Any]],
+    M: int,
+    positions: NDArray[np.integer[Any]],
+) -> None:
     """Move each position to the plane of a bit j drawn with probability q_j (edges: the cumulated
     q).
     """
@@ -271,7 +300,9 @@ def _planes(words: Any, base: Any, edges: Any, M: Any, positions: Any) -> None:
 
 
 @njit(nogil=True, cache=True)
-def _sorted_planes(left: Any, M: Any, positions: Any) -> None:
+def _sorted_planes(
+    left: NDArray[np.integer[Any]], M: int, positions: NDArray[np.integer[Any]]
+) -> None:
     """Move the positions, in order, to planes of which `left[j]` are still to be placed."""
     k = 0
     for j in range(left.size):
@@ -283,14 +314,16 @@ def _sorted_planes(left: Any, M: Any, positions: Any) -> None:
 
 
 @njit(nogil=True, cache=True)
-def _mark_equal(one: Any, other: Any, again: Any) -> None:
+def _mark_equal(
+    one: NDArray[np.integer[Any]], other: NDArray[np.integer[Any]], again: NDArray[np.integer[Any]]
+) -> None:
     """Mark where two rows agree."""
     for k in range(one.size):
         again[k] |= u32(1) if one[k] == other[k] else u32(0)
 
 
 @njit(nogil=True, cache=True)
-def _any(again: Any) -> Any:
+def _any(again: NDArray[np.integer[Any]]) -> Any:
     """Whether one is marked; without a way out of the loop, which the compiler then turns into
     vectors.
     """
@@ -301,27 +334,27 @@ def _any(again: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
-def _add(positions: Any, table: Any) -> None:
+def _add(positions: NDArray[np.integer[Any]], table: NDArray[np.integer[Any]]) -> None:
     for k in range(positions.size):
         table[positions[k]] += np.uint16(1)
 
 
 @njit(nogil=True, cache=True)
 def _mend(
-    positions: Any,
-    words: Any,
-    word_of: Any,
-    span: Any,
-    again: Any,
-    i: Any,
-    M: Any,
-    m: Any,
-    base: Any,
-    edges: Any,
-    key: Any,
-    stream: Any,
-    spare: Any,
-    place: Any,
+    positions: NDArray[np.integer[Any]],
+    words: NDArray[np.integer[Any]],
+    word_of: NDArray[np.integer[Any]],
+    span: NDArray[np.integer[Any]],
+    again: NDArray[np.integer[Any]],
+    i: int,
+    M: int,
+    m: int,
+    base: int,
+    edges: NDArray[np.integer[Any]],
+    key: NDArray[np.integer[Any]],
+    stream: int,
+    spare: NDArray[np.integer[Any]],
+    place: NDArray[np.integer[Any]],
 ) -> None:
     """Of the marked records, draw again what came from a biased word, then, in order, what repeats
     an earlier one.
@@ -351,16 +384,16 @@ def _mend(
 
 @njit(nogil=True, cache=True)
 def _count(
-    of_type: Any,
-    first: Any,
+    of_type: NDArray[np.integer[Any]],
+    first: NDArray[np.integer[Any]],
     M: Any,
     m: Any,
-    base: Any,
-    edges: Any,
-    key: Any,
-    stream: Any,
-    differ: Any,
-    agree: Any,
+    base: int,
+    edges: NDArray[np.integer[Any]],
+    key: NDArray[np.integer[Any]],
+    stream: int,
+    differ: NDArray[np.integer[Any]],
+    agree: NDArray[np.integer[Any]],
 ) -> None:
     """Add the positions of all records of one string to `differ` and `agree` (position = plane M +
     pixel).
@@ -430,7 +463,14 @@ def _count(
 
 @njit(nogil=True, cache=True)
 def _sketch(
-    strings: Any, of_type: Any, first: Any, base: Any, edges: Any, key: Any, number: Any, out: Any
+    strings: NDArray[np.integer[Any]],
+    of_type: NDArray[np.integer[Any]],
+    first: NDArray[np.integer[Any]],
+    base: int,
+    edges: NDArray[np.integer[Any]],
+    key: NDArray[np.integer[Any]],
+    number: int,
+    out: NDArray[np.integer[Any]],
 ) -> None:
     """Sketches of strings (n, M), numbered from `number`, into out (n, L, 2, M); counts stop at the
     dtype's top.

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
@@ -94,7 +94,7 @@ class SketchDataset(Dataset):  # type: ignore[misc]
             zip(self.batch(np.asarray(rows)), self.labels[torch.as_tensor(rows)], strict=True)
         )
 
-    def batch(self, rows: Any) -> Tensor:
+    def batch(self, rows: ArrayLike) -> Tensor:
         """The inputs at these rows, estimated together."""
         if self._cached is not None:
             return self._cached[torch.as_tensor(rows)]
@@ -350,7 +350,7 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Classes."""
         return np.asarray(self.classes_[self.decision_function(X).argmax(axis=1)])
 
-    def score(self, X: SketchSet, y: Any = None, sample_weight: Any = None) -> float:
+    def score(self, X: SketchSet, y: ArrayLike | None = None, sample_weight: Any = None) -> float:
         """Accuracy, against `y` or the set's own labels."""
         truth = X.labels if y is None else y
         if truth is None:

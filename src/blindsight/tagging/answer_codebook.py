@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from blindsight.codebooks.codebook import number_of_cells
 from blindsight.codebooks.posterior import own_share
@@ -59,14 +59,14 @@ DIRECTIONS = 16
 SENSITIVITY = 2.0
 
 
-def main_directions(maps: Any) -> Matrix:
+def main_directions(maps: ArrayLike) -> Matrix:
     """The main left directions (C, r) of released or public maps (C, m) that logits are made by."""
     return np.asarray(
         np.linalg.svd(np.asarray(maps, np.float64), full_matrices=False)[0][:, :DIRECTIONS]
     )
 
 
-def spread_rows(logits: Any, rates: Any, directions: Matrix) -> Matrix:
+def spread_rows(logits: ArrayLike, rates: ArrayLike, directions: Matrix) -> Matrix:
     """Each record's row, within the unit ball, and the constant beside it."""
     away = (np.asarray(logits, np.float64) - log_odds(rates)) @ directions
     inside = clip_norm(away / (_REACH * math.sqrt(len(directions))), 1.0)
@@ -99,7 +99,13 @@ class AnswerSpread:
 
     @classmethod
     def from_moments(
-        cls, moments: Any, directions: Any, rates: Any, *, n_records: int, sigma: float
+        cls,
+        moments: ArrayLike,
+        directions: ArrayLike,
+        rates: ArrayLike,
+        *,
+        n_records: int,
+        sigma: float,
     ) -> AnswerSpread:
         """The picture behind noisy sums (r + 1, r + 1) of `spread_rows`; `sigma` is the noise of
         one of them.
@@ -223,7 +229,7 @@ class AnswerCodebook:
         ends = np.cumsum(self.sizes).tolist()
         return [slice(end - size, end) for end, size in zip(ends, self.sizes, strict=True)]
 
-    def encode(self, logits: Any) -> Cells:
+    def encode(self, logits: ArrayLike) -> Cells:
         """The word nearest to the model's probabilities, for every row."""
         return self.nearest(sigmoid(logits))
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from blindsight.core import checks
 from blindsight.privacy.guarantee import Cost
@@ -74,7 +74,7 @@ class Exact:
             "threshold", checks.probability("threshold", self.threshold, below_one=True)
         )
 
-    def read(self, released: Any) -> Answers:
+    def read(self, released: ArrayLike) -> Answers:
         """Tags where the probability is above the threshold."""
         logits = np.asarray(released, np.float64)
         return Answers(sigmoid(logits) > self.threshold, logits)
@@ -115,7 +115,7 @@ class CodebookAnswers:
         assert self.words is not None  # noqa: S101
         return self.words.encode(logits)
 
-    def read(self, released: Any) -> Answers:
+    def read(self, released: ArrayLike) -> Answers:
         """The released word's values; a label is a tag where its value is above the codebook's
         threshold.
         """
@@ -143,7 +143,7 @@ class _Clipped:
         """The clipped logits."""
         return np.clip(logits, -self.bound, self.bound)
 
-    def read(self, released: Any) -> Answers:
+    def read(self, released: ArrayLike) -> Answers:
         """A label is a tag where its noisy logit is above 0."""
         noisy = np.asarray(released, np.float64)
         return Answers(noisy > 0, noisy)
@@ -203,7 +203,7 @@ class TopTags(_Clipped):
             epsilon=self.epsilon, k=min(self.k, n_labels), sensitivity=2 * self.bound, unit="query"
         )
 
-    def read(self, released: Any, n_labels: int = 0) -> Answers:
+    def read(self, released: ArrayLike, n_labels: int = 0) -> Answers:
         """The named tags; their scores fall with the place, all others have none."""
         named = np.asarray(released)
         scores = np.zeros((len(named), n_labels or int(named.max(initial=0)) + 1))
@@ -277,16 +277,16 @@ class PaperLaplace:
             return Cost(epsilon=math.inf, unit="query")
         return self.noise.cost
 
-    def value(self, logits: Any) -> Matrix:
+    def value(self, logits: ArrayLike) -> Matrix:
         """The logits, clipped where there is a bound."""
         values = checks.finite_array("logits", logits, ndim=2)
         return values if self.clip is None else np.clip(values, -self.clip, self.clip)
 
-    def read(self, released: Any) -> Answers:
+    def read(self, released: ArrayLike) -> Answers:
         """A label is a tag where its noisy logit is above 0."""
         noisy = np.asarray(released, np.float64)
         return Answers(noisy > 0, noisy)
 
-    def answer(self, logits: Any, *, rng: np.random.Generator) -> Answers:
+    def answer(self, logits: ArrayLike, *, rng: np.random.Generator) -> Answers:
         """Noisy logits, drawn outside the door: for trials."""
         return self.read(self.noise.release(self.value(logits), rng=rng))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Self, cast
 from weakref import WeakKeyDictionary
@@ -166,7 +166,7 @@ class PrivateTagger(Protected):
         return self
 
     @classmethod
-    def from_public(cls, classes: Any, prior: Prior, **params: Any) -> Self:
+    def from_public(cls, classes: Sequence[str] | int | None, prior: Prior, **params: Any) -> Self:
         """A tagger that knows no record at all: what the prior says of these labels, at epsilon
         0.
         """
@@ -206,7 +206,7 @@ class PrivateTagger(Protected):
             self.training, _facts(public), public_names=bool(public["named"]), entropy=self.entropy_
         )
 
-    def logits(self, X: Any) -> Matrix:
+    def logits(self, X: ArrayLike) -> Matrix:
         """The model's own outputs.
 
         They may leave where training is private; else they are for the owner.
@@ -289,7 +289,7 @@ class PrivateTagger(Protected):
         """Probabilities (n, C), one per label."""
         return self.answer_mechanism_.probabilities(self.answer(X, ledger=ledger).scores)
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: Any = None) -> float:
         """Mean average precision on labelled images: a number about those images, as private as
         they are.
         """
@@ -556,7 +556,7 @@ def _inputs(public: dict[str, Any], released: dict[str, Any]) -> Inputs:
     return Inputs(released["centre"])
 
 
-def _rates(counts: Any, n_records: int) -> Matrix:
+def _rates(counts: ArrayLike, n_records: int) -> Matrix:
     """Label rates of (noisy) counts, kept off 0 and 1."""
     least = max(2.0, 0.001 * n_records)
     return np.asarray(
@@ -564,7 +564,7 @@ def _rates(counts: Any, n_records: int) -> Matrix:
     )
 
 
-def _sum_exactly(what: str, rows: Any) -> Matrix:
+def _sum_exactly(what: str, rows: ArrayLike) -> Matrix:
     """Where the door would stand: training without privacy."""
     if isinstance(rows, Outer):
         return np.asarray(rows.weighted_sum(np.ones(len(rows))))

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from blindsight.privacy.accounting import price
+from blindsight.privacy.entropy import EntropyName
 from blindsight.privacy.guarantee import Assumption, Cost, Guarantee
 from blindsight.privacy.mechanisms import DiscreteGaussian
 from blindsight.privacy.plan import Plan, Planned
@@ -55,7 +56,7 @@ _ANEW = Assumption(
 
 
 def of_training(
-    training: Training, facts: TrainingFacts, *, public_names: bool, entropy: Any
+    training: Training, facts: TrainingFacts, *, public_names: bool, entropy: EntropyName
 ) -> Guarantee:
     """The weights and everything computed from them, per training record, one added or removed."""
     if isinstance(training, Untrained):
@@ -106,7 +107,7 @@ def _replaced(plan: Plan, delta: float) -> Cost:
 
 
 def of_printed_training(
-    release: PaperLaplace, steps: int, *, claimed: float | None, entropy: Any
+    release: PaperLaplace, steps: int, *, claimed: float | None, entropy: EntropyName
 ) -> Guarantee:
     """The noise of the paper's training, as it is drawn; it proves nothing per record."""
     return Guarantee(
@@ -119,7 +120,9 @@ def of_printed_training(
     )
 
 
-def of_answers(answers: Exact | AnswerNoise, n_labels: int, *, entropy: Any) -> Guarantee | None:
+def of_answers(
+    answers: Exact | AnswerNoise, n_labels: int, *, entropy: EntropyName
+) -> Guarantee | None:
     """One answer about one image; None where answers carry no noise and so promise nothing about
     the asked image.
     """
@@ -169,7 +172,7 @@ def of_publishing(answers: Guarantee) -> Guarantee:
     )
 
 
-def of_printed_answers(release: PaperLaplace, *, entropy: Any) -> Guarantee:
+def of_printed_answers(release: PaperLaplace, *, entropy: EntropyName) -> Guarantee:
     """The paper's claim per answer, and what is proven of it."""
     unbounded = Assumption(
         "unbounded logits", "logits have no bound, so no noise hides what one image does to them"

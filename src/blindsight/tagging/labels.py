@@ -16,7 +16,6 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -51,7 +50,7 @@ class FromLabels:
     names: tuple[str, ...]
 
 
-def label_names(classes: Any, n_labels: int) -> tuple[str, ...]:
+def label_names(classes: Sequence[str] | int | None, n_labels: int) -> tuple[str, ...]:
     """The names of `n_labels` columns: those given, or their numbers."""
     names = classes.names if isinstance(classes, FromLabels) else classes
     if names is None or isinstance(names, (int, np.integer)):
@@ -82,7 +81,7 @@ def check_names(names: Sequence[str]) -> None:
             )
 
 
-def label_rows(y: Any) -> NDArray[np.uint8]:
+def label_rows(y: ArrayLike) -> NDArray[np.uint8]:
     """Labels (n, C), dense or sparse, as 0 and 1: 1 where a value is above a half, whatever else it
     is.
     """

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from blindsight.core import checks
 from blindsight.core.errors import (
@@ -160,7 +160,7 @@ def split(
 def public_knowledge(
     names: Sequence[str],
     extractor: Extractor,
-    public: Any = None,
+    public: ArrayLike | None = None,
     synonyms: Mapping[str, Sequence[str]] | None = None,
 ) -> tuple[Prior | None, str | None]:
     """The prior for these labels, or None; and what is not known in public, as a sentence."""
@@ -204,7 +204,7 @@ class Quality:
         return self.mAP > self.rates_mAP + 0.1 * (1 - self.rates_mAP) and self.rates_OF1 <= self.OF1
 
 
-def quality(tagger: PrivateTagger, rows: Any, labels: Any) -> Quality:
+def quality(tagger: PrivateTagger, rows: ArrayLike, labels: ArrayLike) -> Quality:
     """Measured on these images: a private number, for the owner only, and never saved."""
     truth = label_rows(labels)
     if not truth.any():

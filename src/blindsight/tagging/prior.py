@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData
@@ -54,7 +54,7 @@ def feature_rows(x: Any, *, n_features: int | None = None) -> NDArray[np.float32
     return rows.astype(np.float32)
 
 
-def private_rows(x: Any, *, n_features: int | None = None) -> tuple[NDArray[np.float32], int]:
+def private_rows(x: ArrayLike, *, n_features: int | None = None) -> tuple[NDArray[np.float32], int]:
     """Float rows (n, D) of private records, and how many of them were unusable and count as zeros.
 
     See `blindsight.privacy.clipping.finite_rows`.
@@ -64,7 +64,7 @@ def private_rows(x: Any, *, n_features: int | None = None) -> tuple[NDArray[np.f
     return finite_rows(rows).astype(np.float32), int(unusable_rows(rows).sum())
 
 
-def unit_rows(x: Any) -> Matrix:
+def unit_rows(x: ArrayLike) -> Matrix:
     """Every row divided by its length; rows of zeros stay."""
     rows = np.asarray(x, np.float64)
     peak = np.abs(rows).max(axis=1, keepdims=True, initial=0)
@@ -94,7 +94,7 @@ class Inputs:
             )
 
     @classmethod
-    def from_public(cls, x: Any, *, components: int) -> Inputs:
+    def from_public(cls, x: ArrayLike, *, components: int) -> Inputs:
         """The mean of public features, and their main directions, each scaled by the root of its
         deviation.
         """
@@ -179,7 +179,10 @@ class Prior:
 
 
 def imagenet_prior(
-    names: Sequence[str], *, public: Any = None, synonyms: Mapping[str, Sequence[str]] | None = None
+    names: Sequence[str],
+    *,
+    public: ArrayLike | None = None,
+    synonyms: Mapping[str, Sequence[str]] | None = None,
 ) -> Prior:
     """The prior for EfficientNet-Lite0's features, from the network's own ImageNet classes.
 

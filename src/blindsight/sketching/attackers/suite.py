@@ -19,12 +19,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.stats import t as student
 
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.evaluation.reconstruction import exact_pixels, psnr, ssim
 from blindsight.privacy import Recovery
+from blindsight.privacy.entropy import RandomState
 from blindsight.sketching.attackers.denoising import read, smooth
 from blindsight.sketching.attackers.learned import rehearse
 from blindsight.sketching.parameters import QKParameters, SketchParameters, as_images
@@ -159,7 +160,7 @@ class Suite:
             start += len(part)
         return found
 
-    def attack(self, sketches: SketchSet, images: Any) -> list[Recovered]:
+    def attack(self, sketches: SketchSet, images: ArrayLike) -> list[Recovered]:
         """Every attack measured against the images behind the sketches, the best first."""
         truth = _as_pictures(as_images(images, self.parameters.depth))
         guesses = self.recover(sketches)
@@ -254,7 +255,7 @@ def quietest_needed(
     *,
     steps: int = 150,
     width: int = 16,
-    random_state: Any = 0,
+    random_state: RandomState = 0,
 ) -> QKParameters:
     """The loudest of the settings, from 1 (loud) to 0 (silent), under which every attacker stays
     below the goal.

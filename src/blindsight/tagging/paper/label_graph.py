@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData
 from blindsight.privacy.door import Door, Outer
-from blindsight.privacy.entropy import source_of
+from blindsight.privacy.entropy import RandomState, source_of
 from blindsight.privacy.guarantee import Guarantee
 from blindsight.privacy.mechanisms import DiscreteGaussian
 from blindsight.privacy.plan import Planned
@@ -143,7 +143,7 @@ class LabelGraph:
         threshold: float = 0.4,
         p: float = 0.2,
         ledger: Ledger | None = None,
-        random_state: Any = None,
+        random_state: RandomState = None,
     ) -> LabelGraph:
         """The graph of noisy counts: (epsilon, delta) per record, one added or removed; the columns
         are public.

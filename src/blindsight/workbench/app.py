@@ -22,7 +22,7 @@ from starlette.staticfiles import StaticFiles
 from blindsight import __version__
 from blindsight.core.errors import BlindsightError
 from blindsight.workbench.infra.access import Workbench
-from blindsight.workbench.infra.budgets import Budgets
+from blindsight.workbench.infra.accounts import Budgets
 from blindsight.workbench.infra.database import Database
 from blindsight.workbench.infra.datasets import DataSets
 from blindsight.workbench.infra.federations import Federations

@@ -13,7 +13,7 @@ from blindsight.workbench.infra.problems import Problem
 from blindsight.workbench.infra.traffic import Lane
 
 if TYPE_CHECKING:
-    from blindsight.workbench.infra.budgets import Budgets
+    from blindsight.workbench.infra.accounts import Budgets
     from blindsight.workbench.infra.database import Database
     from blindsight.workbench.infra.datasets import DataSet, DataSets
     from blindsight.workbench.infra.federations import Federations

@@ -1,11 +1,12 @@
-"""The data sets on this machine: for each a vault that stays and releases that may be given away.
+"""The data sets on this machine: a private folder for each, and releases that may be shared.
 
-    STATE/vaults/ID/      the key, the names behind random numbers, thumbnails, features: never
-    leaves STATE/releases/NAME/  codes under random numbers, the public model, the card: no name, no
-    path, no time of a photo
+    STATE/vaults/ID/      the names behind random numbers, thumbnails, features: never leaves
+    STATE/releases/NAME/  codes under random numbers, the public model, the card: no name, no path
+                          and no time of a photo
 
-Everything in a vault is for the owner. Files are written in one piece, so that a crash leaves the
-old or the new.
+Everything in a private folder is for the owner; the key of the noise is in the one vault of all
+data sets (`infra.accounts`). Files are written in one piece, so that a crash leaves the old or the
+new.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ class DataSet:
     person: str = ""
     most: int = 0
     people: int = 0
+    vault: str = ""
     releases: tuple[Release, ...] = field(default=())
 
     @property

@@ -14,7 +14,12 @@ from blindsight.core import threads
 threads.limit()
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from blindsight.core.errors import BlindsightError, BudgetExceeded, MissingDependency  # noqa: E402
+from blindsight.core.errors import (  # noqa: E402
+    BlindsightError,
+    BudgetExceeded,
+    MissingDependency,
+    RolledBack,
+)
 from blindsight.workbench.infra.jobs import JobContext, end_with_parent  # noqa: E402
 from blindsight.workbench.infra.settings import Settings  # noqa: E402
 
@@ -46,6 +51,8 @@ def main() -> None:
         job.finish(module.run(job.row["arguments"], job))
     except BudgetExceeded:
         job.fail("the privacy budget does not cover this; nothing was released")
+    except RolledBack as error:
+        job.fail(str(error))  # which copy is older, and what to do: for the owner, who reads jobs
     except MissingDependency as error:
         job.fail(str(error))  # names a package, and how to install it
     except BlindsightError as error:

@@ -298,6 +298,7 @@ class JobContext:
         self.database = Database(settings.database_url)
         self.row = _read(self.database.rows(sql.select(JOBS).where(JOBS.c.id == job))[0])
         self.job, self.folder = job, settings.state / "jobs" / job
+        self.actor = str(self.row["asker"])  # who is named in the ledger
         self._last = 0.0
         self._guard = threading.Lock()
 

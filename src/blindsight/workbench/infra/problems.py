@@ -19,6 +19,7 @@ from blindsight.core.errors import (
     MissingData,
     MissingDependency,
     NotProven,
+    RolledBack,
     UnitMismatch,
 )
 
@@ -36,6 +37,11 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "cross_site": (403, "The request did not come from the workbench's own pages."),
     "not_found": (404, "Perhaps it was deleted, or the link is wrong."),
     "wrong_method": (405, "This address does not take that method."),
+    "rolled_back": (
+        409,
+        "Vault, ledger and releases do not agree, or this data set cannot be released any more; "
+        "nothing was released. The page Budget says what to do.",
+    ),
     "budget": (409, "The privacy budget does not cover this answer; nothing was released."),
     "conflict": (409, "That cannot be done in the present state."),
     "too_large": (413, "The request is larger than allowed."),
@@ -113,6 +119,7 @@ def problem_for(error: BlindsightError) -> Problem:
     if isinstance(error, MissingDependency):
         return Problem("needs_cluster" if "[cluster]" in str(error) else "needs_torch")
     kinds: tuple[tuple[type[BlindsightError], str], ...] = (
+        (RolledBack, "rolled_back"),
         (BudgetExceeded, "budget"),
         (NotProven, "budget"),
         (UnitMismatch, "budget"),

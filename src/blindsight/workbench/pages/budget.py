@@ -6,26 +6,26 @@ import csv
 import io
 from dataclasses import replace
 from pathlib import Path as FilePath
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import FileResponse, Response
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from blindsight.core.errors import LedgerError, LedgerTampered
 from blindsight.privacy import Guarantee, Ledger
 from blindsight.privacy.ledger import Balance, to_json
 from blindsight.privacy.ledger import datasets as accounts_in
-from blindsight.workbench.infra.access import Asker, Owner, Parts, Workbench
-from blindsight.workbench.infra.budgets import account_name
+from blindsight.workbench.infra.access import Asker, DataSetId, Owner, Parts, Workbench
+from blindsight.workbench.infra.accounts import account_name, vault_of
 from blindsight.workbench.infra.datasets import DataSet, DataSets, Release, today
 from blindsight.workbench.infra.identity import Identity
 from blindsight.workbench.infra.jobs import JobContext
 from blindsight.workbench.infra.problems import Problem, documented
 from blindsight.workbench.infra.shell import Bar, counted, plain, price_of, render
-from blindsight.workbench.pages.home import LEAST_ATTACKED, budget_of, what_was_paid
-from blindsight.workbench.pages.photo_library import released_cells, vault_of
+from blindsight.workbench.pages.home import LEAST_ATTACKED, budget_of, state_reports, what_was_paid
+from blindsight.workbench.pages.photo_library import released_cells
 from blindsight.workbench.pages.protect import Next
 from blindsight.workbench.pages.tags import plain_cell
 
@@ -46,6 +46,66 @@ REPORT = {
 async def page(request: Request, workbench: Parts, release: str | None = None) -> Response:
     """Opening it spends nothing."""
     return await workbench.ledger_lane.run(_page, request, workbench, release)
+
+
+class Decision(BaseModel):
+    """What to do where vault, ledger and releases do not agree.
+
+    "take over": charge what the older copy does not know. "close": end the data set's budgets.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+    decision: Literal["take over", "close"]
+
+
+class Agreement(BaseModel):
+    """Whether vault, ledger and releases of a data set agree, and what to do where not."""
+
+    dataset: str
+    agrees: bool
+    findings: list[str]
+
+
+@router.get(
+    "/api/budget/{dataset}/agreement",
+    summary="Whether vault, ledger and releases agree",
+    responses=documented("not_found", "ledger"),
+)
+async def agreement(dataset: DataSetId, workbench: Parts, asker: Owner) -> Agreement:
+    """Compared now; nothing is written."""
+    return await workbench.ledger_lane.run(_agreement, workbench, dataset)
+
+
+@router.post(
+    "/api/budget/{dataset}/decide",
+    summary="Decide about an older copy",
+    responses=documented("not_found", "conflict", "budget", "ledger"),
+)
+async def decide_about(
+    dataset: DataSetId, order: Decision, workbench: Parts, asker: Owner
+) -> Agreement:
+    """Take over what the other side knows, or close the data set's account.
+
+    Putting the newest copy in its place is better than either, and needs no decision here.
+    """
+
+    def work() -> Agreement:
+        data_set = workbench.datasets.get(dataset)
+        ledger = workbench.budgets.named(data_set.account, create=True)
+        if check_state(workbench.datasets, data_set, ledger).can_decide:
+            decide(workbench.datasets, data_set, ledger, order.decision, actor=asker.name)
+        return _agreement(workbench, dataset)
+
+    return await workbench.ledger_lane.run(work)
+
+
+def _agreement(workbench: Workbench, dataset: str) -> Agreement:
+    data_set = workbench.datasets.get(dataset)
+    ledger = workbench.budgets.named(data_set.account, create=True)
+    report = check_state(workbench.datasets, data_set, ledger)
+    return Agreement(
+        dataset=data_set.id, agrees=not report.findings, findings=list(report.findings)
+    )
 
 
 @router.get(
@@ -239,6 +299,7 @@ def _page(request: Request, workbench: Workbench, release: str | None) -> Respon
             context["advice"] = _advice(chosen[1])
         context["books"] = _books(workbench, sets) if owner else []
         context["order"] = _in_order(workbench, sets) if owner else None
+        context["reports"] = state_reports(workbench, sets) if owner else []
     return render(request, workbench, "budget.html", context, roles=("analyst", "aggregator"))
 
 
@@ -264,11 +325,10 @@ def _advice(release: Release) -> str | None:
 
 
 def _in_order(workbench: Workbench, sets: list[DataSet]) -> dict[str, Any]:
-    """Every chain of the ledger, from the first entry to the head."""
+    """Check every chain of the ledger, from the first entry to the head."""
     entries, broken = 0, []
-    place = workbench.settings.ledger_place
     try:
-        names = accounts_in(place)
+        names = accounts_in(workbench.settings.ledger_place)
     except LedgerError:
         names = []
     for name in names:

@@ -5,11 +5,12 @@ effect shown.
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import math
-import secrets
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -21,14 +22,20 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from blindsight.core.storage import write_atomically
 from blindsight.privacy import Cost, Ledger
-from blindsight.privacy.cost import Unit
+from blindsight.privacy.mechanisms.gaussian import gaussian_epsilon
 from blindsight.workbench.infra.access import DataSetId, Owner, Parts, Workbench, scanned
+from blindsight.workbench.infra.accounts import (
+    ReleaseAccount,
+    name_release,
+    require_agreement,
+    vault_of,
+)
 from blindsight.workbench.infra.datasets import DataSet, DataSets, Release, today
 from blindsight.workbench.infra.jobs import JobContext
 from blindsight.workbench.infra.problems import Problem, documented
 from blindsight.workbench.infra.shell import Bar, Strip, bar_of, plain, render
 from blindsight.workbench.pages.home import chosen, reached
-from blindsight.workbench.pages.photo_library import columns, paid, points_of, rows_of, vault_of
+from blindsight.workbench.pages.photo_library import columns, points_of, rows_of
 from blindsight.workbench.pages.protect import Next
 
 __all__ = ["prices", "router", "run"]
@@ -101,13 +108,16 @@ def answer(dataset: DataSetId, order: Answer, workbench: Parts, asker: Owner) ->
     "/api/compare/{dataset}/learn",
     status_code=202,
     summary="Learn from the answers",
-    responses=documented("not_found", "conflict", "busy", "budget"),
+    responses=documented("not_found", "conflict", "busy", "budget", "rolled_back"),
 )
 def learn(dataset: DataSetId, workbench: Parts, asker: Owner) -> Next:
     """Charged once, per pair, per photo and per person, before anything is learned."""
     data_set = scanned(workbench, dataset, least=2)
     if len(_said(_answers(workbench.datasets, data_set))) < LEAST:
         raise Problem("conflict")
+    require_agreement(
+        workbench.datasets, data_set, workbench.budgets.named(data_set.account, create=True)
+    )
     ledger, due = (
         workbench.budgets.named(data_set.account, create=True),
         {cost.unit: cost for cost in prices(data_set)},
@@ -117,8 +127,7 @@ def learn(dataset: DataSetId, workbench: Parts, asker: Owner) -> Next:
         left.get(unit, math.inf) < cost.epsilon for unit, cost in due.items()
     ):
         raise Problem("budget")
-    order = {"dataset": data_set.id, "release": secrets.token_hex(6)}
-    job = workbench.jobs.add("compare", order, asker.name)
+    job = workbench.jobs.add("compare", {"dataset": data_set.id}, asker.name)
     return Next(next=f"/compare?dataset={data_set.id}", job=job["id"])
 
 
@@ -140,31 +149,37 @@ def run(arguments: dict[str, Any], job: JobContext) -> dict[str, Any]:
     held, used = aside[: len(aside) // 5], aside[len(aside) // 5 :]
     used = used[_few(pairs[used], _owners(datasets, data_set))]
     job.say(1, 3, "learning, with noise for each pair")
-    metric = DPPMetric(epsilon=EPSILON, unit="pair", preprocessor=points)
+    ids = [photo.id for photo in datasets.photos(data_set)]
+    chosen_pairs, answers = pairs[used], labels[used]
+    vault = vault_of(datasets, data_set)
+    number = vault.release_of(_training_text(ids, points, chosen_pairs, answers))
+    release = _release(datasets, data_set, number, len(used))
     with Ledger(job.settings.ledger_place, dataset=data_set.account) as ledger:
+        require_agreement(datasets, data_set, ledger)
         if not any(balance.unit == "pair" for balance in ledger.balances()):
-            ledger.grant(_price(BUDGET), what="budget for answers, set by you")
-        # Under the release's own number: run again after a crash, it is paid already.
-        ledger.charge(prices(data_set), what="way to compare", key=arguments["release"])
-    release = Release(
-        arguments["release"],
-        "metric",
-        datasets.named(data_set, "compare", EPSILON, arguments["release"]),
-        EPSILON,
-        len(used),
-        today(),
-        False,
-    )
+            ledger.grant(_pair_budget(), what="budget for answers, set by you", actor=job.actor)
+        account = ReleaseAccount(
+            vault,
+            ledger,
+            number,
+            sorted({ids[row] for pair in chosen_pairs for row in pair}),
+            most=data_set.most,
+            actor=job.actor,
+            costs=lambda costs: _all_units(costs, persons=bool(data_set.most)),
+        )
+        # The noise is a function of the vault's key and of everything that is learned from: the
+        # same answers again give the same file, and cost nothing more.
+        metric = DPPMetric(
+            epsilon=EPSILON,
+            unit="pair",
+            preprocessor=points,
+            random_state=vault.training_source(number),
+        )
+        metric.fit(chosen_pairs, answers, ledger=account)
     folder = datasets.folder(release)
-    if (
-        folder / "metric.safetensors"
-    ).exists():  # made before a crash: a second one would be a second release
-        metric = DPPMetric.load(folder / "metric.safetensors")
-    else:
-        with paid():
-            metric.fit(pairs[used], labels[used])
-        folder.mkdir(parents=True, exist_ok=True)
-        metric.save(folder / "metric.safetensors")
+    costs = _all_units(metric.guarantee_.costs, persons=bool(data_set.most))
+    name_release(datasets, data_set, release, number, costs)
+    metric.save(folder / "metric.safetensors")
     job.say(2, 3, "comparing before and after")
     (folder / "card.txt").write_text(metric.guarantee_.card() + "\n", encoding="utf-8")
     datasets.keep_release(data_set, release)
@@ -181,29 +196,70 @@ def run(arguments: dict[str, Any], job: JobContext) -> dict[str, Any]:
     return found
 
 
-def _price(epsilon: float) -> Cost:
-    return Cost(
-        epsilon=epsilon, delta=1e-5 * epsilon / EPSILON, unit="pair", neighbours="add or remove one"
-    )
-
-
 def prices(data_set: DataSet) -> tuple[Cost, ...]:
-    """What one learning costs per pair, and per photo and person: replaced, they take pairs away
-    and bring new ones.
-    """
-    units: tuple[Unit, ...] = ("record", "person") if data_set.most else ("record",)
-    return (_price(EPSILON), *(replace(_six_pairs(), unit=unit) for unit in units))
+    """What one learning costs per pair, per photo and per person, before anything is learned."""
+    return _most_it_costs(bool(data_set.most))
 
 
 @functools.cache
-def _six_pairs() -> Cost:
+def _most_it_costs(persons: bool) -> tuple[Cost, ...]:
     from blindsight.metric import DPPMetric
 
-    groups = {"pair": 1, "record": 2 * MOST}
     metric = DPPMetric(epsilon=EPSILON, unit="pair")
-    (cost,) = metric.promise(n_pairs=LEAST, n_features=_COLUMNS, groups=groups, named=True).also
-    return replace(
-        cost, epsilon=math.ceil(100 * cost.epsilon) / 100, neighbours="replace one", rho=None
+    groups = {"pair": 1, "record": MOST}
+    guarantee = metric.promise(n_pairs=LEAST, n_features=_COLUMNS, groups=groups)
+    return _all_units(guarantee.costs, persons=persons)
+
+
+def _all_units(costs: Sequence[Cost], *, persons: bool) -> tuple[Cost, ...]:
+    """A metric's stated costs in the units of the accounts.
+
+    The estimator states what one pair costs, and what one photo costs that is added or removed. A
+    photo that is replaced takes its pairs away and brings as many new ones, so it moves every sum
+    twice as far. A person is in no more of the pairs than a photo may be (`MOST`), so a person
+    costs the same.
+    """
+    (pair,) = (cost for cost in costs if cost.unit == "pair")
+    (photo,) = (cost for cost in costs if cost.unit == "record")
+    assert photo.rho is not None  # noqa: S101  (all noise of a metric is Gaussian)
+    mu = 2 * math.sqrt(2 * photo.rho)
+    replaced = replace(
+        photo,
+        epsilon=gaussian_epsilon(mu, photo.delta),
+        neighbours="replace one",
+        rho=mu * mu / 2,
+    )
+    person = (replace(replaced, unit="person"),) if persons else ()
+    return (pair, replaced, *person)
+
+
+def _pair_budget() -> Cost:
+    (pair,) = (cost for cost in _most_it_costs(False) if cost.unit == "pair")
+    return replace(pair, epsilon=BUDGET, delta=pair.delta * BUDGET / EPSILON, rho=None)
+
+
+def _training_text(
+    ids: list[str], points: NDArray[Any], pairs: NDArray[Any], labels: NDArray[Any]
+) -> str:
+    """Everything that is learned from, as text: other answers or photos are another release."""
+    digest = hashlib.sha256(np.ascontiguousarray(points[np.unique(pairs)]).tobytes())
+    answered = [[ids[a], ids[b], bool(same)] for (a, b), same in zip(pairs, labels, strict=True)]
+    fields = {
+        "learned": "way to compare",
+        "epsilon": EPSILON,
+        "columns": _COLUMNS,
+        "answers": answered,
+        "features": digest.hexdigest(),
+    }
+    return json.dumps(fields, sort_keys=True)
+
+
+def _release(datasets: DataSets, data_set: DataSet, number: str, pairs: int) -> Release:
+    """The release with this id: learned again from the same answers, it is the same one."""
+    known = {release.id: release for release in datasets.get(data_set.id).releases}
+    folder = datasets.named(data_set, "compare", EPSILON, number)
+    return known.get(number[:12]) or Release(
+        number[:12], "metric", folder, EPSILON, pairs, today(), False
     )
 
 

@@ -11,12 +11,14 @@ from fastapi.responses import FileResponse, RedirectResponse, Response
 
 from blindsight.privacy import Cost
 from blindsight.workbench.infra.access import Owner, Parts, Workbench
+from blindsight.workbench.infra.accounts import StateReport, check_state
 from blindsight.workbench.infra.datasets import DataSet
 from blindsight.workbench.infra.problems import Problem, documented
 from blindsight.workbench.infra.shell import Bar, Strip, bar_of, plain, price_of, render
 from blindsight.workbench.pages.sign_in import signed_in
 
 __all__ = [
+    "state_reports",
     "LEAST_ATTACKED",
     "budget_of",
     "chosen",
@@ -77,6 +79,7 @@ def _home(request: Request, workbench: Workbench) -> Response:
         "title": "Your images",
         "menu_word": "Home",
         "cards": shown,
+        "reports": state_reports(workbench, sets),
         "roots": [str(root) for root in workbench.settings.photos],
         "newest": newest,
         "newest_set": owner,
@@ -84,6 +87,17 @@ def _home(request: Request, workbench: Workbench) -> Response:
         "give": workbench.datasets.folder(newest) if newest else "",
     }
     return render(request, workbench, "home.html", context)
+
+
+def state_reports(workbench: Workbench, sets: list[DataSet]) -> list[StateReport]:
+    """The data sets that nothing may be released from, each with the reason in words."""
+    reports = (
+        check_state(
+            workbench.datasets, data_set, workbench.budgets.named(data_set.account, create=True)
+        )
+        for data_set in sets
+    )
+    return [report for report in reports if not report.may_release]
 
 
 def _card(workbench: Workbench, data_set: DataSet) -> dict[str, Any]:

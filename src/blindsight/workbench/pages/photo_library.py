@@ -8,9 +8,7 @@ into a release.
 from __future__ import annotations
 
 import json
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -20,15 +18,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core import storage
-from blindsight.core.errors import HostileFile, UnchargedRelease
+from blindsight.core.errors import HostileFile
+from blindsight.privacy import Ledger
+from blindsight.workbench.infra.accounts import (
+    ReleaseAccount,
+    has_own_vault,
+    join_account,
+    name_release,
+    require_agreement,
+    vault_of,
+)
 from blindsight.workbench.infra.datasets import DataSet, DataSets, Photo, Release, today
 
 if TYPE_CHECKING:
     from blindsight.codebooks import Codebook
     from blindsight.index.encoder import CodeRecipe, PhotoEncoder
     from blindsight.index.release_folder import Scan
-    from blindsight.privacy import Guarantee, Ledger
-    from blindsight.privacy.vault import Vault
+    from blindsight.privacy import Guarantee
 
 __all__ = [
     "EPSILONS",
@@ -40,13 +46,11 @@ __all__ = [
     "directions",
     "encoder",
     "keep_thumbnail",
-    "paid",
     "points_of",
     "release_photos",
     "released_cells",
     "rows_of",
     "scan",
-    "vault_of",
     "word_point",
 ]
 
@@ -63,9 +67,10 @@ _WORDS = {
 }
 
 
-def scan(datasets: DataSets, data_set: DataSet, say: Say) -> DataSet:
-    """Read every photo once: thumbnails and features into the vault, and a list of what could not
-    be read.
+def scan(datasets: DataSets, data_set: DataSet, say: Say, *, actor: str | None = None) -> DataSet:
+    """Read every photo once: keep thumbnails and features, and list what could not be read.
+
+    What other data sets released of these photos before is charged to this one's account.
     """
     from blindsight.data import read_image
     from blindsight.encoders import feature_recipe
@@ -116,10 +121,15 @@ def scan(datasets: DataSets, data_set: DataSet, say: Say) -> DataSet:
         if data_set.most
         else 0
     )
+    number = "" if has_own_vault(datasets, data_set) else vault_of(datasets, data_set).number
     known = replace(
         datasets.get(data_set.id), photos=len(photos), refused=tuple(refused), people=people
     )
-    return datasets.save(replace(known, scanned=True, features=features))
+    known = datasets.save(replace(known, scanned=True, features=features, vault=number))
+    with Ledger(datasets.settings.ledger_place, dataset=data_set.account) as ledger:
+        if number and ledger.balances():
+            join_account(datasets, known, ledger, actor=actor)
+    return known
 
 
 def rows_of(datasets: DataSets, data_set: DataSet) -> NDArray[np.float32]:
@@ -236,10 +246,17 @@ def codings(datasets: DataSets, data_set: DataSet) -> list[Coding]:
 
 
 def release_photos(
-    datasets: DataSets, data_set: DataSet, release: Release, ledger: Ledger, say: Say
+    datasets: DataSets,
+    data_set: DataSet,
+    release: Release,
+    ledger: Ledger,
+    say: Say,
+    *,
+    actor: str | None = None,
 ) -> DataSet:
-    """Charge once, then release each photo's code under its random number; continued where a crash
-    stopped it.
+    """Charge once, then release each photo's code under its random number.
+
+    Run again after a crash, it goes on where it was stopped.
     """
     from blindsight.index.encoder import load_encoder, make_encoder
     from blindsight.index.release_folder import (
@@ -248,8 +265,9 @@ def release_photos(
         folder_guarantee,
         mechanism_id,
     )
-    from blindsight.index.sync import charge, sync_release
+    from blindsight.index.sync import sync_release
 
+    require_agreement(datasets, data_set, ledger)
     folder, vault = datasets.folder(release), vault_of(datasets, data_set)
     say(0, data_set.photos, "learning the model from public data")
     recipe = _recipe(release.epsilon, data_set.features)
@@ -257,11 +275,20 @@ def release_photos(
     guarantee = folder_guarantee(made.guarantee, names="random", most=data_set.most)
     law = mechanism_id(made, guarantee)
     number = vault.release_of(law)
-    charge(guarantee, vault, number, ledger)
+    account = ReleaseAccount(
+        vault,
+        ledger,
+        number,
+        [photo.id for photo in datasets.photos(data_set)],
+        most=data_set.most,
+        actor=actor,
+    )
+    account.charge(guarantee.costs, what="codes of photos, each released once")
     place = ReleaseFolder.find(folder) or ReleaseFolder(
         folder, recipe.to_fields(), vault.number, number, most=data_set.most
     )
     folder.mkdir(parents=True, exist_ok=True)
+    name_release(datasets, data_set, release, number, guarantee.costs)
     place.write()
     made.save(folder)
 
@@ -300,13 +327,6 @@ def released_cells(
     return ids, np.concatenate(cells) if cells else np.zeros(0, np.int64), made
 
 
-def vault_of(datasets: DataSets, data_set: DataSet) -> Vault:
-    """The data set's secret key, and which photo is which record."""
-    from blindsight.privacy.vault import Vault
-
-    return Vault.open_or_create(datasets.vault(data_set) / "vault")
-
-
 def _recognised(datasets: DataSets, data_set: DataSet) -> tuple[Scan, list[str]]:
     """The photos of the folder by what they show: copies are one record, and a moved photo is the
     same.
@@ -318,14 +338,17 @@ def _recognised(datasets: DataSets, data_set: DataSet) -> tuple[Scan, list[str]]
     from blindsight.index.release_folder import photo_names, scan
 
     folder = Path(data_set.source)
+    vault = vault_of(datasets, data_set)
+    # A vault of one data set, of an earlier version, knows its photos under no name.
+    name = "" if has_own_vault(datasets, data_set) else data_set.id
     hidden = () if data_set.dropped else (datasets.settings.state,)
     names = list(photo_names(folder, SUFFIXES, leave_out=hidden))[: datasets.settings.drop_files]
     if not data_set.most:
-        return scan(folder, names, vault_of(datasets, data_set)), []
+        return scan(folder, names, vault, dataset=name), []
     whose = _persons(datasets, data_set, names)
-    known = [name for name in names if name in whose]
-    return scan(folder, known, vault_of(datasets, data_set), persons=whose), [
-        name for name in names if name not in whose
+    known = [photo for photo in names if photo in whose]
+    return scan(folder, known, vault, persons=whose, dataset=name), [
+        photo for photo in names if photo not in whose
     ]
 
 
@@ -374,14 +397,6 @@ def book_of(made: PhotoEncoder) -> Codebook:
     book = made.codebook
     assert book is not None  # noqa: S101  (every recipe here is a codebook's)
     return book
-
-
-@contextmanager
-def paid() -> Iterator[None]:
-    """No word of caution: the release was charged before, or there is none."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UnchargedRelease)
-        yield
 
 
 def keep_thumbnail(pixels: NDArray[np.uint8], path: Path) -> None:

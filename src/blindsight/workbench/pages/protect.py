@@ -22,6 +22,7 @@ from blindsight.core.errors import InvalidData
 from blindsight.core.storage import write_atomically
 from blindsight.privacy import Ledger
 from blindsight.workbench.infra.access import DataSetId, Owner, Parts, Workbench, scanned
+from blindsight.workbench.infra.accounts import require_agreement
 from blindsight.workbench.infra.datasets import DataSet, DataSets, Release, inside, today
 from blindsight.workbench.infra.jobs import JobContext
 from blindsight.workbench.infra.problems import Problem, documented
@@ -225,11 +226,14 @@ def look(dataset: DataSetId, workbench: Parts, asker: Owner) -> Next:
     "/api/protect/{dataset}/release",
     status_code=202,
     summary="Make a release",
-    responses=documented("not_found", "busy", "budget", "ledger"),
+    responses=documented("not_found", "busy", "budget", "rolled_back", "ledger"),
 )
 def release(dataset: DataSetId, order: Choice, workbench: Parts, asker: Owner) -> Next:
     """Charged once, before anything is made; it goes on after a restart."""
     data_set = scanned(workbench, dataset, least=1)
+    require_agreement(
+        workbench.datasets, data_set, workbench.budgets.named(data_set.account, create=True)
+    )
     if data_set.price(order.epsilon) > budget_of(
         workbench, data_set
     ).left or order.epsilon > _photo_left(workbench, data_set):
@@ -262,7 +266,7 @@ def run(arguments: dict[str, Any], job: JobContext) -> dict[str, Any]:
     datasets = DataSets(job.settings)
     data_set = datasets.get(arguments["dataset"])
     if arguments["step"] == "scan":
-        data_set = scan(datasets, data_set, job.say)
+        data_set = scan(datasets, data_set, job.say, actor=job.actor)
         if data_set.photos:
             look_at_public(datasets, data_set, job.say)
         return {"photos": data_set.photos, "refused": len(data_set.refused)}
@@ -271,7 +275,12 @@ def run(arguments: dict[str, Any], job: JobContext) -> dict[str, Any]:
         return {}
     with Ledger(job.settings.ledger_place, dataset=data_set.account) as ledger:
         data_set = release_photos(
-            datasets, data_set, Release(**arguments["release"]), ledger, job.say
+            datasets,
+            data_set,
+            Release(**arguments["release"]),
+            ledger,
+            job.say,
+            actor=job.actor,
         )
     return {"photos": data_set.release(arguments["release"]["id"]).photos}
 

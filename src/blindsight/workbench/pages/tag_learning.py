@@ -26,9 +26,15 @@ from blindsight.tagging.answer_codebook import AnswerCodebook
 from blindsight.tagging.guarantee import of_publishing
 from blindsight.tagging.photos import MIN_HELD_OUT, quality, split
 from blindsight.tagging.publishing import publish, release_of, train_once
+from blindsight.workbench.infra.accounts import (
+    ReleaseAccount,
+    name_release,
+    require_agreement,
+    vault_of,
+)
 from blindsight.workbench.infra.datasets import DataSet, DataSets, Release, today
 from blindsight.workbench.infra.jobs import JobContext
-from blindsight.workbench.pages.photo_library import rows_of, vault_of
+from blindsight.workbench.pages.photo_library import rows_of
 from blindsight.workbench.pages.tags import EPSILON, PUBLISHED, labels_of, plain_cell
 
 __all__ = ["run"]
@@ -51,21 +57,41 @@ def _learn(datasets: DataSets, data_set: DataSet, job: JobContext) -> dict[str, 
     photo, here.
     """
     job.say(0, 3, "reading your labels")
-    names, rows, labels = _labelled(datasets, data_set)
+    names, records, rows, labels = _labelled(datasets, data_set)
     used, held, expected = split(rows)
     job.say(1, 3, "learning, with noise for each photo")
     tagger = PrivateTagger(
         _training(data_set), Exact(), classes=names, prior=_prior(data_set, names)
     )
+    vault = vault_of(datasets, data_set)
     with Ledger(job.settings.ledger_place, dataset=data_set.account) as ledger:
-        books: Any = _PerPerson(ledger, data_set.most)
-        kept = {"vault": vault_of(datasets, data_set), "ledger": books, "n_records": expected}
-        tagger = train_once(tagger, rows[used], labels[used], **kept)
+        require_agreement(datasets, data_set, ledger)
+        charged: list[ReleaseAccount] = []
+
+        def account(release: str) -> ReleaseAccount:
+            charged.append(
+                ReleaseAccount(
+                    vault,
+                    ledger,
+                    release,
+                    records,
+                    most=data_set.most,
+                    actor=job.actor,
+                    costs=lambda costs: _with_persons(costs, data_set.most),
+                )
+            )
+            return charged[-1]
+
+        tagger = train_once(
+            tagger, rows[used], labels[used], vault=vault, account=account, n_records=expected
+        )
     job.say(2, 3, "tagging all photos, here")
     found = _counted(tagger, rows[held], labels[held]) | {"epsilon": EPSILON, "when": today()}
     _keep(datasets, data_set, tagger, found)
     model = _model(datasets, data_set)
     release = _release(datasets, data_set, hashlib.sha256(model).hexdigest(), "tags", EPSILON)
+    costs = _with_persons(tagger.guarantee_.costs, data_set.most)
+    name_release(datasets, data_set, release, charged[-1].release, costs)
     _give(datasets, release, tagger.guarantee_, {"tagger.safetensors": model})
     datasets.keep_release(data_set, replace(release, photos=len(used)))
     return found
@@ -74,7 +100,7 @@ def _learn(datasets: DataSets, data_set: DataSet, job: JobContext) -> dict[str, 
 def _from_words(datasets: DataSets, data_set: DataSet, job: JobContext) -> dict[str, Any]:
     """What public knowledge says of these labels; no photo was learned from."""
     job.say(0, 2, "looking the words up")
-    names, rows, labels = _labelled(datasets, data_set)
+    names, _, rows, labels = _labelled(datasets, data_set)
     prior = _prior(data_set, names)
     if prior is None:
         raise MissingData("there is no public knowledge about these labels.")
@@ -97,18 +123,27 @@ def _publish(datasets: DataSets, data_set: DataSet, job: JobContext) -> dict[str
     records = sorted(vault.chosen(number, where, data_set.most) if data_set.most else where)
     job.say(1, 2, "releasing")
     with Ledger(job.settings.ledger_place, dataset=data_set.account) as ledger:
-        books: Any = _PerPerson(ledger, data_set.most)
+        require_agreement(datasets, data_set, ledger)
+        account = ReleaseAccount(
+            vault,
+            ledger,
+            number,
+            records,
+            most=data_set.most,
+            actor=job.actor,
+            costs=lambda costs: _with_persons(costs, data_set.most),
+        )
         told = publish(
             tagger,
             records,
             lambda at: rows[[where[records[i]] for i in at]],
             vault=vault,
-            ledger=books,
+            account=account,
         )
     single = tagger.answer_guarantee_
     assert single is not None  # noqa: S101  (publish refuses exact answers)
     guarantee = of_publishing(single)
-    guarantee = replace(guarantee, also=books.costs(guarantee.also))
+    guarantee = replace(guarantee, also=_with_persons(guarantee.also, data_set.most))
     sheet = io.StringIO()
     writer = csv.writer(sheet)
     writer.writerow(["photo", "tag"])
@@ -116,6 +151,7 @@ def _publish(datasets: DataSets, data_set: DataSet, job: JobContext) -> dict[str
     writer.writerows(zip(records, tags, strict=True))
     release = _release(datasets, data_set, number, "published", PUBLISHED)
     files = {"tags.csv": sheet.getvalue().encode(), "guarantee.json": guarantee.to_json().encode()}
+    name_release(datasets, data_set, release, number, guarantee.costs)
     _give(datasets, release, guarantee, files)
     datasets.keep_release(
         data_set, replace(release, photos=len(records), left_out=len(where) - len(records))
@@ -124,22 +160,10 @@ def _publish(datasets: DataSets, data_set: DataSet, job: JobContext) -> dict[str
     return {"photos": len(records), "right": round(100 * truth)}
 
 
-class _PerPerson:
-    """The ledger of a data set: what is stated per photo is posted per person too, in one piece."""
-
-    def __init__(self, ledger: Ledger, most: int) -> None:
-        self.ledger, self._most = ledger, most
-
-    def costs(self, costs: Sequence[Cost]) -> tuple[Cost, ...]:
-        """What is stated per photo, and per person where persons are protected."""
-        photo = [
-            cost for cost in costs if (cost.unit, cost.neighbours) == ("record", "replace one")
-        ]
-        return (*costs, *(_per_person(cost, self._most) for cost in photo if self._most))
-
-    def charge(self, costs: Sequence[Cost], *, what: str, key: str | None = None) -> Any:
-        """As the ledger does."""
-        return self.ledger.charge(self.costs(costs), what=what, key=key)
+def _with_persons(costs: Sequence[Cost], most: int) -> tuple[Cost, ...]:
+    """The costs, and what they are per person where at most `most` photos of one are used."""
+    photo = [cost for cost in costs if (cost.unit, cost.neighbours) == ("record", "replace one")]
+    return (*costs, *(_per_person(cost, most) for cost in photo if most))
 
 
 def _per_person(cost: Cost, most: int) -> Cost:
@@ -165,9 +189,9 @@ def _training(data_set: DataSet) -> DPTraining:
 
 def _labelled(
     datasets: DataSets, data_set: DataSet
-) -> tuple[list[str], NDArray[np.float32], NDArray[np.uint8]]:
-    """Label names, and features and labels of the photos that were labelled: of a person as many as
-    are paid for.
+) -> tuple[list[str], list[str], NDArray[np.float32], NDArray[np.uint8]]:
+    """Label names, and ids, features and labels of the photos that were labelled: of a person as
+    many as are paid for.
     """
     kept = labels_of(datasets, data_set)
     where = {photo.id: row for row, photo in enumerate(datasets.photos(data_set))}
@@ -176,7 +200,8 @@ def _labelled(
         given = sorted(vault_of(datasets, data_set).chosen("labelled photos", given, data_set.most))
     labels = [[name in kept["given"][photo] for name in kept["names"]] for photo in given]
     rows = rows_of(datasets, data_set)[[where[photo] for photo in given]]
-    return kept["names"], rows, np.array(labels, np.uint8).reshape(len(given), len(kept["names"]))
+    table = np.array(labels, np.uint8).reshape(len(given), len(kept["names"]))
+    return kept["names"], given, rows, table
 
 
 def _prior(data_set: DataSet, names: list[str]) -> Any:

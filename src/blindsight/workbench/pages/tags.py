@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from blindsight.core.storage import write_atomically
 from blindsight.workbench.infra.access import DataSetId, Owner, Parts, Workbench, scanned
+from blindsight.workbench.infra.accounts import require_agreement
 from blindsight.workbench.infra.datasets import DataSet, DataSets
 from blindsight.workbench.infra.problems import Problem, documented
 from blindsight.workbench.infra.shell import Strip, plain, render
@@ -161,13 +162,16 @@ def set_names(dataset: DataSetId, order: Names, workbench: Parts, asker: Owner) 
     "/api/tags/{dataset}/learn",
     status_code=202,
     summary="Learn the labels",
-    responses=documented("not_found", "conflict", "busy", "budget", "needs_torch"),
+    responses=documented("not_found", "conflict", "busy", "budget", "rolled_back", "needs_torch"),
 )
 def learn(dataset: DataSetId, workbench: Parts, asker: Owner) -> Next:
     """Charged once, per labelled photo, before anything is learned."""
     data_set = scanned(workbench, dataset)
     if len(labels_of(workbench.datasets, data_set)["given"]) < LEAST:
         raise Problem("conflict")
+    require_agreement(
+        workbench.datasets, data_set, workbench.budgets.named(data_set.account, create=True)
+    )
     if budget_of(workbench, data_set).left < data_set.price(EPSILON):
         raise Problem("budget")
     job = workbench.jobs.add("tags", {"dataset": data_set.id}, asker.name)
@@ -197,7 +201,7 @@ def start_from_words(dataset: DataSetId, workbench: Parts, asker: Owner) -> Next
     "/api/tags/{dataset}/publish",
     status_code=202,
     summary="Publish a tag of each photo",
-    responses=documented("not_found", "conflict", "not_worth_it", "busy", "budget"),
+    responses=documented("not_found", "conflict", "not_worth_it", "busy", "budget", "rolled_back"),
 )
 def publish(dataset: DataSetId, order: Sure, workbench: Parts, asker: Owner) -> Next:
     """One tag of each photo, wrong on purpose now and then, under random numbers; charged per
@@ -209,6 +213,9 @@ def publish(dataset: DataSetId, order: Sure, workbench: Parts, asker: Owner) -> 
         raise Problem("conflict")
     if not quality.get("worth"):
         raise Problem("not_worth_it")
+    require_agreement(
+        workbench.datasets, data_set, workbench.budgets.named(data_set.account, create=True)
+    )
     if budget_of(workbench, data_set).left < data_set.price(PUBLISHED):
         raise Problem("budget")
     job = workbench.jobs.add("tags", {"dataset": data_set.id, "step": "publish"}, asker.name)

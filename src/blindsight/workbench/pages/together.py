@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from blindsight.privacy import Cost
+from blindsight.privacy.cost import Unit
 from blindsight.workbench.infra.access import Owner, Parts, Trainer, Workbench
+from blindsight.workbench.infra.accounts import ReleaseAccount, require_agreement, vault_of
 from blindsight.workbench.infra.datasets import DataSet, DataSets, today
 from blindsight.workbench.infra.federations import COLUMNS, MOST_SITES, Run, read_invitation
 from blindsight.workbench.infra.problems import Problem, documented
@@ -106,7 +108,7 @@ async def page(
 @router.post(
     "/api/together/start",
     status_code=201,
-    responses=documented("not_found", "too_few_labels", "budget"),
+    responses=documented("not_found", "too_few_labels", "budget", "rolled_back"),
 )
 async def start(order: Start, workbench: Parts, asker: Owner) -> Next:
     """Start a run: keys and invitations are made, and this machine begins to collect."""
@@ -124,7 +126,7 @@ async def start(order: Start, workbench: Parts, asker: Owner) -> Next:
         if not fit or not all(word.isprintable() and len(word) <= 60 for word in (title, *sites)):
             raise Problem("invalid")
         classes = tuple(labels_of(workbench.datasets, data_set)["names"])
-        rows, labels = _labelled(workbench.datasets, data_set, classes)
+        records, rows, labels = _labelled(workbench.datasets, data_set, classes)
         epsilon = float(order.noise) if order.noise else None
         run = Run(
             id=secrets.token_hex(6),
@@ -140,7 +142,7 @@ async def start(order: Start, workbench: Parts, asker: Owner) -> Next:
             dataset=data_set.id,
             photos=len(rows),
         )
-        _charge(workbench, data_set, run)
+        _charge(workbench, data_set, run, records, asker.name)
         started: Run = workbench.federations.start(run, rows, labels)
         return started
 
@@ -161,6 +163,7 @@ async def start(order: Start, workbench: Parts, asker: Owner) -> Next:
         "too_few_labels",
         "other_features",
         "budget",
+        "rolled_back",
     ),
 )
 async def join(
@@ -179,9 +182,9 @@ async def join(
         data_set = workbench.datasets.get(dataset)
         if data_set.features != invited.features:
             raise Problem("other_features")
-        rows, labels = _labelled(workbench.datasets, data_set, invited.classes)
+        records, rows, labels = _labelled(workbench.datasets, data_set, invited.classes)
         mine = replace(invited, dataset=data_set.id, photos=len(rows))
-        _charge(workbench, data_set, mine)
+        _charge(workbench, data_set, mine, records, asker.name)
         joined: Run = workbench.federations.join(mine, parties, rows, labels)
         return joined
 
@@ -253,24 +256,33 @@ async def change(
     return Next(next=f"/together?run={found.id}")
 
 
-def _charge(workbench: Workbench, data_set: DataSet, run: Run) -> None:
-    """With noise, what all rounds together may tell about one photo: a site's bound bounds each of
-    its photos.
+def _charge(
+    workbench: Workbench, data_set: DataSet, run: Run, records: list[str], actor: str
+) -> None:
+    """Charge a run with noise through the vault, to every account that contains a photo of it.
+
+    A site's bound over all rounds bounds what they tell about each of its photos and people.
     """
-    if run.epsilon is not None:
-        units = ("record", "person") if data_set.most else ("record",)
-        costs = tuple(Cost(epsilon=run.epsilon, delta=run.delta, unit=unit) for unit in units)  # type: ignore[arg-type]
-        workbench.budgets.named(data_set.account, create=True).charge(
-            costs, what="training together", key=f"run {run.id}"
-        )
+    if run.epsilon is None:
+        return
+    ledger = workbench.budgets.named(data_set.account, create=True)
+    require_agreement(workbench.datasets, data_set, ledger)
+    units: tuple[Unit, ...] = ("record", "person") if data_set.most else ("record",)
+    costs = tuple(Cost(epsilon=run.epsilon, delta=run.delta, unit=unit) for unit in units)
+    vault = vault_of(workbench.datasets, data_set)
+    account = ReleaseAccount(
+        vault, ledger, vault.release_of(f"training together {run.id}"), records, actor=actor
+    )
+    account.charge(costs, what="training together")
 
 
 def _labelled(
     datasets: DataSets, data_set: DataSet, classes: tuple[str, ...]
-) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Features and class numbers of the photos that carry exactly one of the labels."""
+) -> tuple[list[str], NDArray[Any], NDArray[np.int64]]:
+    """Ids, features and class numbers of the photos that carry exactly one of the labels."""
     given = labels_of(datasets, data_set)["given"]
-    where = {photo.id: i for i, photo in enumerate(datasets.photos(data_set))}
+    photos = datasets.photos(data_set)
+    where = {photo.id: i for i, photo in enumerate(photos)}
     found = [
         (where[photo], classes.index(fitting[0]))
         for photo, tags in sorted(given.items())
@@ -279,7 +291,9 @@ def _labelled(
     if len(classes) < 2 or len(found) < LEAST:
         raise Problem("too_few_labels")
     rows = columns(rows_of(datasets, data_set), COLUMNS)
-    return rows[[row for row, _ in found]], np.array([label for _, label in found], np.int64)
+    records = [photos[row].id for row, _ in found]
+    classes_of = np.array([label for _, label in found], np.int64)
+    return records, rows[[row for row, _ in found]], classes_of
 
 
 def _free(host: str) -> int:

@@ -405,6 +405,8 @@ def scan(
 ) -> Scan:
     """Recognise the photos of a folder, and note in the vault which file is which record.
 
+    Names are the data set's own: an owner's vault may know several folders, each under `dataset`.
+
     A file whose size and time of change are as they were is taken for what it was; when a code is
     made of it, its bytes are looked at again.
     """

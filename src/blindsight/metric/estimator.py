@@ -6,6 +6,7 @@ import json
 import math
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -145,7 +146,7 @@ class DPPMetric(LinearMetric, Protected):
             features are each a record of their own.
         """
         columns = checks.whole("n_features", n_features)
-        return metric_guarantee(
+        guarantee = metric_guarantee(
             self._resolved(n_pairs, columns, groups),
             scaled=isinstance(check_scale(self.scale), str),
             columns=columns,
@@ -157,6 +158,7 @@ class DPPMetric(LinearMetric, Protected):
             named=named,
             entropy=self.entropy_,
         )
+        return replace(guarantee, entropy=self.entropy_)
 
     def fit(
         self,

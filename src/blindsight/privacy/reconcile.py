@@ -47,6 +47,7 @@ __all__ = [
     "VaultAccount",
     "charge",
     "join",
+    "overdue",
     "reconcile",
     "resolve",
 ]
@@ -364,11 +365,20 @@ def _catch_up(
     vault: Vault, ledger: Ledger, account: str, release: str, actor: str | None, purpose: str
 ) -> list[VaultRelease]:
     """Charge an account for earlier releases of its records, other than the one being made."""
-    overdue = _overdue(vault, account, release)
-    for missing in overdue:
+    due = _overdue(vault, account, release)
+    for missing in due:
         _post(vault, ledger, missing, actor, purpose)
         _settle(vault, account, missing.release, ledger.head())
-    return overdue
+    return due
+
+
+def overdue(vault: Vault, ledger: Ledger) -> tuple[VaultRelease, ...]:
+    """The releases of an account's records that it was not charged for; nothing is written.
+
+    Releases that were noted and never charged to anybody are left out: nothing of them has left.
+    """
+    due = _overdue(vault, ledger.identity(), "")
+    return tuple(release for release in due if release.state != "pending")
 
 
 def resolve(

@@ -47,13 +47,15 @@ def publish(
     *,
     vault: Vault,
     ledger: Ledger | None = None,
+    account: Callable[[str], Any] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Answers:
     """The published answer of each photo.
 
     `records` are the photos' ids (`Vault.record_of` their content); `rows(places)` gives the
     features of the photos at these places, and is asked for those only that were never answered.
-    The ledger is charged before the first answer, by the release's number: once.
+    The ledger, or what `account` gives for the release's id (see `train_once`), is charged before
+    the first answer, by the release's number: once.
     """
     way, single = tagger.answer_mechanism_, tagger.answer_guarantee_
     if single is None or isinstance(way, Exact):
@@ -75,15 +77,15 @@ def publish(
         law.release(way.value(np.zeros((1, tagger.n_labels_))), rng=np.random.default_rng(0))
     )
     what = "tags of photos, each released once"
-    account: Any = None
+    charged: Any = None if account is None else account(number)
     if ledger is not None:
         # Also where nothing is missing: charged once by its key, and whoever forgot the ledger
         # before pays now.
-        account = vault.charge(ledger, promised, release=number, what=what, records=records)
+        charged = vault.charge(ledger, promised, release=number, what=what, records=records)
     for start in range(0, max(1, len(missing)), _TOGETHER):
         some = missing[start : start + _TOGETHER]
         source = vault.source(some, about=about)
-        door = Door(promised, what=what, ledger=account, random_state=source)
+        door = Door(promised, what=what, ledger=charged, random_state=source)
         if some:
             logits = tagger.logits(rows([first[record] for record in some]))
             drawn = door.release_each(guarantees.ANSWER, way.value(logits), some, about=about)
@@ -121,6 +123,7 @@ def train_once(
     *,
     vault: Vault | None,
     ledger: Ledger | None = None,
+    account: Callable[[str], Any] | None = None,
     notes: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> PrivateTagger:
@@ -129,8 +132,10 @@ def train_once(
 
     A model leaves after it was kept, never before: whatever a crash interrupts was seen by nobody,
     and may be tried again under the same charge. One record more or less, or another setting, is
-    another release. `notes` are public facts that the file states beside the tagger's own;
-    `options` are `fit`'s. Without a vault nothing is kept: run again, it is another model.
+    another release. `account`, called with the release's id, gives what is charged in place of the
+    ledger, for whoever charges further units or accounts. `notes` are public facts that the file
+    states beside the tagger's own; `options` are `fit`'s. Without a vault nothing is kept: run
+    again, it is another model.
     """
     if vault is None:
         tagger.fit(X, y, ledger=ledger, **options)
@@ -138,12 +143,14 @@ def train_once(
         return tagger
     number = vault.release_of(_training(tagger, X, y, options.get("n_records")))
     place = vault.path / "models" / f"{number}.safetensors"
+    charged: Any = None if ledger is None else vault.account(ledger, release=number)
+    if account is not None:
+        charged = account(number)
     if not place.exists():
-        account = None if ledger is None else vault.account(ledger, release=number)
         own = copy.copy(tagger)
         if tagger.random_state is None:
             own.random_state = vault.training_source(number)
-        own.fit(X, y, ledger=account, **options)
+        own.fit(X, y, ledger=charged, **options)
         own.public_ |= dict(notes or {})
         tagger.owner_only_ = own.owner_only_
         durable.make_folder(place.parent)
@@ -157,8 +164,8 @@ def train_once(
         finally:
             durable.remove(made)
     kept = PrivateTagger.load(place)
-    if ledger is not None:
-        vault.charge(ledger, kept.guarantee_, release=number, what=TRAINING)
+    if charged is not None:
+        charged.charge(kept.guarantee_.costs, what=TRAINING)
     kept.owner_only_ = getattr(tagger, "owner_only_", {})
     return kept
 

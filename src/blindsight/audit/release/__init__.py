@@ -40,6 +40,7 @@ def audit_release(
     *,
     photos: str | Path | None = None,
     labels: str | None = None,
+    dataset: str = "",
     most: int = 2000,
     seed: int = 0,
     trials: int = 200_000,
@@ -55,6 +56,8 @@ def audit_release(
         the first column. By
             default the folders where there are several, else the classes that the public network
             sees.
+        dataset: under which name the vault knows the photos of this release, where it is the vault
+            of several data sets.
         most: at most so many photos are looked at, drawn at random.
         progress: called with (done, total, what is being done).
     """
@@ -62,7 +65,13 @@ def audit_release(
     step = progress or (lambda done, total, what: None)
     most = checks.whole("most", most, least=20)
     album = read_album(
-        Path(release), Path(vault), photos=_path(photos), most=most, rng=rng, step=step
+        Path(release),
+        Path(vault),
+        photos=_path(photos),
+        dataset=dataset,
+        most=most,
+        rng=rng,
+        step=step,
     )
     kinds, view = kinds_of(album, labels), attacks.view_of(album.encoder)
     held = view.released(album.codes)

@@ -68,6 +68,7 @@ def read_album(
     *,
     photos: Path | None,
     most: int,
+    dataset: str = "",
     rng: np.random.Generator,
     step: Step,
 ) -> Album:
@@ -88,10 +89,10 @@ def read_album(
         raise InvalidData(f"{place.codes} is an index of plain codes: it promises nothing.")
     encoder = load_encoder(CodeRecipe.from_fields(place.recipe), place.path, header.decoding)
     ids, codes = _codes(encoder, place)
-    problems = tuple(_file_problems(place, kept, ids, codes))
+    problems = tuple(_file_problems(place, kept, ids, codes, dataset))
     chosen = np.sort(rng.permutation(len(ids))[:most])
     found, rows, thumbnails, names = _looked_at(
-        encoder, kept, folder, place, [ids[i] for i in chosen], step
+        encoder, kept, folder, place, [ids[i] for i in chosen], dataset, step
     )
     if len(found) < 20:
         raise InvalidData(
@@ -129,12 +130,13 @@ def _looked_at(
     folder: Path,
     place: ReleaseFolder,
     ids: Sequence[str],
+    dataset: str,
     step: Step,
 ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.uint8], list[str]]:
     """The photos that are still what was released: places in `ids`, features, small pictures,
     names.
     """
-    own = {key: [key] for key in ids} if place.names == "keep" else vault.names_of(ids)
+    own = {key: [key] for key in ids} if place.names == "keep" else vault.names_of(ids, dataset)
     found: list[int] = []
     names: list[str] = []
     waiting: list[Array] = []
@@ -181,13 +183,17 @@ def _pixels(
 
 
 def _file_problems(
-    place: ReleaseFolder, vault: Vault, ids: Sequence[str], codes: NDArray[np.uint8]
+    place: ReleaseFolder,
+    vault: Vault,
+    ids: Sequence[str],
+    codes: NDArray[np.uint8],
+    dataset: str,
 ) -> list[str]:
     """What the files give away by themselves: names, or codes that are not those the vault answered
     for.
     """
     found = []
-    known = vault.photos()
+    known = vault.photos(dataset)
     if place.names == "random":
         content = b"".join(
             path.read_bytes() for path in sorted(place.path.rglob("*")) if path.is_file()

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from blindsight.core.errors import (
     BlindsightError,
@@ -38,6 +38,7 @@ from blindsight.core.errors import (
 from blindsight.core.storage import write_atomically
 from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.reconcile import (
+    Charged,
     Reconciliation,
     ReleaseOnDisk,
     join,
@@ -188,7 +189,7 @@ def join_account(
             if not balance.closed:
                 ledger.close_budget(
                     balance.unit,  # type: ignore[arg-type]
-                    balance.neighbours,
+                    balance.neighbours,  # type: ignore[arg-type]
                     what="closed: other data sets released more of these photos",
                     actor=actor,
                 )
@@ -388,16 +389,23 @@ class ReleaseAccount:
     ) -> None:
         self.vault, self.ledger, self.release = vault, ledger, release
         self.records, self.most, self.actor, self.costs = tuple(records), most, actor, costs
+        self._charged: Charged | None = None
+
+    def as_ledger(self) -> Ledger:
+        """The account itself, where a `Ledger` is asked for and only `charge` is called."""
+        return cast("Ledger", self)
 
     def charge(self, costs: Cost | Sequence[Cost], *, what: str, key: str | None = None) -> Any:
         """Charge what a door states, once, whatever key it gives: the release's id is the key."""
-        stated = (costs,) if isinstance(costs, Cost) else tuple(costs)
-        return self.vault.charge(
-            self.ledger,
-            self.costs(stated),
-            release=self.release,
-            what=what,
-            records=self.records,
-            most=self.most,
-            actor=self.actor,
-        ).entry
+        due = self.costs((costs,) if isinstance(costs, Cost) else tuple(costs))
+        if self._charged is None or self._charged.costs != due:
+            self._charged = self.vault.charge(
+                self.ledger,
+                due,
+                release=self.release,
+                what=what,
+                records=self.records,
+                most=self.most,
+                actor=self.actor,
+            )
+        return self._charged.entry

@@ -18,7 +18,13 @@ from blindsight.privacy import Guarantee, Ledger
 from blindsight.privacy.ledger import Balance, to_json
 from blindsight.privacy.ledger import datasets as accounts_in
 from blindsight.workbench.infra.access import Asker, DataSetId, Owner, Parts, Workbench
-from blindsight.workbench.infra.accounts import account_name, vault_of
+from blindsight.workbench.infra.accounts import (
+    account_name,
+    check_state,
+    decide,
+    has_own_vault,
+    vault_of,
+)
 from blindsight.workbench.infra.datasets import DataSet, DataSets, Release, today
 from blindsight.workbench.infra.identity import Identity
 from blindsight.workbench.infra.jobs import JobContext
@@ -200,7 +206,13 @@ def _index(
     labels = "folder" if data_set.person != "folder" and _in_folders(datasets, data_set) else None
     folder, vault = datasets.folder(release), vault_of(datasets, data_set)
     found = audit_release(
-        folder, vault.path, photos=data_set.source, labels=labels, trials=_TRIALS, progress=job.say
+        folder,
+        vault.path,
+        photos=data_set.source,
+        labels=labels,
+        dataset="" if has_own_vault(datasets, data_set) else data_set.id,
+        trials=_TRIALS,
+        progress=job.say,
     )
     found.write(_reports(datasets, data_set, release))
     audited, guessed = found.card.audited, found.guessed

@@ -175,7 +175,7 @@ def run(arguments: dict[str, Any], job: JobContext) -> dict[str, Any]:
             preprocessor=points,
             random_state=vault.training_source(number),
         )
-        metric.fit(chosen_pairs, answers, ledger=account)
+        metric.fit(chosen_pairs, answers, ledger=account.as_ledger())
     folder = datasets.folder(release)
     costs = _all_units(metric.guarantee_.costs, persons=bool(data_set.most))
     name_release(datasets, data_set, release, number, costs)

@@ -18,7 +18,6 @@ from blindsight.workbench.infra.shell import Bar, Strip, bar_of, plain, price_of
 from blindsight.workbench.pages.sign_in import signed_in
 
 __all__ = [
-    "state_reports",
     "LEAST_ATTACKED",
     "budget_of",
     "chosen",
@@ -26,6 +25,7 @@ __all__ = [
     "reached",
     "router",
     "search_strip",
+    "state_reports",
     "what_was_paid",
 ]
 

@@ -412,7 +412,7 @@ def keep_thumbnail(pixels: NDArray[np.uint8], path: Path) -> None:
 
 def _why(words: str, name: str) -> str:
     """The reader's reason, for the owner, without the name that stands beside it."""
-    for begins in (f"{name} cannot be read: ", f"{Path(name).name} "):
+    for begins in (f"{name} cannot be read: ", f"{Path(name).name} ", "the image "):
         words = words.removeprefix(begins)
     return words.rstrip(".")
 

@@ -21,6 +21,7 @@ from blindsight.core.errors import MissingData
 from blindsight.core.storage import write_atomically
 from blindsight.privacy import Cost, Guarantee, Ledger
 from blindsight.privacy.mechanisms.gaussian import gaussian_epsilon
+from blindsight.privacy.vault import Vault
 from blindsight.tagging import CodebookAnswers, DPTraining, Exact, PrivateTagger
 from blindsight.tagging.answer_codebook import AnswerCodebook
 from blindsight.tagging.guarantee import of_publishing
@@ -66,21 +67,11 @@ def _learn(datasets: DataSets, data_set: DataSet, job: JobContext) -> dict[str, 
     vault = vault_of(datasets, data_set)
     with Ledger(job.settings.ledger_place, dataset=data_set.account) as ledger:
         require_agreement(datasets, data_set, ledger)
-        charged: list[ReleaseAccount] = []
+        charged: list[str] = []
 
         def account(release: str) -> ReleaseAccount:
-            charged.append(
-                ReleaseAccount(
-                    vault,
-                    ledger,
-                    release,
-                    records,
-                    most=data_set.most,
-                    actor=job.actor,
-                    costs=lambda costs: _with_persons(costs, data_set.most),
-                )
-            )
-            return charged[-1]
+            charged.append(release)
+            return _account(data_set, vault, ledger, release, records, job.actor)
 
         tagger = train_once(
             tagger, rows[used], labels[used], vault=vault, account=account, n_records=expected
@@ -91,7 +82,7 @@ def _learn(datasets: DataSets, data_set: DataSet, job: JobContext) -> dict[str, 
     model = _model(datasets, data_set)
     release = _release(datasets, data_set, hashlib.sha256(model).hexdigest(), "tags", EPSILON)
     costs = _with_persons(tagger.guarantee_.costs, data_set.most)
-    name_release(datasets, data_set, release, charged[-1].release, costs)
+    name_release(datasets, data_set, release, charged[-1], costs)
     _give(datasets, release, tagger.guarantee_, {"tagger.safetensors": model})
     datasets.keep_release(data_set, replace(release, photos=len(used)))
     return found
@@ -124,21 +115,12 @@ def _publish(datasets: DataSets, data_set: DataSet, job: JobContext) -> dict[str
     job.say(1, 2, "releasing")
     with Ledger(job.settings.ledger_place, dataset=data_set.account) as ledger:
         require_agreement(datasets, data_set, ledger)
-        account = ReleaseAccount(
-            vault,
-            ledger,
-            number,
-            records,
-            most=data_set.most,
-            actor=job.actor,
-            costs=lambda costs: _with_persons(costs, data_set.most),
-        )
         told = publish(
             tagger,
             records,
             lambda at: rows[[where[records[i]] for i in at]],
             vault=vault,
-            account=account,
+            account=lambda release: _account(data_set, vault, ledger, release, records, job.actor),
         )
     single = tagger.answer_guarantee_
     assert single is not None  # noqa: S101  (publish refuses exact answers)
@@ -158,6 +140,26 @@ def _publish(datasets: DataSets, data_set: DataSet, job: JobContext) -> dict[str
     )
     truth = guarantee.releases[0].mechanism.truth_probability  # type: ignore[attr-defined]
     return {"photos": len(records), "right": round(100 * truth)}
+
+
+def _account(
+    data_set: DataSet,
+    vault: Vault,
+    ledger: Ledger,
+    release: str,
+    records: Sequence[str],
+    actor: str,
+) -> ReleaseAccount:
+    """What training and publishing charge: per photo, and per person where people are protected."""
+    return ReleaseAccount(
+        vault,
+        ledger,
+        release,
+        records,
+        most=data_set.most,
+        actor=actor,
+        costs=lambda costs: _with_persons(costs, data_set.most),
+    )
 
 
 def _with_persons(costs: Sequence[Cost], most: int) -> tuple[Cost, ...]:

@@ -51,7 +51,7 @@ class Workbench:
     def __init__(self, base: Path, rng: random.Random) -> None:
         # The network is not what is tested here.
         encoder.default_features = lambda *, fast=False: "pixels"
-        self._photos, self.due = _photos(base / "photos"), 0
+        self._base, self.due = base, 0
         (base / "state").mkdir()
         self._settings = Settings(state=base / "state", keys="off", photo_budget=64.0)
         self._workbench: Any = create_app(self._settings).state.workbench
@@ -60,7 +60,10 @@ class Workbench:
 
     def begin(self) -> None:
         step, datasets = _STEPS[self.due % 4], self._workbench.datasets
-        one = datasets.add(f"Photos {self.due}", self._photos)
+        # Photos of its own: those of another data set would be charged to both accounts.
+        one = datasets.add(
+            f"Photos {self.due}", _photos(self._base / f"photos {self.due}", self.due)
+        )
         open_account(self._workbench, one)
         self._sets.append(photo_library.scan(datasets, one, lambda *_: None))
         kind, arguments = self._order(self._sets[-1], step)
@@ -98,14 +101,11 @@ class Workbench:
             for path in self._workbench.datasets.given.rglob("*")
             if path.is_file() and path.suffix in (".safetensors", ".csv")
         }
-        for one in self._sets:
-            database = self._workbench.datasets.vault(one) / "vault" / "records.db"
-            with sqlite3.connect(
-                database
-            ) as connection:  # it may have to put in order what a kill left
-                rows = connection.execute("SELECT release, record, code FROM codes").fetchall()
-            connection.close()
-            found |= {f"{one.id} {release} {record}": code for release, record, code in rows}
+        database = self._settings.state / "vault" / "records.db"
+        with sqlite3.connect(database) as connection:  # it may have to undo what a kill left
+            rows = connection.execute("SELECT release, record, code FROM codes").fetchall()
+        connection.close()
+        found |= {f"{release} {record}": code for release, record, code in rows}
         return found
 
     def charged(self) -> int:
@@ -129,7 +129,7 @@ class Workbench:
                 [a.id, b.id, "same" if a.name[:2] == b.name[:2] else "different"] for a, b in pairs
             ]
             (vault / "pairs.json").write_text(json.dumps(said))
-            return "compare", {"dataset": one.id, "release": number}
+            return "compare", {"dataset": one.id}
         if step == "publish":
             shows = np.array(
                 [[photo.name.startswith(name) for name in _COLOURS] for photo in photos], np.uint8
@@ -141,9 +141,9 @@ class Workbench:
         return "tags", {"dataset": one.id, "step": step}
 
 
-def _photos(folder: Path) -> Path:
+def _photos(folder: Path, seed: int) -> Path:
     """Twenty photos of each of four colours."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     for kind, colour in _COLOURS.items():
         (folder / kind).mkdir(parents=True)
         for number in range(20):

@@ -41,7 +41,7 @@ STILL_IMPORT_BELOW_APP = {
     "cli/main.py",
     "cli/serve.py",
     "workbench/__init__.py",
-    "workbench/infra/budgets.py",
+    "workbench/infra/accounts.py",
     "workbench/infra/database.py",
     "workbench/infra/datasets.py",
     "workbench/infra/decoder.py",

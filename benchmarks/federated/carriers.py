@@ -1,9 +1,9 @@
-"""Seconds of a round across processes, over both carriers: on the machine as it is, and with every
-core kept busy.
+"""Seconds of a round across processes, over HTTPS: on the machine as it is, and with every core
+kept busy.
 
-Five users, a key generator and the aggregator, each a process as `blindsight federate` starts it,
-on loopback with TLS and authentication: digits, 650 weights, three rounds. The first round waits
-for everybody to start and is not counted.
+Five sites, each user and key holder, and the aggregator, each a process as `blindsight federate
+run` starts it, on loopback with TLS and authentication: digits, 650 weights, three rounds. The
+first round waits for everybody to start and is not counted.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ import numpy as np
 from benchmarks.federated import sets
 from benchmarks.harness import Row, free_port
 from blindsight.core.errors import ProtocolError
-from blindsight.federated import keys
-from blindsight.federated.flower.homes import make_homes
-from blindsight.federated.flower.plan import Plan
+from blindsight.federated.deploy.folders import accept, join, make_roster
+from blindsight.federated.deploy.plan import Plan
 from blindsight.federated.learning import initial_weights
-from blindsight.federated.protocol import Settings
+from blindsight.federated.sums import Role, Settings
 
 __all__ = ["carrier_rows"]
 
@@ -47,7 +46,7 @@ def _busy(loops: int) -> Iterator[None]:
             process.wait()
 
 
-def _run(carrier: str, *, loops: int, limit: float) -> dict[str, Any]:
+def _run(*, loops: int, limit: float) -> dict[str, Any]:
     """The aggregator's last status."""
     X, y = sets.digits()
     with tempfile.TemporaryDirectory() as name:
@@ -62,33 +61,22 @@ def _run(carrier: str, *, loops: int, limit: float) -> dict[str, Any]:
         settings = Settings(
             dimension=len(plan.initial), users=_USERS, bound=4.0, least_users=_USERS
         )
-        homes = make_homes(
-            folder / "parties",
-            settings,
-            keys.generate(2048),
-            plan,
-            port=free_port(),
-            carrier=carrier,
-        )
+        address = f"127.0.0.1:{free_port()}"
+        parties = [join(folder / "aggregator", "aggregator", Role.AGGREGATOR, address=address)]
+        for n in range(1, _USERS + 1):
+            parties.append(join(folder / f"site-{n}", f"site-{n}", Role.USER | Role.HOLDER))
+        roster = make_roster(settings, plan, [party.request for party in parties])
         running = []
         with _busy(loops):
             try:
-                for home in homes:
-                    rows = folder / f"{home.name}.npz"
-                    np.savez(
-                        rows, X=X[100 + home.number :: _USERS], y=y[100 + home.number :: _USERS]
-                    )
-                    data = ["--data", str(rows)] if home.about["role"] == "user" else []
-                    command = [
-                        sys.executable,
-                        "-m",
-                        "blindsight",
-                        "federate",
-                        home.about["role"],
-                        str(home.path),
-                        *data,
-                    ]
-                    with (folder / f"{home.name}.log").open("wb") as log:
+                for number, party in enumerate(parties):
+                    accept(party, roster)
+                    rows = folder / f"{party.name}.npz"
+                    np.savez(rows, X=X[100 + number :: _USERS], y=y[100 + number :: _USERS])
+                    data = ["--data", str(rows)] if number else []
+                    verb = [sys.executable, "-m", "blindsight", "federate", "run"]
+                    command = [*verb, str(party.path), *data]
+                    with (folder / f"{party.name}.log").open("wb") as log:
                         running.append(
                             subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
                         )
@@ -98,7 +86,7 @@ def _run(carrier: str, *, loops: int, limit: float) -> dict[str, Any]:
                 if running[0].poll() != 0:
                     last = (folder / "aggregator.log").read_text(errors="replace")[-500:]
                     raise ProtocolError(f"the rounds did not end within {limit:g} s: {last}")
-                return json.loads((homes[0].path / "status.json").read_text())  # type: ignore[no-any-return]
+                return json.loads((parties[0].path / "status.json").read_text())  # type: ignore[no-any-return]
             finally:
                 for process in running:
                     process.kill()
@@ -109,19 +97,19 @@ def carrier_rows(
     *, quick: bool, seed: int = 0, out: Path, progress: Callable[[int, int], None] | None = None
 ) -> Iterator[Row]:
     """Seconds of a round after the first."""
-    plans = [(carrier, load) for carrier in ("mailbox", "flower") for load in ("quiet", "loaded")]
-    for done, (carrier, load) in enumerate(plans[:1] if quick else plans, start=1):
+    plans = ["quiet", "loaded"]
+    for done, load in enumerate(plans[:1] if quick else plans, start=1):
         loops = 2 * (os.cpu_count() or 1) if load == "loaded" else 0
         before = os.getloadavg()[0]
-        rounds = _run(carrier, loops=loops, limit=400)["rounds"]
+        rounds = _run(loops=loops, limit=400)["rounds"]
         later = [entry["seconds"] for entry in rounds[1:]]
         yield Row(
-            id=f"federated.round_seconds_{carrier}_{load}",
+            id=f"federated.round_seconds_mailbox_{load}",
             value=float(np.mean(later)),
             unit="seconds",
             seed=seed,
             seconds=float(np.mean(later)),
-            note=f"wall, {len(rounds)} rounds of {_USERS} users in processes of their own, {loops} "
+            note=f"wall, {len(rounds)} rounds of {_USERS} sites in processes of their own, {loops} "
             "busy loops beside "
             f"them (load {before:.1f} of {os.cpu_count()} cores when it began); the first, with "
             "everybody's start, "

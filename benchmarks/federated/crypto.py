@@ -2,8 +2,8 @@
 
 Table 2's times fit shards x M encryptions with M = ceil(0.1 D NC) = 20,685 and 10, 3, 1 shards:
 that count is what python-paillier is charged for, extrapolated from a sample of at least 200 of its
-encryptions. Ours is the whole of what a user does: fixed point, tag, pad, the key under Paillier,
-serialising and signing; it does not depend on the sparsity.
+encryptions. Ours is the whole of what a user does: fixed point, tag, pad, shares of the key sealed
+to every holder, serialising and signing; it does not depend on the sparsity.
 """
 
 from __future__ import annotations
@@ -24,12 +24,10 @@ from numpy.typing import NDArray
 
 from benchmarks.harness import Row
 from blindsight.core.checks import optional_module
-from blindsight.federated import keys
-from blindsight.federated.enrolment import Setup, enrol
-from blindsight.federated.messages import AGGREGATOR, Header, Kind, Message
-from blindsight.federated.paillier import PrivateKey
-from blindsight.federated.protocol import Aggregator, KeyHolder, Settings, User, rules
-from blindsight.federated.randomisers import RandomiserPool
+from blindsight.federated.paper import keys
+from blindsight.federated.paper.paillier import PrivateKey
+from blindsight.federated.sums import Aggregator, Enrolment, KeyHolder, Role, Settings, User, enrol
+from blindsight.federated.sums.messages import contribution_bytes
 
 __all__ = ["DIMENSION", "PAPER_SECONDS", "SHARDS", "SPARSITIES", "crypto_rows", "table2_update"]
 
@@ -71,26 +69,18 @@ class _Times:
 
 
 class _Contributor:
-    """A user of Table 2's federation who contributes again and again."""
+    """A user of a federation who contributes again and again."""
 
-    def __init__(self, setup: Setup, workers: int) -> None:
-        self.user = User(setup.users[0], workers=workers)
-        self._aggregator = setup.aggregator
-        self._round = 0
+    def __init__(self, settings: Settings) -> None:
+        parties = enrol(settings)
+        self.user = User(parties[Role.USER][0])
+        self._aggregator = Aggregator(parties[Role.AGGREGATOR][0])
 
     def prepare(self) -> None:
         """Open the next round; not part of what is timed."""
-        self._round += 1
-        enrolment = self._aggregator
-        header = Header(
-            kind=Kind.OPEN,
-            agreement=enrolment.agreement,
-            round=self._round,
-            model=bytes(32),
-            sender=AGGREGATOR,
-            length=enrolment.settings.dimension,
-        )
-        self.user.receive(Message.make(header, b"", enrolment.identity).encode())
+        number = self._aggregator.round + 1
+        [opening] = self._aggregator.open_round(number, bytes(32), users=[1])
+        self.user.receive(opening.data)
 
     def contribute(self, update: NDArray[np.float64]) -> int:
         """One contribution; its size in bytes."""
@@ -145,25 +135,15 @@ def _one_value(key: PrivateKey, *, quick: bool, seed: int) -> Iterator[Row]:
 
 
 def _table2(key: PrivateKey, *, quick: bool, seed: int) -> Iterator[Row]:
-    """Table 2's vector at its three sparsities: both cores by wall, one core by CPU, and with
-    randomisers ready.
-    """
+    """Table 2's vector at its three sparsities, by wall and by CPU."""
     phe = optional_module("phe", extra="bench")
     theirs = phe.generate_paillier_keypair(n_length=key.public.bits)[0]
     values = np.random.default_rng(seed).uniform(-1, 1, _SAMPLE)
-    settings = Settings(dimension=DIMENSION, users=5)
-    setup = enrol(settings, key)
+    contributor = _Contributor(Settings(dimension=DIMENSION, users=5))
     updates = {name: table2_update(sparsity, seed=seed) for name, sparsity in SPARSITIES.items()}
-    both, one, online = _Contributor(setup, 2), _Contributor(setup, 1), _Contributor(setup, 2)
-    online.user.pool = RandomiserPool(key.public)
-    blocks = rules.slots(settings, key.public, settings.pad(DIMENSION).degree).blocks
-    _ = key.public.fixed_base
-    one.prepare()
-    one.contribute(updates["956"])  # tables and compiled code, once
-    peer = _Times()
-    wall = {name: _Times() for name in SPARSITIES}
-    cpu = {name: _Times() for name in SPARSITIES}
-    ready = _Times()
+    contributor.prepare()
+    contributor.contribute(updates["956"])  # tables and compiled code, once
+    peer, ours = _Times(), {name: _Times() for name in SPARSITIES}
     repeats = 1 if quick else 5
     part = _SAMPLE // 10
 
@@ -176,45 +156,31 @@ def _table2(key: PrivateKey, *, quick: bool, seed: int) -> Iterator[Row]:
         # The sample is spread over the whole run, so that both see the same machine.
         for chunk in range(10 * turn // len(turns), 10 * (turn + 1) // len(turns)):
             peer.run(partial(phe_part, chunk * part), times=part)
-        for contributor, times in ((both, wall[name]), (one, cpu[name])):
-            contributor.prepare()
-            times.run(partial(contributor.contribute, updates[name]))
-    for _ in range(repeats):
-        online.user.pool.fill(blocks)
-        online.prepare()
-        ready.run(lambda: online.contribute(updates["0001"]))
+        contributor.prepare()
+        ours[name].run(partial(contributor.contribute, updates[name]))
     for name, shards in SHARDS.items():
         encryptions = shards * CAPACITY
         yield Row(
             id=f"federated.table2_vs_phe_{name}",
-            value=encryptions * peer.median_wall / wall[name].median_wall,
+            value=encryptions * peer.median_wall / ours[name].median_wall,
             unit="times",
             peer="python-paillier",
             paper=PAPER_SECONDS[name],
             seed=seed,
-            seconds=wall[name].median_wall,
-            note=f"wall, both cores; python-paillier as it comes: {encryptions:,} encryptions of "
+            seconds=ours[name].median_wall,
+            note=f"wall, one core; python-paillier as it comes: {encryptions:,} encryptions of "
             f"{peer.median_wall * 1e3:.2f} ms, from a sample of {_SAMPLE}; paper: seconds, 1024 "
             "bits",
         )
         yield Row(
             id=f"federated.table2_cpu_vs_phe_{name}",
-            value=encryptions * peer.median_cpu / cpu[name].median_cpu,
+            value=encryptions * peer.median_cpu / ours[name].median_cpu,
             unit="times",
             peer="python-paillier",
             seed=seed,
-            seconds=cpu[name].median_cpu,
+            seconds=ours[name].median_cpu,
             note="CPU seconds, one core",
         )
-    yield Row(
-        id="federated.table2_online_vs_phe_0001",
-        value=SHARDS["0001"] * CAPACITY * peer.median_wall / ready.median_wall,
-        unit="times",
-        peer="python-paillier",
-        seed=seed,
-        seconds=ready.median_wall,
-        note=f"wall, with {blocks:,} randomisers made ahead",
-    )
 
 
 def _paper_times(key: PrivateKey, *, quick: bool, seed: int) -> Iterator[Row]:
@@ -254,32 +220,32 @@ def _each(encrypt: Any, times: int) -> None:
 
 
 def _sizes(key: PrivateKey, *, quick: bool, seed: int) -> Iterator[Row]:
-    """Bytes per weight in a whole contribution: key, header and signature included."""
-    for users in (5, 100, 1_000, 10_000):
-        for name, holders in (("", None), ("_holders", (3, 5))):
-            settings = Settings(dimension=DIMENSION, users=users, holders=holders)
-            yield Row(
-                id=f"federated.bytes_per_weight{name}_n{users}",
-                value=rules.contribution_bytes(settings, DIMENSION) / DIMENSION,
-                unit="bytes",
-                seed=seed,
-                note="key under Paillier, 2048 bits"
-                if holders is None
-                else "key shared among 5 holders, 3 needed",
-            )
+    """Bytes per weight in a whole contribution: shares, header and signatures included."""
+    for users in (5, 20, 100, 1_000, 10_000):
+        settings = Settings(dimension=DIMENSION, users=users)
+        yield Row(
+            id=f"federated.bytes_per_weight_n{users}",
+            value=contribution_bytes(settings, DIMENSION) / DIMENSION,
+            unit="bytes",
+            seed=seed,
+            note=f"key shared among {settings.n_holders} holders, {settings.needed} needed, "
+            "X25519 and ML-KEM-768",
+        )
 
 
 def _openers(key: PrivateKey, *, quick: bool, seed: int) -> Iterator[Row]:
-    """What opens a sum of 100 users: before, a holder's power of every packed block; now, its
-    summed shares.
-    """
+    """What a holder does for a sum of 100 users, against one power for every packed block."""
     users = 20 if quick else 100
-    settings = Settings(dimension=DIMENSION, users=users, holders=(3, 5))
-    simulation_users = enrol(settings)
-    update = table2_update(0.956, seed=seed)
-    roles = _round_of(simulation_users, update)
+    settings = Settings(dimension=DIMENSION, users=users, holders=5)
+    parties = enrol(settings)
+    role, question = _round_of(
+        parties[Role.AGGREGATOR][0],
+        parties[Role.USER],
+        parties[Role.HOLDER][4],
+        table2_update(0.956, seed=seed),
+    )
     share = _Times()
-    share.run(lambda: roles[0].receive(roles[1]))
+    share.run(lambda: role.receive(question))
     # Before: c^(2 Δ f(i)) modulo n² for each of the packed blocks, an exponent of twice the
     # modulus' bits.
     slots = (key.public.plaintext_bits - 56 - 7) // (16 + 7 + 7)
@@ -301,30 +267,18 @@ def _openers(key: PrivateKey, *, quick: bool, seed: int) -> Iterator[Row]:
         note=f"CPU for 100 users; before: {before:.1f} s for {blocks:,} packed blocks, from a "
         f"sample of {len(sample)}",
     )
-    enough = Settings(dimension=DIMENSION, users=5)
-    layout = rules.slots(enough, key.public, enough.pad(DIMENSION).degree)
-    ciphertexts = key.public.encrypt_many(range(layout.blocks), workers=1)
-    opened = _Times()
-    opened.run(lambda: key.decrypt_many(ciphertexts, workers=1))
-    yield Row(
-        id="federated.key_generator_seconds",
-        value=opened.median_cpu,
-        unit="seconds",
-        seed=seed,
-        seconds=opened.median_cpu,
-        note=f"CPU, one core: {layout.blocks} ciphertexts of a summed key for 5 users, whatever "
-        "the vector",
-    )
 
 
-def _round_of(setup: Setup, update: NDArray[np.float64]) -> tuple[KeyHolder, bytes]:
+def _round_of(
+    collector: Enrolment, users: list[Enrolment], opener: Enrolment, update: NDArray[np.float64]
+) -> tuple[KeyHolder, bytes]:
     """A holder, and what it is asked to collect after all users contributed."""
-    aggregator = Aggregator(setup.aggregator)
-    [opening, *_] = aggregator.open_round(1, bytes(32))
-    for enrolment in setup.users:
+    aggregator = Aggregator(collector)
+    for opening, enrolment in zip(aggregator.open_round(1, bytes(32)), users, strict=True):
         user = User(enrolment)
         user.receive(opening.data)
         aggregator.receive(user.contribute(update)[0].data)
-    holder = KeyHolder(setup.holders[2])
-    [asked] = [message for message in aggregator.close() if message.to == holder.number]
-    return holder, asked.data
+    role = KeyHolder(opener)
+    aggregator.seal()
+    [question] = aggregator.ask(role.number)
+    return role, question.data

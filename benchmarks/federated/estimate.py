@@ -19,8 +19,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from blindsight.federated.pad.parameters import choose
-from blindsight.federated.pad.sampler import SIGMA
+from blindsight.federated.sums.pad.parameters import choose
+from blindsight.federated.sums.pad.sampler import SIGMA
 
 __all__ = ["PUBLISHED", "Broken", "offered", "usvp"]
 

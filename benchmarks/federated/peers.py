@@ -25,9 +25,9 @@ from benchmarks.federated.crypto import CAPACITY, DIMENSION, table2_update
 from benchmarks.harness import Row
 from blindsight.core.checks import optional_module
 from blindsight.core.errors import MissingDependency
-from blindsight.federated import keys
-from blindsight.federated.paillier import PrivateKey
-from blindsight.federated.protocol import Aggregator, Settings, User, enrol
+from blindsight.federated.paper import keys
+from blindsight.federated.paper.paillier import PrivateKey
+from blindsight.federated.sums import Aggregator, Role, Settings, User, enrol
 
 __all__ = ["peer_rows"]
 
@@ -50,8 +50,7 @@ def peer_rows(
     plans: list[tuple[str, int, Callable[[], Measured]]] = []
     for users in (5, 100):
         plans += [
-            ("pad", users, partial(_pad, key, update, users, None)),
-            ("pad_holders", users, partial(_pad, key, update, users, (3, 5))),
+            ("pad", users, partial(_pad, update, users, 5)),
             ("paper", users, partial(_paper, key, sample=100 if quick else 500)),
             ("phe", users, partial(_phe, key.public.bits, update, sample=20 if quick else 200)),
             (
@@ -61,8 +60,9 @@ def peer_rows(
             ),
             ("tenseal", users, partial(_tenseal, update)),
             ("tenseal_bfv", users, partial(_tenseal_bfv, update)),
-            ("secagg", users, partial(_secagg, update, users)),
+            ("secagg", users, partial(_secagg, update, users - 1)),
         ]
+    plans += [(f"masks_{n}", 100, partial(_secagg, update, n)) for n in (4, 20)]
     spent: dict[tuple[str, int], float] = {}
     for done, (name, users, measure) in enumerate(plans, start=1):
         try:
@@ -95,44 +95,40 @@ def peer_rows(
 
 
 def _ratios(spent: dict[tuple[str, int], float], seed: int) -> Iterator[Row]:
-    """Ours against peers who do the same job, 100 users."""
-    for name, peer in (("tenseal_bfv", "tenseal_bfv"), ("masks_n100", "secagg")):
+    """Ours against peers who do the same job, 100 users; masks at three numbers of neighbours."""
+    masks = {"masks_4": "masks_4", "masks_20": "masks_20", "masks_99": "secagg"}
+    for name, peer in {"tenseal_bfv": "tenseal_bfv", **masks}.items():
         if (peer, 100) in spent:
             yield Row(
                 id=f"federated.user_cpu_vs_{name}",
-                value=spent[peer, 100] / spent["pad_holders", 100],
+                value=spent[peer, 100] / spent["pad", 100],
                 unit="times",
-                peer=_PEERS[peer],
+                peer=_PEERS.get(peer, "Flower SecAgg+"),
                 seed=seed,
-                seconds=spent["pad_holders", 100],
-                note="CPU, one core, 100 users, key shared among 5 holders; with one key "
-                "generator "
-                f"{spent[peer, 100] / spent['pad', 100]:.2f} times",
+                seconds=spent["pad", 100],
+                note="CPU, one core, 100 users, key shared among 5 holders"
+                + (f"; masks with {name[6:]} neighbours" if name.startswith("masks") else ""),
             )
 
 
-def _pad(
-    key: PrivateKey, update: NDArray[np.float64], users: int, holders: tuple[int, int] | None
-) -> Measured:
+def _pad(update: NDArray[np.float64], users: int, holders: int) -> Measured:
     settings = Settings(dimension=DIMENSION, users=users, holders=holders)
-    setup = enrol(settings, None if holders else key)
-    [opening, *_] = Aggregator(setup.aggregator).open_round(1, bytes(32))
+    parties = enrol(settings)
+    aggregator = Aggregator(parties[Role.AGGREGATOR][0])
+    openings = aggregator.open_round(1, bytes(32))
     seconds = []
-    for enrolment in setup.users[:3]:  # the first loads compiled code and makes tables
+    # The first loads compiled code and makes tables.
+    for enrolment, opening in zip(parties[Role.USER][:3], openings, strict=False):
         user = User(enrolment)
         user.receive(opening.data)
         start = time.process_time()
         [sent] = user.contribute(update)
         seconds.append(time.process_time() - start)
-    how = (
-        "the key under Paillier"
-        if holders is None
-        else f"the key shared among {holders[1]}, {holders[0]} needed"
-    )
+    how = f"the key shared among {holders}, {settings.needed} needed"
     return (
         min(seconds[1:]),
         len(sent.data),
-        f"everything a user does: fixed point, tag, pad, {how}, signature",
+        f"everything a user does: fixed point, tag, pad, {how}, sealing, signatures",
     )
 
 
@@ -212,10 +208,8 @@ def _tenseal_bfv(update: NDArray[np.float64]) -> Measured:
     )
 
 
-def _secagg(update: NDArray[np.float64], users: int) -> Measured:
-    """Flower's SecAgg+ client, stage 2: quantise, add the private mask and one mask for each other
-    user.
-    """
+def _secagg(update: NDArray[np.float64], neighbours: int) -> Measured:
+    """Flower's SecAgg+ client, stage 2: quantise, add the private and the neighbours' masks."""
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     optional_module("flwr", extra="cluster")
     from flwr.common.secure_aggregation.crypto import symmetric_encryption
@@ -224,7 +218,7 @@ def _secagg(update: NDArray[np.float64], users: int) -> Measured:
 
     ec: Any = optional_module("cryptography.hazmat.primitives.asymmetric.ec", extra="cluster")
     own = ec.generate_private_key(ec.SECP384R1())
-    others = [ec.generate_private_key(ec.SECP384R1()).public_key() for _ in range(users - 1)]
+    others = [ec.generate_private_key(ec.SECP384R1()).public_key() for _ in range(neighbours)]
     modulus, shape = 1 << 32, [update.shape]
     start = time.process_time()
     masked = quantize([update], 1.0, 1 << 22)[0] + pseudo_rand_gen(bytes(32), modulus, shape)[0]
@@ -236,5 +230,5 @@ def _secagg(update: NDArray[np.float64], users: int) -> Measured:
     return (
         time.process_time() - start,
         size,
-        f"SecAgg+ masks with {users - 1} neighbours, each from a 32-bit seed",
+        f"SecAgg+ masks with {neighbours} neighbours, each from a 32-bit seed",
     )

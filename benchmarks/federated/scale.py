@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -23,13 +24,21 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import Row
-from blindsight.federated.enrolment import enrol
-from blindsight.federated.messages import holder
-from blindsight.federated.pad import PadSum, new_secret, pad, tag
-from blindsight.federated.protocol import Aggregator, KeyHolder, Settings, User
-from blindsight.federated.protocol.kept import InFiles
+from blindsight.federated.agreement import agree
+from blindsight.federated.sums import (
+    Aggregator,
+    KeyHolder,
+    Role,
+    Settings,
+    Simulation,
+    User,
+    enrol,
+    field,
+)
+from blindsight.federated.sums.pad import PadSum, new_secret, pad
+from blindsight.federated.sums.store import FileStore
 
-__all__ = ["measure", "scale_rows"]
+__all__ = ["measure", "memory_per_user", "scale_rows", "work_lost"]
 
 _RUNS = ((10_000, 206_848), (100, 10_000_000))
 _GROWTH = (100_000, 1_000_000, 10_000_000)
@@ -55,7 +64,7 @@ def _warm(settings: Settings, weights: int) -> None:
     total = PadSum(parameters, 1)
     total.add(pad(parameters, b"", values, secret))
     total.open(b"", secret.astype(np.int64))
-    tag.tag(bytes(32), b"", values)
+    field.tag(bytes(32), b"", values)
 
 
 def measure(users: int, weights: int, *, seed: int = 0) -> dict[str, float]:
@@ -64,15 +73,16 @@ def measure(users: int, weights: int, *, seed: int = 0) -> dict[str, float]:
     Every user is another, every message is real and goes through the role that it is for; the sum
     is checked against the plain one, and three users check it for themselves.
     """
-    settings = Settings(dimension=weights, users=users, least_users=users, holders=(3, 5))
-    setup, cpu = enrol(settings, None), _Cpu()
+    settings = Settings(dimension=weights, users=users, least_users=users, holders=5)
+    setup, cpu = enrol(settings), _Cpu()
     expected, size = np.zeros(weights, dtype=np.int64), 0
     _warm(settings, weights)
     with tempfile.TemporaryDirectory() as folder:
-        aggregator = Aggregator(setup.aggregator, kept=InFiles(Path(folder)))
+        store = FileStore(Path(folder), users)
+        aggregator = Aggregator(setup[Role.AGGREGATOR][0], store=store)
         [opening, *_] = aggregator.open_round(1, bytes(32))
-        for enrolment in setup.users:
-            update = np.random.default_rng([seed, enrolment.number]).uniform(-1, 1, weights)
+        for number, enrolment in enumerate(setup[Role.USER], start=1):
+            update = np.random.default_rng([seed, number]).uniform(-1, 1, weights)
             expected += settings.code.encode(update)
             user = User(enrolment)
             user.receive(opening.data)
@@ -80,12 +90,13 @@ def measure(users: int, weights: int, *, seed: int = 0) -> dict[str, float]:
             size = len(sent.data)
             cpu("add", partial(aggregator.receive, sent.data))
             del user, sent, update
-        _open(aggregator, {holder(e.index): KeyHolder(e) for e in setup.holders}, cpu)
+        holders = [KeyHolder(enrolment) for enrolment in setup[Role.HOLDER]]
+        _open(aggregator, {role.number: role for role in holders}, cpu)
         found = aggregator.result
         if found is None or not np.array_equal(found.values, expected):
             raise AssertionError("the sum is not exact")
         [result, *_] = aggregator.results(1)
-    checking = [User(enrolment) for enrolment in setup.users[:3]]
+    checking = [User(enrolment) for enrolment in setup[Role.USER][:3]]
     for user in checking:
         cpu("check", partial(user.receive, result.data))
         if user.ended != 1:
@@ -93,7 +104,7 @@ def measure(users: int, weights: int, *, seed: int = 0) -> dict[str, float]:
     return {
         "user": cpu.spent["user"] / users,
         "add": cpu.spent["add"] / users,
-        "holder": cpu.spent["holder"] / len(setup.holders),
+        "holder": cpu.spent["holder"] / len(holders),
         "open": cpu.spent["open"],
         "check": cpu.spent["check"] / len(checking),
         "bytes": size / weights,
@@ -104,14 +115,53 @@ def measure(users: int, weights: int, *, seed: int = 0) -> dict[str, float]:
 def _open(aggregator: Aggregator, holders: dict[int, KeyHolder], cpu: _Cpu) -> None:
     """Close, and one holder at a time: its question holds a share of every user."""
     aggregator.seal()
-    while aggregator.phase == "closed":
-        for address in aggregator.awaited():
-            for asked in aggregator.ask(address):
-                answers = cpu("holder", partial(holders[address].receive, asked.data))
-                for answer in answers:
-                    for last in cpu("open", partial(aggregator.receive, answer.data)):
-                        for part in cpu("holder", partial(holders[last.to].receive, last.data)):
-                            cpu("open", partial(aggregator.receive, part.data))
+    for address in aggregator.awaited():
+        if aggregator.phase != "closed":
+            break
+        for asked in aggregator.ask(address):
+            for answer in cpu("holder", partial(holders[address].receive, asked.data)):
+                cpu("open", partial(aggregator.receive, answer.data))
+
+
+def memory_per_user(users: int, cohort: int = 10_000) -> float:
+    """Bytes by which the aggregator's memory grows with a user who contributes, files used."""
+    settings = Settings(dimension=100, users=cohort, holders=5, most_users=1_000)
+    setup = enrol(settings)
+    with tempfile.TemporaryDirectory() as folder:
+        aggregator = Aggregator(
+            setup[Role.AGGREGATOR][0], store=FileStore(Path(folder), settings.users)
+        )
+        [opening, *_] = aggregator.open_round(1, bytes(32))
+        sent = []
+        for enrolment in setup[Role.USER][: users + 1]:
+            user = User(enrolment)
+            user.receive(opening.data)
+            sent.append(user.contribute(np.zeros(100))[0].data)
+        aggregator.receive(sent[0])  # what is allocated once
+        tracemalloc.start()
+        for data in sent[1:]:
+            aggregator.receive(data)
+        grown, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        if len(aggregator.contributors) != users + 1:
+            raise AssertionError("the aggregator refused contributions that it should have taken")
+    return grown / users
+
+
+def work_lost(rounds: int, *, noise: bool, seed: int = 0) -> list[float]:
+    """The share of present users' work that is not in the sum, 90 of 100 users present."""
+    rng = np.random.default_rng(seed)
+    epsilon = 8.0 if noise else None
+    settings = agree(dimension=10, users=100, rounds=rounds, epsilon=epsilon).settings
+    simulation = Simulation(settings, encrypt=False)  # type: ignore[arg-type]
+    lost = []
+    for number in range(rounds):
+        absent = set((rng.permutation(100)[:10] + 1).tolist())
+        result = simulation.round(
+            [np.zeros(10)] * 100, model=number.to_bytes(4, "little"), dropouts=absent
+        )
+        lost.append(1 - len(result.contributors) / 90)
+    return lost
 
 
 def _apart(users: int, weights: int, seed: int) -> dict[str, float]:
@@ -144,6 +194,24 @@ def scale_rows(
             seconds=grown[last][what],
             note=f"CPU, 3 users, {first:,} to {last:,} weights: {grown[first][what]:.4f} to "
             f"{grown[last][what]:.3f} s",
+        )
+    users = 50 if quick else 500
+    yield Row(
+        id="federated.aggregator_bytes_per_user",
+        value=memory_per_user(users),
+        unit="bytes",
+        seed=seed,
+        note=f"growth of the aggregator's memory over {users} contributions, 10,000 users enrolled",
+    )
+    for name, noise in (("", True), ("_no_noise", False)):
+        lost = work_lost(10, noise=noise, seed=seed)
+        yield Row(
+            id=f"federated.dropout_work_lost{name}",
+            value=100 * float(np.mean(lost)),
+            unit="% of present users' work",
+            seed=seed,
+            note="90 of 100 users present in each of 10 rounds; by round "
+            + ", ".join(f"{100 * x:.0f}" for x in lost),
         )
     for users, weights in () if quick else _RUNS:
         run = _apart(users, weights, seed)

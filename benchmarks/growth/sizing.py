@@ -13,7 +13,6 @@ import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -119,11 +118,10 @@ def plan(rates: Mapping[str, float], *, images: int = IMAGES, users: int = USERS
         "growth.rate.update_blocks",
     )
     add(
-        "decryption_seconds",
-        rates["growth.rate.key_blocks"] * rates["growth.rate.decrypt_block"],
-        "CPU s of the key generator per round",
-        "growth.rate.decrypt_block",
-        "growth.rate.key_blocks",
+        "holder_seconds",
+        USERS * rates["growth.rate.holder_share"],
+        "CPU s of one key holder per round",
+        "growth.rate.holder_share",
     )
     return rows
 
@@ -146,18 +144,10 @@ def rate_rows(*, quick: bool, seed: int = 0) -> Iterator[Row]:
         note="header and signature included",
     )
     yield Row(
-        id="growth.rate.key_blocks",
-        value=agreed.key_blocks,
-        unit="ciphertexts",
-        note="of a summed key, whatever the number of weights",
-    )
-    private = agreed.key
-    sealed = private.public.encrypt_many(range(40), workers=1)
-    yield Row(
-        id="growth.rate.decrypt_block",
-        value=_least(lambda: private.decrypt_many(sealed, workers=1)) / len(sealed),
+        id="growth.rate.holder_share",
+        value=agreed.holder_seconds(3 if quick else 20),
         unit="CPU s",
-        note="2048 bits, one core",
+        note="a user's share verified, decrypted and added by a key holder, one core",
     )
     yield from _aggregator_rates(quick, seed)
 
@@ -292,13 +282,13 @@ class Federation:
     """
 
     def __init__(self, dimension: int) -> None:
-        from blindsight.federated.protocol import Settings, enrol
+        from blindsight.federated.sums import Role, Settings, enrol
 
-        self.key = _key()
-        self.settings = Settings(dimension=dimension, users=USERS, group=1)
-        self._setup = enrol(self.settings, self.key)
-        self._round = 0
-        _ = self.key.public.fixed_base
+        self.settings = Settings(dimension=dimension, users=USERS, holders=5)
+        parties = enrol(self.settings)
+        self._users, self._collector = parties[Role.USER], parties[Role.AGGREGATOR][0]
+        self._holder = parties[Role.HOLDER][-1]
+        self._opening = self.aggregator().reopen(1)[0].data
 
     @property
     def blocks(self) -> int:
@@ -307,67 +297,53 @@ class Federation:
 
     @property
     def slots(self) -> int:
-        """Weights a block."""
+        """Weights of one block."""
         return self.settings.pad(self.settings.dimension).block
 
-    @property
-    def key_blocks(self) -> int:
-        """Ciphertexts of a key."""
-        from blindsight.federated.protocol import rules
+    def holder_seconds(self, users: int) -> float:
+        """CPU seconds that a key holder needs for one user's share."""
+        from blindsight.federated.sums import KeyHolder
+        from blindsight.federated.sums.messages import Collect, Message, pack_members
 
-        degree = self.settings.pad(self.settings.dimension).degree
-        return rules.slots(self.settings, self.key.public, degree).blocks
+        role = KeyHolder(self._holder)
+        aggregator = self.aggregator()
+        update = np.zeros(self.settings.dimension)
+        for user in range(1, users + 1):
+            aggregator.receive(self.contribute(user, update))
+        aggregator._members = pack_members(aggregator.contributors, USERS)
+        [question] = aggregator.ask(role.number)
+        message = Message.decode(question.data, largest=len(question.data))
+        body = Collect.decode(message.body, self.settings, message.header.length, role.index)
+        work = lambda: role._summed(message.header, body, aggregator.members)  # noqa: E731
+        return _least(work) / users
 
     @property
     def message_bytes(self) -> int:
         """Bytes of an update."""
-        from blindsight.federated.protocol import rules
+        from blindsight.federated.sums.messages import contribution_bytes
 
-        return rules.contribution_bytes(self.settings, self.settings.dimension)
+        return contribution_bytes(self.settings, self.settings.dimension)
 
     def contribute(self, user: int, update: ArrayLike) -> bytes:
-        """A user's whole part in a round: fixed point, tag, pad, its key under Paillier on one
-        core, signing.
-        """
-        from blindsight.federated.protocol import User
+        """A user's whole part in a round: fixed point, tag, pad, sealed shares, signing."""
+        from blindsight.federated.sums import User
 
-        member = User(self._setup.users[user - 1], workers=1)
-        member.receive(self._opening())
+        member = User(self._users[user - 1])
+        member.receive(self._opening)
         return member.contribute(update)[0].data
 
     def aggregator(self) -> Any:
         """An aggregator whose round is open."""
-        from blindsight.federated.protocol import Aggregator
+        from blindsight.federated.sums import Aggregator
 
-        made = Aggregator(self._setup.aggregator)
+        made = Aggregator(self._collector)
         made.open_round(1, bytes(32))
         return made
-
-    def _opening(self) -> bytes:
-        from blindsight.federated.messages import AGGREGATOR, Header, Kind, Message
-
-        enrolment = self._setup.aggregator
-        header = Header(
-            kind=Kind.OPEN,
-            agreement=enrolment.agreement,
-            round=1,
-            model=bytes(32),
-            sender=AGGREGATOR,
-            length=self.settings.dimension,
-        )
-        return Message.make(header, b"", enrolment.identity).encode()
 
 
 def federation(*, dimension: int) -> Federation:
     """10,000 users who agreed on updates of that length."""
     return Federation(dimension)
-
-
-@cache
-def _key() -> Any:
-    from blindsight.federated import keys
-
-    return keys.generate(2048)
 
 
 def _least(work: Callable[[], Any], repeats: int = 3) -> float:

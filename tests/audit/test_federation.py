@@ -14,8 +14,8 @@ from blindsight.audit.methods.federated.attacks import (
     support_intersection,
 )
 from blindsight.audit.methods.federated.cheats import CHEATS
-from blindsight.federated import keys
-from blindsight.federated.paillier import PrivateKey
+from blindsight.federated.paper import keys
+from blindsight.federated.paper.paillier import PrivateKey
 from blindsight.federated.sums.messages import Code
 
 
@@ -33,18 +33,14 @@ def test_kept_permutations_give_the_support_away_and_pads_do_not(key: PrivateKey
     assert fresh.value < 0.05
 
 
-def test_single_contributors_are_published_by_paper_and_withheld_by_votes(key: PrivateKey) -> None:
+def test_single_contributors_are_published_by_the_paper(key: PrivateKey) -> None:
     """At 95.6% sparsity and 5 users about 91% of the sum's weights have one contributor."""
-    assert single_contributors("paper", dimension=1500, key=key).value == pytest.approx(
-        0.91, abs=0.08
-    )
-    for density in (0.044, 0.5):
-        assert single_contributors("pad", density=density, key=key).value == 0
+    assert single_contributors(dimension=1500, key=key).value == pytest.approx(0.91, abs=0.08)
 
 
 def test_single_contributors_are_rarer_among_many_users(key: PrivateKey) -> None:
-    many = single_contributors("paper", users=60, dimension=100, key=key).value
-    assert many < single_contributors("paper", users=5, dimension=100, key=key).value
+    many = single_contributors(users=60, dimension=100, key=key).value
+    assert many < single_contributors(users=5, dimension=100, key=key).value
 
 
 @pytest.mark.parametrize("attack", [subset_subtraction, single_user_decryption])

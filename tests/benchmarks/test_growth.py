@@ -20,8 +20,7 @@ RATES = {
     "growth.rate.sketch_bytes": 1000.0,
     "growth.rate.update_blocks": 5000.0,
     "growth.rate.update_bytes": 2.5e6,
-    "growth.rate.decrypt_block": 0.002,
-    "growth.rate.key_blocks": 45.0,
+    "growth.rate.holder_share": 0.0005,
     "growth.rate.add_block": 1e-5,
     "growth.rate.aggregator_bytes_block": 1e5,
     "growth.rate.aggregator_bytes_once": 5e6,
@@ -37,7 +36,7 @@ def test_the_plan_multiplies_rates_by_sizes():
     assert plan["sketch_terabytes"] == pytest.approx(1.0)
     assert plan["update_megabytes"] == pytest.approx(2.5)
     assert plan["received_gigabytes"] == pytest.approx(25)
-    assert plan["decryption_seconds"] == pytest.approx(0.09)
+    assert plan["holder_seconds"] == pytest.approx(5.0)
     assert plan["aggregator_core_hours"] == pytest.approx(500 / 3600)
     assert plan["aggregator_gigabytes"] == pytest.approx(0.505)
 

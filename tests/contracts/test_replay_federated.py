@@ -18,8 +18,7 @@ from blindsight.core.errors import InvalidData
 from blindsight.federated import FederatedClassifier, SumNoise, keys
 from blindsight.federated.agreement import agree
 from blindsight.federated.noise import GaussianShares
-from blindsight.federated.protocol.simulation import Simulation
-from blindsight.federated.protocol.user import encode_update
+from blindsight.federated.sums.user import encode_update
 from blindsight.privacy import Door, Guarantee, Planned
 from contracts.replay import ReplayContract
 

@@ -1,22 +1,20 @@
-"""Keys made once a session, and the small federation of digits that every carrier carries.
-
-Keys are short, for speed: `insecure_for_tests` says so wherever one is made.
-"""
+"""Keys made once a session, and a small federation of digits whose sites enrol without a dealer."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from blindsight.federated import keys
-from blindsight.federated.flower.homes import Home, make_homes
-from blindsight.federated.flower.plan import Plan
-from blindsight.federated.learning import initial_weights
-from blindsight.federated.paillier import PrivateKey
-from blindsight.federated.protocol import Settings
+from blindsight.federated.deploy.folders import PartyFolder, accept, join, make_roster
+from blindsight.federated.deploy.plan import Plan
+from blindsight.federated.learning import Federation, initial_weights
+from blindsight.federated.paper import keys
+from blindsight.federated.paper.paillier import PrivateKey
+from blindsight.federated.sums import Role, Settings, Simulation
 
 USERS = 5
 
@@ -34,7 +32,7 @@ def real_key() -> PrivateKey:
 @pytest.fixture(scope="session")
 def rows() -> dict[str, tuple[np.ndarray, np.ndarray]]:
     X, y = load_digits(return_X_y=True)
-    parts = {f"user-{n}": slice(100 + n, 900, USERS) for n in range(1, USERS + 1)}
+    parts = {f"site-{n}": slice(100 + n, 900, USERS) for n in range(1, USERS + 1)}
     return {
         name: (X[part], y[part])
         for name, part in {**parts, "public": slice(0, 100), "test": slice(900, None)}.items()
@@ -42,42 +40,46 @@ def rows() -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 
 @pytest.fixture
-def federation(tmp_path: Path, small_key, rows):
-    """Make folders and data files for a plan with the given changes; a small key keeps processes
-    quick.
-    """
+def federation(tmp_path: Path, rows) -> Callable[..., dict[str, PartyFolder]]:
+    """Folders "site-1" to "site-5", users and holders, and "aggregator"; with their data files."""
 
     def make(
-        port: int = 9092, agreed: dict | None = None, carrier: str = "mailbox", **changes
-    ) -> dict[str, Home]:
+        port: int = 9092, agreed: dict | None = None, **changes: object
+    ) -> dict[str, PartyFolder]:
         scale = np.vstack([np.zeros(64), np.full(64, 16.0)])
         X, y = rows["public"]
-        start = initial_weights(X / 16, y, classes=10)
         plan = Plan(
-            initial=start, scale=scale, classes=10, **{"rounds": 2, "patience": 1.0, **changes}
+            initial=initial_weights(X / 16, y, classes=10),
+            scale=scale,
+            classes=10,
+            **{"rounds": 2, "patience": 1.0, **changes},  # type: ignore[arg-type]
         )
-        # Any users, so that one may be missing; groups are the protocol's own tests' business.
-        settings = Settings(
-            **{"dimension": 650, "users": USERS, "bound": 4.0, "group": 1, **(agreed or {})}
+        settings = Settings(**{"dimension": 650, "users": USERS, "bound": 4.0, **(agreed or {})})
+        site = Role.USER | Role.HOLDER
+        folders = {
+            f"site-{n}": join(tmp_path / f"site-{n}", f"Site {n}", site)
+            for n in range(1, USERS + 1)
+        }
+        folders["aggregator"] = join(
+            tmp_path / "aggregator", "Collector", Role.AGGREGATOR, address=f"127.0.0.1:{port}"
         )
-        key = None if settings.holders else small_key
-        homes = make_homes(tmp_path / "parties", settings, key, plan, port=port, carrier=carrier)
+        roster = make_roster(settings, plan, [folder.request for folder in folders.values()])
+        for folder in folders.values():
+            accept(folder, roster)
         for name, (rows_, labels) in rows.items():
             np.savez(tmp_path / f"{name}.npz", X=rows_, y=labels)
-        return {home.path.name: home for home in homes}
+        return folders
 
     return make
 
 
 @pytest.fixture
-def simulated(small_key, rows):
+def simulated(rows) -> Callable[..., np.ndarray]:
     """The model that a simulation gives for a plan when those users contribute to those rounds."""
-    from blindsight.federated.learning import Federation
-    from blindsight.federated.protocol import Simulation
 
     def run(plan: Plan, settings: Settings, contributors: list[tuple[int, ...]]) -> np.ndarray:
-        trainers = {n: plan.trainer(*rows[f"user-{n}"], user=n) for n in range(1, USERS + 1)}
-        simulation = Simulation(settings, key=small_key, encrypt=False)
+        trainers = {n: plan.trainer(*rows[f"site-{n}"], user=n) for n in range(1, USERS + 1)}
+        simulation = Simulation(settings, encrypt=False)
         federation = Federation(simulation, trainers, initial=plan.initial, sending=plan.sending)
         for present in contributors:
             federation.round(dropouts=set(range(1, USERS + 1)) - set(present))

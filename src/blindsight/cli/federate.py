@@ -1,6 +1,4 @@
-"""`blindsight federate`: make keys, start each role, watch a run; or simulate one in this
-process.
-"""
+"""`blindsight federate`: make keys, agree on a roster, run, watch; or simulate in this process."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from blindsight.cli.terminal import console, emit_json, errors, progress_bar, sh
 
 __all__ = ["register"]
 
-Folder = Annotated[Path, typer.Argument(help="The party's folder, as `federate keys` made it.")]
+Folder = Annotated[Path, typer.Argument(help="Your folder, as `federate join` made it.")]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 _COLUMNS = ("round", "users in", "sparsity", "bytes per user", "seconds", "accuracy")
 
@@ -26,13 +24,49 @@ def register(app: typer.Typer) -> None:
     verbs = typer.Typer(
         help="Learn a classifier over users who keep their images.", no_args_is_help=True
     )
-    for verb in (keys, join, aggregator, keygen, holder, user, watch, simulate):
+    for verb in (join, keys, accept, run, watch, simulate):
         verbs.command(verb.__name__)(verb)
     app.add_typer(verbs, name="federate")
 
 
+def join(
+    folder: Annotated[Path, typer.Argument(help="Where your folder goes; must be empty.")],
+    name: Annotated[str, typer.Option(help="How the others recognise you.")],
+    role: Annotated[
+        str, typer.Option(help="site (user and key holder), user, holder or aggregator.")
+    ] = "site",
+    address: Annotated[
+        str | None,
+        typer.Option(help="host:port where the aggregator will listen: this site runs it."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Make your own keys and a public request; send the request to whoever collects them.
+
+    Your keys never leave the folder. With --address this site also runs the aggregator.
+    """
+    from blindsight.core import checks
+    from blindsight.federated.deploy import folders
+    from blindsight.federated.sums import Role
+
+    roles = {
+        "site": Role.USER | Role.HOLDER,
+        "user": Role.USER,
+        "holder": Role.HOLDER,
+        "aggregator": Role.AGGREGATOR,
+    }[checks.one_of("role", role, ("site", "user", "holder", "aggregator"))]
+    if address is not None:
+        roles |= Role.AGGREGATOR
+    made = folders.join(folder, name, roles, address=address)
+    if json:
+        emit_json({"party": made.name, "request": str(made.path / "request")})
+        return
+    console.print(f"your keys are in {made.path}; send this file: {made.path / 'request'}")
+
+
 def keys(
-    folder: Annotated[Path, typer.Argument(help="Where the parties' folders go; must be empty.")],
+    roster: Annotated[Path, typer.Argument(help="The roster file to write; it is public.")],
+    requests: Annotated[list[Path], typer.Argument(help="All parties' requests, users in order.")],
     public: Annotated[
         Path | None, typer.Option(help="Public rows (.npz with X, y): start and scale.")
     ] = None,
@@ -42,22 +76,11 @@ def keys(
     classes: Annotated[
         int | None, typer.Option(help="Number of classes (default: of the public rows).")
     ] = None,
-    users: Annotated[int, typer.Option(help="How many users.")] = 5,
     rounds: Annotated[int, typer.Option(help="How many rounds.")] = 3,
-    send: Annotated[str, typer.Option(help="change, weights, top-k or mask.")] = "change",
-    sparsity: Annotated[
-        float | None, typer.Option(help="Share of zeros, for weights, top-k and mask.")
-    ] = None,
+    send: Annotated[str, typer.Option(help="change, or mask.")] = "change",
+    sparsity: Annotated[float | None, typer.Option(help="Share of zeros, for mask.")] = None,
     learner: Annotated[str, typer.Option(help="proximal or sgd.")] = "proximal",
     strength: Annotated[float, typer.Option(help="Of the elastic net.")] = 1e-3,
-    mode: Annotated[str, typer.Option(help="pad, or paper to the letter.")] = "pad",
-    holders: Annotated[
-        int, typer.Option(help="Key holders in place of one key generator; 5 is a good number.")
-    ] = 0,
-    needed: Annotated[int, typer.Option(help="With --holders: how many open a sum together.")] = 3,
-    group: Annotated[
-        int | None, typer.Option(help="Sum whole groups of so many users; 1: any (default: 3).")
-    ] = None,
     colluders: Annotated[
         int, typer.Option(help="How many users may be in league with the aggregator.")
     ] = 1,
@@ -65,80 +88,107 @@ def keys(
         float | None, typer.Option(help="Noise: budget per user over all rounds.")
     ] = None,
     delta: Annotated[float, typer.Option(help="With --epsilon.")] = 1e-5,
-    clip: Annotated[float, typer.Option(help="With --epsilon: l2 bound of an update.")] = 1.0,
+    clip: Annotated[float | None, typer.Option(help="The largest l2 norm of an update.")] = None,
     least_users: Annotated[int | None, typer.Option(help="Fewest contributors of a round.")] = None,
-    least_per_coordinate: Annotated[
-        int,
-        typer.Option(
-            help="With weights and top-k: users vote first, and fewer than so many reveal nothing."
-        ),
-    ] = 3,
     patience: Annotated[
         float, typer.Option(help="Seconds without a new user that end a round.")
     ] = 60.0,
-    key_bits: Annotated[int, typer.Option(help="2048, or 3072 for the long term.")] = 2048,
-    host: Annotated[str, typer.Option(help="The aggregator's host name or address.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The aggregator's port.")] = 9092,
-    carrier: Annotated[
-        str, typer.Option(help="mailbox (HTTPS), or flower where sites run Flower.")
-    ] = "mailbox",
     json: Json = False,
 ) -> None:
-    """Make keys, and a folder and an invitation for each party.
+    """Collect requests into one public roster; send it to every party, to be accepted.
 
-    Hand them out, keep your own, delete the rest.
+    Whoever runs this holds nobody's secret.
     """
-    from blindsight.federated import keys as paillier
+    from blindsight.core.errors import InvalidParameter
+    from blindsight.core.storage import write_atomically
     from blindsight.federated.agreement import agree
-    from blindsight.federated.flower.homes import make_homes
-    from blindsight.federated.flower.invitations import invite
+    from blindsight.federated.deploy import folders
+    from blindsight.federated.sums import Role, Roster
 
-    with progress_bar("making keys") as progress:
-        start, scale, found = _start(public, features, classes)
-        agreement = agree(
-            dimension=len(start),
-            users=users,
-            rounds=rounds,
-            epsilon=epsilon,
-            delta=delta,
-            clip=clip,
-            least_users=least_users,
-            mode=mode,
-            group=group,
-            colluders=colluders,
-            holders=(needed, holders) if holders else None,
-            least_per_coordinate=least_per_coordinate
-            if mode == "pad" and epsilon is None and send in ("weights", "top-k")
-            else 1,
-        )
-        progress(1, 3)
-        key = None if holders else paillier.generate(key_bits)
-        progress(2, 3)
-        plan = _plan(start, scale, found, rounds, send, sparsity, learner, strength, patience)
-        homes = make_homes(
-            folder, agreement.settings, key, plan, host=host, port=port, carrier=carrier
-        )
-        for home in homes:
-            invite(home, folder / f"{home.path.name}.invitation")
+    if roster.exists():
+        raise InvalidParameter(f"{roster} exists: a roster is never overwritten.")
+    given = [folders.read_request(path) for path in requests]
+    start, scale, found = _start(public, features, classes)
+    agreement = agree(
+        dimension=len(start),
+        users=sum(Role.USER in request.roles for request in given),
+        holders=sum(Role.HOLDER in request.roles for request in given),
+        rounds=rounds,
+        epsilon=epsilon,
+        delta=delta,
+        clip=clip,
+        least_users=least_users,
+        colluders=colluders,
+    )
+    settings = agreement.settings
+    plan = _plan(start, scale, found, rounds, send, sparsity, learner, strength, patience)
+    data = folders.make_roster(settings, plan, given)  # type: ignore[arg-type]
+    write_atomically(roster, data)
+    made = Roster.decode(_roster_of(data))
     guarantee, disclosure = agreement.guarantee(rounds), agreement.disclosure()
     if json:
         emit_json(
             {
-                "folders": [str(home.path) for home in homes],
+                "roster": str(roster),
+                "fingerprint": made.fingerprint,
                 "weights": len(start),
                 "guarantee": guarantee.cost.to_dict(),
                 "disclosure": disclosure.rows(),
             }
         )
         return
-    table(
-        f"{users} users, {len(start):,} weights",
-        ("party", "folder"),
-        [(h.path.name, str(h.path)) for h in homes],
-    )
+    _show_roster(made)
     show_card(disclosure.card())
     console.print(guarantee.line())
     _note(agreement.advice())
+
+
+def _roster_of(data: bytes) -> bytes:
+    """The roster inside a roster file."""
+    from blindsight.federated.sums.wire import Reader
+
+    reader = Reader(data)
+    reader.raw(5)
+    return reader.field()
+
+
+def _show_roster(roster: Any) -> None:
+    settings = roster.settings
+    table(
+        f"{settings.users} users, {settings.n_holders} key holders, {settings.needed} open a sum",
+        ("party", "roles"),
+        [
+            (request.name, ", ".join(str(role.name).lower() for role in request.roles))
+            for request in roster.requests
+        ],
+    )
+    console.print(f"fingerprint: {roster.fingerprint}")
+
+
+def accept(
+    folder: Folder,
+    roster: Annotated[Path, typer.Argument(help="The roster file that you were sent.")],
+    json: Json = False,
+) -> None:
+    """Accept a roster: check that it holds your request, and show whom you will work with.
+
+    Compare the names and the fingerprint with the others, by telephone for example.
+    """
+    from blindsight.core.errors import MissingData
+    from blindsight.federated.agreement import discloses
+    from blindsight.federated.deploy import folders
+
+    try:
+        data = roster.read_bytes()
+    except OSError as error:
+        raise MissingData(f"{roster} cannot be read: {error.strerror}. Check the path.") from error
+    agreed = folders.accept(folders.PartyFolder(folder), data)
+    if json:
+        emit_json({"fingerprint": agreed.fingerprint, "users": agreed.settings.users})
+        return
+    _show_roster(agreed)
+    show_card(discloses(agreed.settings).card())
+    console.print(f"next: blindsight federate run {folder}")
 
 
 def _note(advice: str | None) -> None:
@@ -151,7 +201,7 @@ def _start(public: Path | None, features: int | None, classes: int | None) -> tu
     import numpy as np
 
     from blindsight.core.errors import InvalidParameter
-    from blindsight.federated.flower.plan import read_rows
+    from blindsight.federated.deploy.plan import read_rows
     from blindsight.federated.learning import initial_weights, linear
 
     if public is None:
@@ -179,7 +229,7 @@ def _plan(
 ) -> Any:
     import secrets
 
-    from blindsight.federated.flower.plan import Plan
+    from blindsight.federated.deploy.plan import Plan
 
     return Plan(
         initial=start,
@@ -195,96 +245,59 @@ def _plan(
     )
 
 
-def join(
-    invitation: Annotated[Path, typer.Argument(help="The file you were sent.")],
-    folder: Annotated[Path, typer.Argument(help="Where your party's folder goes; must be empty.")],
-    json: Json = False,
-) -> None:
-    """Accept an invitation: make your party's folder from the one file you were sent, and say what
-    you will see.
-    """
-    from blindsight.federated.agreement import discloses
-    from blindsight.federated.flower import invitations
-    from blindsight.federated.flower.parties import settings_of
-
-    home = invitations.join(invitation, folder)
-    if json:
-        emit_json({"party": home.name, "address": home.about["address"], "next": home.command})
-        return
-    console.print(
-        f"you are {home.name} at {home.about['address']}; next: blindsight federate {home.command}"
-    )
-    show_card(discloses(settings_of(home)).card())
-
-
-def aggregator(
-    folder: Folder,
-    test: Annotated[
-        Path | None, typer.Option(help="Labelled rows (.npz) for each round's accuracy.")
-    ] = None,
-    bind: Annotated[
-        str | None, typer.Option(help="Listen here (default: the host the keys were made for).")
-    ] = None,
-    json: Json = False,
-) -> None:
-    """Run the aggregator until the last round; after a kill, run it again and it goes on."""
-    from blindsight.federated.flower.homes import Home
-    from blindsight.federated.flower.running import run_aggregator
-
-    home = Home(folder).require("aggregator")
-    errors.print(f"aggregator at {home.about['address']}; the model goes to {home.model}")
-    # A minute for users who have not fetched the last result; it is over at once when all have.
-    _show(run_aggregator(home, test=test, bind=bind, linger=60.0, say=errors.print), json=json)
-
-
-def keygen(folder: Folder) -> None:
-    """Run the key generator's node until it is stopped."""
-    from blindsight.federated.flower.homes import Home
-
-    _keep(Home(folder).require("keygen"))
-
-
-def holder(folder: Folder) -> None:
-    """Run a key holder's node until it is stopped."""
-    from blindsight.federated.flower.homes import Home
-
-    _keep(Home(folder).require("holder"))
-
-
-def user(
+def run(
     folder: Folder,
     data: Annotated[
-        Path, typer.Option(help="The user's own rows: .npz with X and y. They stay here.")
-    ],
+        Path | None, typer.Option(help="A user's own rows: .npz with X and y. They stay here.")
+    ] = None,
     ledger: Annotated[
         str | None,
         typer.Option(
             envvar="BLINDSIGHT_LEDGER", help="Charge this ledger before the first round, once."
         ),
     ] = None,
+    test: Annotated[
+        Path | None, typer.Option(help="Aggregator: labelled rows for each round's accuracy.")
+    ] = None,
+    bind: Annotated[
+        str | None, typer.Option(help="Aggregator: listen here (default: its address).")
+    ] = None,
+    json: Json = False,
 ) -> None:
-    """Run a user's node until the last round; after a kill, run it again and it goes on."""
-    from blindsight.federated.flower.homes import Home
-    from blindsight.federated.flower.parties import charge
-    from blindsight.federated.flower.plan import read_rows
+    """Run every role of your folder until the last round; after a kill, run it again."""
+    import threading
+
+    from blindsight.core.errors import InvalidParameter
+    from blindsight.federated.deploy.folders import PartyFolder
+    from blindsight.federated.deploy.plan import read_rows
+    from blindsight.federated.deploy.running import run_aggregator, run_party
+    from blindsight.federated.deploy.services import charge
+    from blindsight.federated.sums import Role
     from blindsight.privacy import Ledger
 
-    home = Home(folder).require("user")
-    home.plan.trainer(
-        *read_rows(data), user=home.number
-    )  # refuse bad rows now, not in the first round
-    if ledger is not None:
-        with Ledger(ledger, dataset=data.stem) as opened:
-            errors.print(charge(home, opened).line())
-    _keep(home, data=data)
+    home = PartyFolder(folder)
+    if Role.USER in home.roles:
+        if data is None:
+            raise InvalidParameter("a user needs its rows: --data rows.npz.")
+        # Refuse bad rows now, not in the first round.
+        home.plan.trainer(*read_rows(data), user=home.number(Role.USER))
+        if ledger is not None:
+            with Ledger(ledger, dataset=data.stem) as opened:
+                errors.print(charge(home, opened).line())
+    if Role.AGGREGATOR not in home.roles:
+        run_party(home, data=data, say=errors.print)
+    else:
+        errors.print(f"aggregator at {home.address}; the model goes to {home.model}")
+        party = threading.Thread(
+            target=run_party, args=(home,), kwargs={"data": data, "say": errors.print}, daemon=True
+        )
+        if home.roles != Role.AGGREGATOR:
+            party.start()
+        # A minute for users who lack the last result; it is over at once when all have it.
+        _show(run_aggregator(home, test=test, bind=bind, linger=60.0), json=json)
+        if party.ident is not None:
+            party.join(10)
     errors.print(f"{home.plan.rounds} rounds are done; the model is {home.model}")
-
-
-def _keep(home: Any, *, data: Path | None = None) -> None:
-    """Run a party over the carrier that its federation chose, until it is stopped."""
-    from blindsight.federated.mailbox.party import keep_party
-
-    keep_party(home, data=data, say=errors.print)
 
 
 def watch(
@@ -293,11 +306,12 @@ def watch(
     json: Json = False,
 ) -> None:
     """Watch a run as a live table, from the aggregator's folder."""
-    from blindsight.federated.flower.homes import Home
-    from blindsight.federated.flower.running import read_status
-    from blindsight.federated.flower.running import watch as statuses
+    from blindsight.federated.deploy.folders import PartyFolder
+    from blindsight.federated.deploy.running import read_status
+    from blindsight.federated.deploy.running import watch as statuses
+    from blindsight.federated.sums import Role
 
-    home = Home(folder).require("aggregator")
+    home = PartyFolder(folder).require(Role.AGGREGATOR)
     _show([read_status(home)] if once else statuses(home), json=json)
 
 
@@ -388,7 +402,7 @@ def simulate(
         else np.unique(y[public]),  # the public rows name the classes
         users=users,
         rounds=rounds,
-        send=from_name(send, sparsity=sparsity, least=1 if send == "weights" else 3),
+        send=from_name(send, sparsity=sparsity),
         sums=Paper() if checks.one_of("mode", mode, ("pad", "paper")) == "paper" else Pad(),
         noise=None if epsilon is None else SumNoise(epsilon=epsilon),
         encrypt=encrypt,
@@ -415,7 +429,7 @@ def simulate(
 
 def _rows(data: Path | None) -> tuple[Any, Any]:
     if data is not None:
-        from blindsight.federated.flower.plan import read_rows
+        from blindsight.federated.deploy.plan import read_rows
 
         return read_rows(data)
     from sklearn.datasets import load_digits

@@ -8,7 +8,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from blindsight.federated.choices import Pad, Paper, SumNoise
     from blindsight.federated.estimator import FederatedClassifier
     from blindsight.federated.learning import (
         SGD,
@@ -20,7 +19,8 @@ if TYPE_CHECKING:
         TopK,
         Weights,
     )
-    from blindsight.federated.protocol import Settings, Simulation, simulate_round
+    from blindsight.federated.options import Pad, Paper, SumNoise
+    from blindsight.federated.sums import Settings, Simulation, simulate_round
 
 __all__ = [
     "SGD",
@@ -42,8 +42,8 @@ __all__ = [
 
 _WHERE = {
     "FederatedClassifier": "estimator",
-    **dict.fromkeys(("Pad", "Paper", "SumNoise"), "choices"),
-    **dict.fromkeys(("Settings", "Simulation", "simulate_round"), "protocol"),
+    **dict.fromkeys(("Pad", "Paper", "SumNoise"), "options"),
+    **dict.fromkeys(("Settings", "Simulation", "simulate_round"), "sums"),
 }
 
 

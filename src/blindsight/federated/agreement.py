@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidParameter
 from blindsight.federated.noise import GaussianShares
-from blindsight.federated.settings import Settings
+from blindsight.federated.paper.settings import PaperSettings
+from blindsight.federated.sums.settings import SUM, Settings
 from blindsight.privacy import Cost, Disclosure, Guarantee
 from blindsight.privacy.entropy import EntropyName
 from blindsight.privacy.guarantee import Assumption
@@ -19,14 +19,12 @@ from blindsight.privacy.plan import Planned
 
 __all__ = ["SUM", "Agreement", "agree", "discloses"]
 
-SUM = "sum of updates"
-
 
 @dataclass(frozen=True)
 class Agreement:
     """Settings for the protocol, and what they promise."""
 
-    settings: Settings
+    settings: Settings | PaperSettings
 
     @property
     def noise(self) -> GaussianShares | None:
@@ -51,6 +49,7 @@ class Agreement:
                 also=(Cost(epsilon=math.inf, unit="record"),),
             )
         settings, plan = self.settings, (Planned(what=SUM, mechanism=self.noise, count=rounds),)
+        assert isinstance(settings, Settings)  # noqa: S101  (the paper's protocol has no noise)
         proven = Guarantee(releases=plan, delta=self.noise.delta, model="central", entropy=entropy)
         epsilon = math.inf if unproven else proven.epsilon
         return Guarantee(
@@ -63,7 +62,7 @@ class Agreement:
             assumptions=(
                 Assumption(
                     "contributors",
-                    f"at least {settings.least_users} users contribute to each round",
+                    f"at least {settings.fewest} users contribute to each round",
                 ),
                 Assumption(
                     "colluders",
@@ -105,19 +104,21 @@ def agree(
     rounds: int,
     epsilon: float | None = None,
     delta: float = 1e-5,
-    clip: float = 1.0,
+    clip: float | None = None,
     bound: float | None = None,
     bits: int | None = None,
     least_users: int | None = None,
     colluders: int = 1,
-    **settings: Any,
+    holders: int | None = None,
+    most_users: int | None = None,
+    across_rounds: bool | None = None,
 ) -> Agreement:
-    """Settings as asked; what was left open is chosen here.
+    """Settings as asked for; what is left open is chosen here.
 
-    Without noise: bound 2 (standardised features give weights below 1, and a bias about -1), 16
-    bits, least_users 3. With noise (`epsilon`): the grid and the bits that the shares of noise
-    need; least_users two thirds of the users, because the fewer must contribute, the more noise
-    each of them adds.
+    Without noise: bound 2 (standardised features give weights below 1, and a bias about -1) and 16
+    bits. With noise (`epsilon`): the grid and the bits that the shares of noise need, and
+    least_users two thirds of the users of a round, because the fewer must contribute, the more
+    noise each of them adds.
     """
     checks.whole("rounds", rounds)
     if epsilon is None:
@@ -126,19 +127,21 @@ def agree(
             users=users,
             bound=2.0 if bound is None else bound,
             bits=16 if bits is None else bits,
-            least_users=3 if least_users is None else least_users,
+            least_users=least_users,
             colluders=colluders,
+            holders=holders,
+            most_users=most_users,
+            across_rounds=across_rounds,
+            clip=clip,
             rounds=rounds,
-            **settings,
         )
         return Agreement(agreed)
-    if settings.get("mode", "pad") != "pad":
-        raise InvalidParameter('noise needs mode="pad".')
     if bound is not None or bits is not None:
         raise InvalidParameter(
             "with epsilon, bound and bits follow from the noise: leave them out."
         )
-    needed = max(3, math.ceil(2 * users / 3)) if least_users is None else least_users
+    largest = users if most_users is None else most_users
+    needed = max(3, math.ceil(2 * largest / 3)) if least_users is None else least_users
     if not 0 <= checks.whole("colluders", colluders, least=0) < needed:
         raise InvalidParameter(
             f"colluders must be fewer than the {needed} users who contribute at least."
@@ -146,7 +149,7 @@ def agree(
     noise = GaussianShares.calibrate(
         epsilon,
         delta=delta,
-        clip=clip,
+        clip=1.0 if clip is None else clip,
         dimension=dimension,
         shares=needed - colluders,
         rounds=rounds,
@@ -159,143 +162,120 @@ def agree(
         bits=code.bits,
         least_users=needed,
         colluders=colluders,
+        holders=holders,
+        most_users=most_users,
+        across_rounds=across_rounds,
         rounds=rounds,
         noise=noise,
-        **settings,
     )
     return Agreement(agreed)
 
 
-def discloses(settings: Settings) -> Disclosure:
+def discloses(settings: Settings | PaperSettings) -> Disclosure:
     """Who sees what, and what remains possible for whom."""
-    noise = settings.noise is not None
-    if settings.mode == "paper":
-        return Disclosure(
-            method="DPHE, paper mode, no noise",
-            sees=(
-                (
-                    "the aggregator",
-                    "permuted supports, the same permutation every round; the exact sum",
-                ),
-                ("the key generator", "whatever the aggregator asks it to decrypt"),
-                ("another user", "the sum, hence the sum of all others"),
-                (
-                    "anybody with the model",
-                    "the exact sum: no epsilon bounds what it tells about one user or record",
-                ),
-            ),
-            assumptions=(
-                "everybody follows the protocol",
-                "Paillier's assumption, with half-length exponents (DJN)",
-            ),
-            verdict="The aggregator can have any user's update opened. Use it to reproduce the "
-            "paper.",
-        )
+    if isinstance(settings, PaperSettings):
+        return _paper_disclosure()
+    noise, faulty = settings.noise is not None, settings.faulty_holders
     a_sum = "the noisy sum of a round" if noise else "the exact sum of a round"
-    whose = "users" if settings.group == 1 else f"whole groups of at least {settings.group} users"
-    fewest = settings.least_users if settings.group in (None, 1) else settings.group
+    honest = settings.fewest - settings.colluders
     sees = [
-        ("the aggregator", f"who takes part, and {a_sum} over {whose}"),
-        *_openers(settings),
+        ("the aggregator", f"who takes part, and {a_sum} over at least {settings.fewest} users"),
+        (
+            f"up to {faulty} of {settings.n_holders} key holders with the aggregator",
+            "the same and nothing more",
+        ),
+        (
+            f"more than {faulty} key holders with the aggregator",
+            f"sums over other sets of users, and from {settings.needed} on every update",
+        ),
         ("another user", f"{a_sum}, hence the sum of all others"),
         (
             f"the aggregator with up to {settings.colluders} users",
-            f"sums of at least {fewest - settings.colluders} other users; it can also show a false "
-            "sum, which a "
-            "poisoning user can do anyway",
+            f"sums of at least {honest} other users; it can also show a false sum, which a "
+            "poisoning user can bring about anyway",
         ),
     ]
-    if settings.holders is None:
-        again = "further noisy sums, each of them counted" if noise else f"further sums of {whose}"
-        sees.append(
-            (
-                "the aggregator with a key generator put back in time",
-                "nothing more" if settings.unguarded else again,
-            )
-        )
-    if settings.least_per_coordinate > 1:
-        sees.append(
-            (
-                "the aggregator and the users",
-                "how many users changed each weight, before any weight is sent",
-            )
-        )
-    if settings.unguarded:
-        which = (
-            " (and which weights it changed, exactly)" if settings.least_per_coordinate > 1 else ""
-        )
-        sees.append(
-            (
-                "whoever sees two rounds",
-                "by their difference, nearly the update of one user who was missing in "
-                f"one{which}; in league with a "
-                "user, exactly",
-            )
-        )
     if noise:
         sees.append(
             (
                 "anybody with the model",
-                "noisy sums; the guarantee bounds what they tell of a user or a record",
+                "noisy sums; the guarantee bounds what they tell about a user or a record",
             )
         )
     else:
+        across = (
+            f"combinations of sums of different rounds of at least {settings.floor_ever} users"
+            if settings.floor_ever
+            else "combinations of sums of different rounds, down to nearly one user's update"
+        )
+        sees.append(
+            (
+                "whoever sees all sums",
+                f"combinations of sums on one model of at least {settings.hiding_set} users; "
+                f"{across}",
+            )
+        )
         sees.append(
             (
                 "anybody with the model",
-                "the exact sums: no epsilon bounds what they tell of a user or record",
+                "the exact sums: no epsilon bounds what they tell about a user or a record",
             )
         )
     verdict = (
         "Updates are hidden, and what their sums tell is bounded by the guarantee."
         if noise
-        else "Updates are hidden, their exact sums are not. Add noise where a sum must not tell on "
-        "anyone."
+        else "Updates are hidden, their exact sums are not. Add noise where a sum must not tell "
+        "anything about one user."
     )
     return Disclosure(
-        method=f"sums under a lattice pad, {'with noise in every update' if noise else 'no noise'}",
+        method=f"sums under one-time pads, {'with noise in every update' if noise else 'no noise'}",
         sees=tuple(sees),
         assumptions=_assumptions(settings),
         verdict=verdict,
     )
 
 
-def _openers(settings: Settings) -> list[tuple[str, str]]:
-    if settings.holders is None:
-        return [
+def _influence(settings: Settings) -> str:
+    """What one user can do to the result."""
+    if settings.clip is not None:
+        return (
+            f"can move the mean anywhere inside the ball of radius {settings.clip:g}, and no "
+            "further: longer sums are refused"
+        )
+    return "can shift the sum anywhere inside its range: clip= bounds this, and poisoning remains"
+
+
+def _paper_disclosure() -> Disclosure:
+    return Disclosure(
+        method="DPHE, paper mode, no noise",
+        sees=(
             (
-                "the key generator",
-                "one summed key per round; no vector, and no user's key unless it taps the line",
+                "the aggregator",
+                "permuted supports, the same permutation every round; the exact sum",
             ),
-            ("the aggregator with the key generator", "every update"),
-        ]
-    needed, total = settings.holders
-    return [
-        (
-            f"up to {needed - 1} of {total} key holders",
-            "nothing, also together with the aggregator",
+            ("the key generator", "whatever the aggregator asks it to decrypt"),
+            ("another user", "the sum, hence the sum of all others"),
+            (
+                "anybody with the model",
+                "the exact sum: no epsilon bounds what it tells about one user or record",
+            ),
         ),
-        (f"{needed} of them with the aggregator", "every update"),
-    ]
+        assumptions=(
+            "everybody follows the protocol",
+            "Paillier's assumption, with half-length exponents (DJN)",
+        ),
+        verdict="The aggregator can have any user's update opened. Use it to reproduce the paper.",
+    )
 
 
 def _assumptions(settings: Settings) -> tuple[str, ...]:
-    opener = (
-        "the aggregator and the key generator do not collude"
-        if settings.holders is None
-        else f"fewer than {settings.holders[0]} key holders collude with the aggregator"
-    )
-    key = (
-        "Paillier's, with half-length exponents (DJN)"
-        if settings.holders is None
-        else "X25519 and AES-GCM"
-    )
     return (
-        opener,
+        f"at most {settings.faulty_holders} of {settings.n_holders} key holders collude with the "
+        "aggregator or are put back in time",
         f"at most {settings.colluders} users collude with the aggregator, and two others are in "
         "every sum",
-        f"Ring-LWE at the stated size, and for the keys {key}",
-        "enrolment: whoever hands out the folders checks that N users are N people, and chose the "
-        "first model fairly",
-        "no party's state is put back in time, or it counts as colluding",
+        "Ring-LWE at the stated size; for the keys X25519 or ML-KEM-768, and AES-256-GCM",
+        "enrolment: people recognised the names in the roster and compared its fingerprint",
+        "machines erase what they delete: keys of past rounds and contributions",
+        f"poisoning is not prevented: one user {_influence(settings)}",
     )

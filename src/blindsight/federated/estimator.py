@@ -17,15 +17,17 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from blindsight.core import checks
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.federated.agreement import Agreement, agree
-from blindsight.federated.choices import Pad, Paper, SumNoise
 from blindsight.federated.learning import linear
 from blindsight.federated.learning.federation import Federation, RoundLog
 from blindsight.federated.learning.local import LocalTrainer, initial_weights
 from blindsight.federated.learning.proximal import Proximal
 from blindsight.federated.learning.sending import Change, CommonMask, Sending, TopK, Weights
 from blindsight.federated.learning.sgd import SGD
-from blindsight.federated.protocol import Simulation
-from blindsight.federated.settings import Settings
+from blindsight.federated.options import Pad, Paper, SumNoise
+from blindsight.federated.paper.algorithm import PaperSimulation
+from blindsight.federated.paper.settings import PaperSettings
+from blindsight.federated.sums.settings import Settings
+from blindsight.federated.sums.simulation import Simulation
 from blindsight.privacy import Guarantee, Ledger
 from blindsight.privacy.clipping import finite_rows
 from blindsight.privacy.entropy import training_rng
@@ -117,26 +119,28 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
             raise InvalidParameter(f"encrypt must be True or False, got {self.encrypt!r}.")
         if self.noise is not None and not isinstance(self._send, Change):
             raise InvalidParameter("noise needs send=Change(): every coordinate carries noise.")
-        common: dict[str, Any] = {
-            "dimension": linear.rows_of(classes) * (features + 1),
-            "users": users,
-            "rounds": self.rounds,
-            "bound": self._sums.bound,
-            "bits": self._sums.bits,
-            "least_per_coordinate": self._send.least,
-        }
-        if self.noise is not None:
-            common |= asdict(self.noise)
         sums = self._sums
+        if self._send.sparse and not isinstance(sums, Paper):
+            raise InvalidParameter(
+                f"send={self._send!r} needs sums=Paper(): under a pad every weight costs the same, "
+                "and a sum would show the weights that only one user changed. Use Change()."
+            )
+        dimension = linear.rows_of(classes) * (features + 1)
         if isinstance(sums, Paper):
-            return agree(**common, mode="paper", capacity=sums.capacity, colluders=0)
-        return agree(
-            **common,
-            group=sums.group,
-            least_users=sums.least_users,
-            colluders=sums.colluders,
-            holders=sums.holders,
-        )
+            if self.noise is not None:
+                raise InvalidParameter("noise needs sums=Pad().")
+            settings = PaperSettings(
+                dimension=dimension,
+                users=users,
+                bound=2.0 if sums.bound is None else sums.bound,
+                bits=16 if sums.bits is None else sums.bits,
+                capacity=sums.capacity,
+            )
+            return Agreement(settings)
+        noise = {} if self.noise is None else asdict(self.noise)
+        if noise and sums.clip is not None:
+            raise InvalidParameter("with noise the clip is that of the noise: leave Pad.clip out.")
+        return agree(dimension=dimension, users=users, rounds=self.rounds, **(asdict(sums) | noise))
 
     @property
     def _send(self) -> Sending:
@@ -207,12 +211,7 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
         door = self._open(ledger, what=f"federated classifier, {self.rounds} rounds")
         X = self._scaled(X)
         start = self._start(public, classes, agreement.settings.dimension)
-        simulation = Simulation(
-            agreement.settings,
-            encrypt=self.encrypt,
-            key_bits=self._sums.key_bits or 2048,
-            door=door,
-        )
+        simulation = self._simulation(agreement, door)
         federation = Federation(
             simulation,
             self._trainers(X, labels, owner, owners, len(classes)),
@@ -223,6 +222,13 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
         self.rounds_: list[RoundLog] = federation.run(self.rounds, progress=progress)
         self.released_ = {"weights": linear.shaped(federation.weights, X.shape[1])}
         return self._settle_in()
+
+    def _simulation(self, agreement: Agreement, door: Any) -> Simulation | PaperSimulation:
+        settings = agreement.settings
+        if isinstance(settings, PaperSettings):
+            bits = self.sums.key_bits if isinstance(self.sums, Paper) else None
+            return PaperSimulation(settings, encrypt=self.encrypt, key_bits=bits or 2048)
+        return Simulation(settings, encrypt=self.encrypt, door=door)
 
     def _labels(self, y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.intp]]:
         """The classes, from the parameter where it is given and else from the labels; and class

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
-from blindsight.federated import keys
-from blindsight.federated.paillier import PrivateKey
-from blindsight.federated.randomisers import RandomiserPool
+from blindsight.federated.paper import keys
+from blindsight.federated.paper.paillier import PrivateKey
+from blindsight.federated.paper.randomisers import RandomiserPool
 
 
 @pytest.mark.parametrize("bits", [384, 512, 1024])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from blindsight.core.errors import InvalidParameter
 from blindsight.federated.agreement import agree
 from blindsight.federated.noise import GaussianShares, largest_share
-from blindsight.federated.protocol import Simulation
+from blindsight.federated.sums import Simulation
 from blindsight.privacy.mechanisms import from_fields, to_fields
 from blindsight.privacy.mechanisms.convolved import convolved_gaussian, width
 
@@ -65,7 +65,7 @@ def test_a_share_never_leaves_its_slot() -> None:
 
 def test_the_noise_in_a_real_sum_has_the_stated_spread(small_key) -> None:
     agreed = agree(dimension=3000, users=6, rounds=1, epsilon=3.0)
-    result = Simulation(agreed.settings, key=small_key).round([np.zeros(3000)] * 6)
+    result = Simulation(agreed.settings).round([np.zeros(3000)] * 6)
     steps = result.total / agreed.settings.code.grid
     expected = math.sqrt(6) * width(agreed.noise.levels)
     # A chi-squared of 3,000 degrees beyond 6 standard deviations: false alarms of both together

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from blindsight.core.errors import InvalidData, ProtocolError
-from blindsight.federated.paillier import PrivateKey, PublicKey
+from blindsight.federated.paper.paillier import PrivateKey, PublicKey
 
 quick = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

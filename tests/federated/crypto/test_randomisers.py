@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from blindsight.federated.paillier import PrivateKey
-from blindsight.federated.randomisers import FixedBase, RandomiserPool
+from blindsight.federated.paper.paillier import PrivateKey
+from blindsight.federated.paper.randomisers import FixedBase, RandomiserPool
 
 
 @pytest.mark.parametrize("window", [8, 9, 10])

@@ -9,6 +9,7 @@ import math
 import numpy as np
 import pytest
 
+from benchmarks.federated.baselines import federated_averaging, prr10, ra12
 from blindsight.core.errors import InvalidData, InvalidParameter, NotProven
 from blindsight.federated import (
     SGD,
@@ -22,10 +23,9 @@ from blindsight.federated import (
     Weights,
 )
 from blindsight.federated.agreement import SUM
-from blindsight.federated.baselines import federated_averaging, prr10, ra12
 from blindsight.federated.learning import LocalTrainer, linear
-from blindsight.federated.protocol.rules import contribution_bytes
-from blindsight.federated.settings import Settings
+from blindsight.federated.sums.messages import contribution_bytes
+from blindsight.federated.sums.settings import Settings
 from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.door import listening
 from blindsight.privacy.mechanisms.convolved import width
@@ -48,12 +48,11 @@ def fitted(digits, **params) -> FederatedClassifier:
         ({}, 0.88),
         ({"learner": SGD()}, 0.88),
         ({"learner": Proximal(loss="logistic", strength=1e-4, iterations=40)}, 0.86),
-        ({"send": Weights(0.7, least=1)}, 0.84),
-        ({"send": Weights(0.7, least=1), "sums": Paper()}, 0.84),
-        ({"send": TopK(0.2)}, 0.84),
+        ({"send": Weights(0.7), "sums": Paper()}, 0.84),
+        ({"send": TopK(0.2), "sums": Paper()}, 0.84),
         ({"send": CommonMask(0.2)}, 0.83),
     ],
-    ids=["change", "sgd", "logistic", "weights", "paper", "top-k", "mask"],
+    ids=["change", "sgd", "logistic", "paper", "top-k", "mask"],
 )
 def test_federated_training_comes_near_central_training(digits, params, least: float) -> None:
     model = fitted(digits, **params)
@@ -70,7 +69,7 @@ def test_encryption_changes_nothing(digits) -> None:
 
 
 def test_every_round_is_logged(digits) -> None:
-    model = fitted(digits, send=Weights(0.9, least=1))
+    model = fitted(digits, send=Weights(0.9), sums=Paper())
     assert [entry.round for entry in model.rounds_] == [1, 2, 3]
     for entry in model.rounds_:
         assert entry.users == 5
@@ -130,14 +129,15 @@ def test_noise_and_sparse_sending_exclude_each_other(digits) -> None:
         FederatedClassifier(encrypt=False, noise=noise, send=TopK(0.1)).fit(
             digits["X"], digits["y"]
         )
-    with pytest.raises(InvalidParameter, match="pad"):
+    with pytest.raises(InvalidParameter, match="Pad"):
         FederatedClassifier(encrypt=False, noise=noise, sums=Paper()).fit(digits["X"], digits["y"])
 
 
 @pytest.mark.parametrize(
     ("params", "match"),
     [
-        ({"sums": Paper(), "send": TopK(0.1)}, "votes"),
+        ({"send": TopK(0.1)}, "needs sums=Paper"),
+        ({"sums": Pad(clip=1.0), "noise": SumNoise(epsilon=1.0)}, "Pad.clip"),
         ({"sums": Pad(bits=16), "noise": SumNoise(epsilon=1.0)}, "leave them out"),
         ({"sums": "pad"}, "sums must be"),
         ({"learner": "sgd"}, "learner must be"),
@@ -155,7 +155,7 @@ def test_values_refuse_what_they_cannot_mean() -> None:
     for make in (
         lambda: SumNoise(epsilon=0),
         lambda: SumNoise(epsilon=1, delta=1),
-        lambda: Pad(holders=(3, 5), key_bits=2048),
+        lambda: Pad(clip=0.0),
         lambda: Weights(1.0),
     ):
         with pytest.raises(InvalidParameter):
@@ -164,7 +164,7 @@ def test_values_refuse_what_they_cannot_mean() -> None:
 
 def test_a_saved_model_keeps_its_values(digits, tmp_path) -> None:
     model = fitted(
-        digits, rounds=1, send=TopK(0.3, least=2), sums=Pad(holders=(3, 5)), learner=SGD(epochs=1)
+        digits, rounds=1, send=CommonMask(0.3), sums=Pad(holders=3), learner=SGD(epochs=1)
     )
     model.save(tmp_path / "model")
     loaded = FederatedClassifier.load(tmp_path / "model")

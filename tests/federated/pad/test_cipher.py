@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from blindsight.core.errors import InvalidParameter, ProtocolError
-from blindsight.federated.pad import (
+from blindsight.federated.sums.pad import (
     PadSum,
     Parameters,
     choose,
@@ -18,7 +18,6 @@ from blindsight.federated.pad import (
     new_secret,
     pad,
     parameters,
-    tag,
 )
 
 HEADER = b"round 1"
@@ -177,47 +176,3 @@ def test_what_would_not_be_exact_or_safe_cannot_be_made() -> None:
         Parameters(degree=4096, users=5, value_bits=16, slots=5, prime_bits=(27, 27, 27, 27))
     with pytest.raises(InvalidParameter, match="degree"):
         Parameters(degree=1024, users=5, value_bits=16, slots=1, prime_bits=(28,))
-
-
-@pytest.mark.parametrize("count", [1, 7, 5000])
-def test_tags_are_sums_modulo_a_prime_and_add_up(count: int) -> None:
-    rng = np.random.default_rng(count)
-    key, header = bytes(range(32)), b"header"
-    vectors = rng.integers(0, 1 << 32, (3, count), dtype=np.uint64) >> np.uint64(2)
-    vectors[0] = (1 << 30) - 1
-    tags = [tag.tag(key, header, v) for v in vectors]
-    assert tag.tag(key, header, vectors.sum(axis=0)) == sum(tags) % tag.MODULUS
-    units = [tag.tag(key, header, np.eye(count, dtype=np.uint64)[i]) for i in range(min(count, 7))]
-    short = vectors[1].copy()
-    short[7:] = 0
-    assert (
-        tag.tag(key, header, short)
-        == sum(int(x) * k for x, k in zip(short, units, strict=False)) % tag.MODULUS
-    )
-    wrong = vectors[0].copy()
-    wrong[-1] += 1
-    assert tag.tag(key, header, wrong) != tags[0]
-    assert tag.tag(key, b"another", vectors[0]) != tags[0]
-    digits = sum(tag.to_digits(t).astype(np.int64) for t in tags)
-    assert tag.from_digits(digits) == sum(tags) % tag.MODULUS
-
-
-def test_arithmetic_of_tags_equals_that_of_whole_numbers() -> None:
-    """Folded, not divided: at the edges, too."""
-    edges = [0, 1, tag.MODULUS - 1, tag.MODULUS, tag.MODULUS + 1, (1 << 61) + 7, (1 << 62) - 1]
-    for x in edges:
-        for y in edges:
-            assert tag.plus(np.uint64(x), np.uint64(y)) == (x + y) % tag.MODULUS
-    rng = np.random.default_rng(0)
-    keys = rng.integers(0, 1 << 63, 300, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
-    for values in (
-        rng.integers(0, 1 << 32, 300, dtype=np.uint64),
-        np.full(300, (1 << 32) - 1, dtype=np.uint64),
-    ):
-        for most in (False, True):
-            used = np.full(300, tag.MODULUS, dtype=np.uint64) if most else keys
-            expected = (
-                sum((int(k) & tag.MODULUS) * int(v) for k, v in zip(used, values, strict=True))
-                % tag.MODULUS
-            )
-            assert tag.product(used, values) == expected

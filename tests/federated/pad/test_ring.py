@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blindsight.federated.pad import bits, cipher, ring, sampler
-from blindsight.federated.pad.parameters import primes
+from blindsight.federated.sums.pad import bits, cipher, ring, sampler
+from blindsight.federated.sums.pad.parameters import primes
 
 SMALL = 16  # the code does not care about the degree, a schoolbook does
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mpmath
 import numpy as np
 
-from blindsight.federated.pad import sampler
+from blindsight.federated.sums.pad import sampler
 
 
 def test_thresholds_are_the_discrete_gaussians_to_the_last_bit() -> None:

@@ -19,8 +19,8 @@ from blindsight.core.errors import InvalidData
 from blindsight.federated.fixedpoint import FixedPoint
 from blindsight.federated.learning.linear import model_digest, sparsity
 from blindsight.federated.learning.sending import Change, Sending
-from blindsight.federated.protocol import RoundResult, Simulation
-from blindsight.federated.wire import Reader, Writer, seal, unseal
+from blindsight.federated.sums.simulation import RoundResult
+from blindsight.federated.sums.wire import Reader, Writer, seal, unseal
 
 __all__ = ["Federation", "LocalStep", "Participant", "RoundLog"]
 
@@ -34,6 +34,31 @@ class LocalStep(Protocol):
         self, weights: Vector, round: int, free: NDArray[np.bool_] | None = None
     ) -> Vector:
         """New weights; only those in `free` may change where it is given."""
+        ...
+
+
+class Summation(Protocol):
+    """Where updates are added up: `sums.Simulation` or `paper.algorithm.PaperSimulation`."""
+
+    @property
+    def code(self) -> FixedPoint:
+        """The fixed-point code of the updates."""
+        ...
+
+    def expect(self, model: bytes) -> None:
+        """Have every user join rounds on that model only."""
+        ...
+
+    def round(
+        self,
+        updates: Mapping[int, Vector],
+        *,
+        model: bytes = b"",
+        supports: Mapping[int, NDArray[np.bool_]] | None = None,
+        only: NDArray[np.bool_] | None = None,
+        dropouts: Collection[int] = (),
+    ) -> RoundResult:
+        """Run one round."""
         ...
 
 
@@ -131,7 +156,7 @@ class Federation:
 
     def __init__(
         self,
-        simulation: Simulation,
+        simulation: Summation,
         locals_: Mapping[int, LocalStep | Callable[..., Vector]],
         *,
         initial: Vector,
@@ -140,7 +165,7 @@ class Federation:
     ) -> None:
         self.simulation = simulation
         self.sending = Change() if sending is None else sending
-        code = simulation.settings.code
+        code = simulation.code
         self.participants = {
             n: Participant(local, self.sending, code) for n, local in locals_.items()
         }

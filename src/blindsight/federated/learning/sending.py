@@ -39,14 +39,14 @@ class Sending:
     """The whole change, dense; the base of the others.
 
     `remembers`: what was not sent is kept and added to the next round's change. `replaces`: the
-    mean of what was sent becomes the model, instead of being added to it. `least`: how many users
-    must have a coordinate in their support before anybody sends it; above 1 a round of votes comes
-    first. `sparsity`: the share of zeros that the learner's strength adapts to; None: its own.
+    mean of what was sent becomes the model, instead of being added to it. `sparse`: only some
+    coordinates are sent, chosen by the user's data; that needs the paper's protocol.
+    `sparsity`: the share of zeros that the learner's strength adapts to; None: its own.
     """
 
     remembers: ClassVar[bool] = False
     replaces: ClassVar[bool] = False
-    least: int = 1
+    sparse: ClassVar[bool] = False
     sparsity: float | None = None
 
     def free(self, dimension: int, round: int) -> Mask | None:
@@ -76,13 +76,12 @@ class Weights(Sending):
     """The local classifier itself: w̄_(t+1) = (1/N) Σ w_t^(n). Its zeros are not sent."""
 
     sparsity: float | None = None
-    least: int = 3
     replaces: ClassVar[bool] = True
+    sparse: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.sparsity is not None:
             checks.probability("sparsity", self.sparsity, below_one=True)
-        checks.whole("least", self.least)
 
     def choose(self, vector: Vector, round: int) -> Mask:
         """Where the classifier is not zero."""
@@ -94,13 +93,12 @@ class TopK(Sending):
     """The largest `share` of the change, with error feedback."""
 
     share: float = 0.1
-    least: int = 3
     remembers: ClassVar[bool] = True
+    sparse: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if checks.probability("share", self.share) == 0:
             checks.positive("share", self.share)
-        checks.whole("least", self.least)
 
     def choose(self, vector: Vector, round: int) -> Mask:
         """The top k."""
@@ -138,14 +136,14 @@ def round_half_up(value: float) -> int:
     return int(np.floor(value + 0.5))
 
 
-def from_name(name: str, *, sparsity: float | None, seed: int = 0, least: int = 3) -> Sending:
+def from_name(name: str, *, sparsity: float | None, seed: int = 0) -> Sending:
     """A sending from a word and the sparsity wanted: "weights", "top-k", "mask" or "change"."""
     checks.one_of("send", name, ("weights", "top-k", "mask", "change"))
     share = (
         1.0 if sparsity is None else 1 - checks.probability("sparsity", sparsity, below_one=True)
     )
     if name == "top-k":
-        return TopK(share, least)
+        return TopK(share)
     if name == "mask":
         return CommonMask(share, seed)
-    return Weights(sparsity, least) if name == "weights" else Change()
+    return Weights(sparsity) if name == "weights" else Change()

@@ -1,11 +1,6 @@
-"""`paper` mode: Algorithm 1 and Equations 1 to 8 of Yonetani et al. (2017) to the letter,
-weaknesses included.
+"""The paper's protocol: doubly permuted homomorphic encryption (Yonetani et al. 2017).
 
-One ciphertext a weight; φ and φ^(n) are made once and kept for all rounds; columns of K in the
-vector's own order; the key generator decrypts what the aggregator asks for.
-`blindsight.audit.methods.federated.attacks` shows what that costs.
+`algorithm` has Algorithm 1 in one process, `paillier`, `keys` and `randomisers` the encryption,
+`permutation` the permutations. It is here to reproduce the paper; `blindsight.federated.sums` is
+what to use.
 """
-
-from blindsight.federated.paper.roles import PaperAggregator, PaperKeyGenerator, PaperUser
-
-__all__ = ["PaperAggregator", "PaperKeyGenerator", "PaperUser"]

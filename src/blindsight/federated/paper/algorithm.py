@@ -1,28 +1,36 @@
-"""The steps of Algorithm 1: decompose, permute twice, encrypt, multiply, reorder."""
+"""Algorithm 1 of Yonetani et al. (2017) in one process: decompose, permute twice, encrypt,
+multiply, decrypt, reorder.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import secrets
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
 
 import numpy as np
 from gmpy2 import mpz
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from blindsight.core.errors import ProtocolError
-from blindsight.federated.enrolment import KeygenEnrolment, UserEnrolment
-from blindsight.federated.opened import Opened
-from blindsight.federated.paillier import PublicKey
-from blindsight.federated.paper.bodies import Shard
-from blindsight.federated.permutation import inverse, permutation
-from blindsight.federated.randomisers import RandomiserPool
-from blindsight.federated.settings import Settings
+from blindsight.core import checks
+from blindsight.core.errors import InvalidData, ProtocolError
+from blindsight.federated.fixedpoint import FixedPoint
+from blindsight.federated.paper import keys
+from blindsight.federated.paper.paillier import PrivateKey, PublicKey
+from blindsight.federated.paper.permutation import inverse, permutation
+from blindsight.federated.paper.randomisers import RandomiserPool
+from blindsight.federated.paper.settings import PaperSettings
+from blindsight.federated.sums.messages import RoundSum
+from blindsight.federated.sums.simulation import RoundResult, Transcript
 
 __all__ = [
+    "PaperSimulation",
+    "Shard",
     "combine",
-    "contributions",
     "decompose",
-    "expected_sum",
     "open_sum",
     "shards",
     "shared_places",
@@ -30,12 +38,20 @@ __all__ = [
 ]
 
 
-def shared_places(settings: Settings, seed: bytes) -> NDArray[np.intp]:
+@dataclass(frozen=True)
+class Shard:
+    """A part of a user's message: twice-permuted places, and as many ciphertexts."""
+
+    places: NDArray[np.uint32]
+    ciphertexts: tuple[mpz, ...] = field(repr=False)
+
+
+def shared_places(settings: PaperSettings, seed: bytes) -> NDArray[np.intp]:
     """φ: user-shared, one for all rounds (Section 2.3)."""
     return permutation(seed, "user-shared permutation", settings.dimension)
 
 
-def user_places(settings: Settings, seed: bytes) -> NDArray[np.intp]:
+def user_places(settings: PaperSettings, seed: bytes) -> NDArray[np.intp]:
     """φ^(n): user-aggregator, one for all rounds (Section 2.4)."""
     return permutation(seed, "user-aggregator permutation", settings.dimension)
 
@@ -61,35 +77,8 @@ def decompose(
     return values, np.concatenate([indices, spare])
 
 
-def contributions(
-    enrolment: UserEnrolment,
-    numbers: NDArray[np.int64],
-    support: NDArray[np.bool_],
-    *,
-    pool: RandomiserPool | None,
-    workers: int,
-) -> list[Shard]:
-    """Lines 3 and 4: ζ(v) and Φ(K) = φ^(n) φ K (Equation 7), one message a shard."""
-    settings, public = enrolment.settings, enrolment.public
-    if public is None:
-        raise AssertionError("paper mode has one key generator")
-    shared = shared_places(settings, enrolment.shared_seed)
-    own = user_places(settings, enrolment.aggregator_seed)
-    parts = shards(support, settings.m)
-    result = []
-    for f, part in enumerate(parts):
-        values, indices = decompose(numbers, part, settings.m)
-        # Footnote 2: a negative value is its residue modulo n.
-        plain = [mpz(int(v)) % public.n for v in values]
-        data = public.to_bytes(public.encrypt_many(plain, pool=pool, workers=workers))
-        result.append(
-            Shard(own[shared[indices]].astype(np.uint32), data, len(indices), f, len(parts))
-        )
-    return result
-
-
 def combine(
-    settings: Settings,
+    settings: PaperSettings,
     public: PublicKey,
     products: Mapping[int, mpz],
     counts: NDArray[np.int64],
@@ -113,24 +102,187 @@ def combine(
 
 
 def open_sum(
-    enrolment: KeygenEnrolment, contributors: tuple[int, ...], plaintexts: list[mpz]
-) -> Opened:
-    """Line 6: reorder by φ^T and hand w_sum over, every coordinate of it."""
-    settings, modulus = enrolment.settings, enrolment.private.public.n
+    settings: PaperSettings,
+    private: PrivateKey,
+    shared_seed: bytes,
+    contributors: tuple[int, ...],
+    ciphertexts: list[mpz],
+    *,
+    workers: int = 1,
+) -> RoundSum:
+    """Line 6: decrypt, reorder by φ^T, and hand w_sum over, every coordinate of it.
+
+    The key generator believes whatever it is given.
+    """
+    modulus = private.public.n
     half = modulus // 2
+    plaintexts = private.decrypt_many(ciphertexts, workers=workers)
     signed = [int(x - modulus if x > half else x) for x in plaintexts]
     if any(abs(x) > settings.users * settings.code.largest for x in signed):
         raise ProtocolError(
             "a sum is larger than all users together can add: one of them sent nonsense."
         )
-    permuted = np.array(signed, dtype=np.int64)
-    natural = inverse(shared_places(settings, enrolment.shared_seed))
-    values = np.empty_like(permuted)
-    values[natural] = permuted
-    return Opened(contributors, values)
+    values = np.empty(settings.dimension, dtype=np.int64)
+    values[inverse(shared_places(settings, shared_seed))] = np.array(signed, dtype=np.int64)
+    return RoundSum(contributors, values)
 
 
-def expected_sum(settings: Settings, numbers: Mapping[int, NDArray[np.int64]]) -> Opened:
-    """The plain-integer oracle of a round."""
-    total = np.stack(list(numbers.values())).sum(axis=0)
-    return Opened(tuple(sorted(numbers)), total)
+class PaperSimulation:
+    """The parties of Algorithm 1 in one process, everybody following the protocol.
+
+    It reproduces the paper, weaknesses included; `blindsight.audit.methods.federated.attacks`
+    shows what those cost. Use `blindsight.federated.sums` for anything else.
+
+    Parameters
+    ----------
+    settings : PaperSettings
+        The settings.
+    key : PrivateKey, optional
+        The key generator's Paillier key; by default a fresh one of `key_bits` bits.
+    encrypt : bool
+        False computes the same sums in plain integers.
+    """
+
+    def __init__(
+        self,
+        settings: PaperSettings,
+        *,
+        key: PrivateKey | None = None,
+        key_bits: int = 2048,
+        encrypt: bool = True,
+        workers: int = 1,
+    ) -> None:
+        self.settings, self.encrypt, self.workers = settings, encrypt, workers
+        self.key_bits = key_bits if key is None else key.public.bits
+        self._key = keys.generate(key_bits) if encrypt and key is None else key
+        self.shared_seed = secrets.token_bytes(32)
+        self.user_seeds = {n: secrets.token_bytes(32) for n in range(1, settings.users + 1)}
+        self._round = 0
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError("a simulation holds private keys and is never pickled or copied.")
+
+    @property
+    def code(self) -> FixedPoint:
+        """The fixed-point code of the updates."""
+        return self.settings.code
+
+    @property
+    def key(self) -> PrivateKey:
+        """The key generator's key."""
+        if self._key is None:
+            raise ProtocolError("a simulation without encryption has no key.")
+        return self._key
+
+    def contribution(
+        self,
+        user: int,
+        update: ArrayLike,
+        support: NDArray[np.bool_] | None = None,
+        *,
+        pool: RandomiserPool | None = None,
+    ) -> list[Shard]:
+        """Lines 3 and 4: ζ(v) and Φ(K) = φ^(n) φ K (Equation 7), one message for each shard."""
+        settings, public = self.settings, self.key.public
+        numbers, chosen = self._numbers(update, support)
+        shared = shared_places(settings, self.shared_seed)
+        own = user_places(settings, self.user_seeds[user])
+        result = []
+        for part in shards(chosen, settings.m):
+            values, indices = decompose(numbers, part, settings.m)
+            # Footnote 2: a negative value is its residue modulo n.
+            plain = [mpz(int(v)) % public.n for v in values]
+            encrypted = public.encrypt_many(plain, pool=pool, workers=self.workers)
+            result.append(Shard(own[shared[indices]].astype(np.uint32), tuple(encrypted)))
+        return result
+
+    def _numbers(
+        self, update: ArrayLike, support: NDArray[np.bool_] | None
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        values = checks.finite_array("update", update, ndim=1)
+        if len(values) != self.settings.dimension:
+            raise InvalidData(
+                f"an update must have {self.settings.dimension} weights, got {len(values)}."
+            )
+        chosen = values != 0 if support is None else np.asarray(support, dtype=bool)
+        if chosen.shape != values.shape or (values[~chosen] != 0).any():
+            raise InvalidData(
+                "support must have one entry for each weight and be true wherever the update is "
+                "not zero."
+            )
+        return self.settings.code.encode(values), chosen
+
+    def aggregate(self, contributions: Mapping[int, Sequence[Shard]]) -> list[mpz]:
+        """Line 5: the product of everybody's ciphertexts in φ's order."""
+        settings, modulus = self.settings, self.key.public.modulus
+        products: dict[int, mpz] = {}
+        counts, messages = np.zeros(settings.dimension, dtype=np.int64), 0
+        for user, parts in contributions.items():
+            back = inverse(user_places(settings, self.user_seeds[user]))
+            for part in parts:
+                permuted = back[part.places.astype(np.intp)]  # Equation 8: φK = φ^(n)^T Φ(K)
+                for place, ciphertext in zip(permuted.tolist(), part.ciphertexts, strict=True):
+                    products[place] = products.get(place, mpz(1)) * ciphertext % modulus
+                counts[permuted] += 1
+                messages += 1
+        return combine(settings, self.key.public, products, counts, messages)
+
+    def decrypt(self, contributors: Sequence[int], ciphertexts: list[mpz]) -> RoundSum:
+        """Line 6: what the key generator answers, whatever it is asked."""
+        return open_sum(
+            self.settings,
+            self.key,
+            self.shared_seed,
+            tuple(sorted(contributors)),
+            ciphertexts,
+            workers=self.workers,
+        )
+
+    def expect(self, model: bytes) -> None:
+        """Nothing: the paper's users take the model as it comes."""
+
+    def round(
+        self,
+        updates: Mapping[int, ArrayLike] | Sequence[ArrayLike],
+        *,
+        model: bytes = b"",
+        supports: Mapping[int, NDArray[np.bool_]] | None = None,
+        only: NDArray[np.bool_] | None = None,
+        dropouts: Collection[int] = (),
+        progress: Callable[[int, int], None] | None = None,
+    ) -> RoundResult:
+        """One round over all users who are present; `model` and `only` change nothing here."""
+        given = (
+            updates if isinstance(updates, Mapping) else {i + 1: u for i, u in enumerate(updates)}
+        )
+        present = {u: v for u, v in sorted(given.items()) if u not in dropouts}
+        if len(present) < 3:
+            raise ProtocolError(f"at least 3 users must be present, got {len(present)}.")
+        self._round += 1
+        start = time.perf_counter()
+        total = np.zeros(self.settings.dimension, dtype=np.int64)
+        contributions: dict[int, list[Shard]] = {}
+        sent: dict[int, int] = {}
+        each = 8 + self.settings.m * (self.key_bits // 4 + 4)
+        for done, (user, update) in enumerate(present.items(), start=1):
+            support = None if supports is None else supports.get(user)
+            numbers, chosen = self._numbers(update, support)
+            total += numbers
+            sent[user] = each * len(shards(chosen, self.settings.m))
+            if self.encrypt:
+                contributions[user] = self.contribution(user, update, support)
+            if progress is not None:
+                progress(done, len(present))
+        opened = RoundSum(tuple(present), total)
+        if self.encrypt:
+            opened = self.decrypt(tuple(present), self.aggregate(contributions))
+        seconds = time.perf_counter() - start
+        return RoundResult(
+            round=self._round,
+            total=self.settings.code.decode(opened.values),
+            revealed=np.ones(self.settings.dimension, dtype=bool),
+            contributors=opened.contributors,
+            bytes_per_user=sent,
+            seconds={"users": 0.0, "aggregator": 0.0, "holders": 0.0, "total": seconds},
+            transcript=Transcript(),
+        )

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData, ProtocolError
-from blindsight.federated.pad import PadSum, bits
 from blindsight.federated.sums.enrolment import Enrolment, Role
 from blindsight.federated.sums.labels import (
     Labels,
@@ -47,10 +46,11 @@ from blindsight.federated.sums.messages import (
     sum_id,
     unpack_members,
 )
+from blindsight.federated.sums.pad import PadSum, bits
 from blindsight.federated.sums.party import Party
 from blindsight.federated.sums.store import ContributionStore, FileStore, MemoryStore
 from blindsight.federated.sums.user import MOST_RESULTS, checked_sum
-from blindsight.federated.wire import Reader, Writer, seal, unseal
+from blindsight.federated.sums.wire import Reader, Writer, seal, unseal
 
 __all__ = ["Aggregator"]
 
@@ -88,6 +88,7 @@ class Aggregator(Party):
         self._parent, self._parent_round = bytes(32), 0
         self._ended: list[tuple[int, int]] = []  # rounds with a sum, and where their results are
         self._before: tuple[bytes, int, Labels] | None = None  # should users refuse the last sum
+        self.withdrawn = False  # whether users refused the last sum; whoever handles it resets it
         self.blamed: dict[int, set[int]] = {}  # users, and the holders that could not read them
         self._begin(self._next_header(0, bytes(32), 1))
         self.phase: Phase = "idle"
@@ -426,12 +427,15 @@ class Aggregator(Party):
                 return self.results()
         self._parent, self._parent_round, self.now = self._before
         self.result, self.spoilt, self.phase, self._before = None, True, "done", None
+        self.withdrawn = True
         return []
 
     def dump(self) -> bytes:
         """What a restart needs, sealed; contributions in files stay where they are."""
         writer = Writer().field(self.enrolment.dump())
-        writer.number("B", _PHASES.index(self.phase)).number("B", self.spoilt)
+        writer.number("B", _PHASES.index(self.phase)).number("B", self.spoilt).number(
+            "B", self.withdrawn
+        )
         writer.field(self._header.encode(0) + bytes(64)).field(self._members)
         writer.raw(self._parent).number("Q", self._parent_round)
         for labels in (self.now, self.ever):
@@ -463,6 +467,7 @@ class Aggregator(Party):
         reader = unseal(b"AGS3", data)
         role = cls(Enrolment.load(reader.field()), store=store)
         phase, spoilt = _PHASES[reader.number("B")], bool(reader.number("B"))
+        role.withdrawn = bool(reader.number("B"))
         header = Message.decode(reader.field(), largest=HEADER_BYTES + 64).header
         members = reader.field()
         role._parent, role._parent_round = reader.raw(32), reader.number("Q")

@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core.compiled import njit
-from blindsight.federated.pad.ring import _less
-from blindsight.federated.pad.stream import expand
+from blindsight.federated.sums.pad.ring import _less
+from blindsight.federated.sums.pad.stream import expand
 
 __all__ = ["KeySharing", "P", "add", "fold_sum", "interpolate", "multiply", "tag", "uniform"]
 

@@ -37,7 +37,7 @@ from blindsight.federated.sums.messages import (
 from blindsight.federated.sums.party import Party
 from blindsight.federated.sums.sealing import PrivateKey
 from blindsight.federated.sums.user import SHARE_LABEL, share_binding
-from blindsight.federated.wire import Writer, seal, unseal
+from blindsight.federated.sums.wire import Writer, seal, unseal
 
 __all__ = ["KeyHolder"]
 

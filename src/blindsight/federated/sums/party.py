@@ -19,7 +19,7 @@ from blindsight.federated.sums.messages import (
     Refusal,
     Refused,
 )
-from blindsight.federated.wire import write_sealed
+from blindsight.federated.sums.wire import write_sealed
 
 __all__ = ["Durable", "Party", "Stateful"]
 

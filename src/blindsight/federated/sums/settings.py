@@ -10,12 +10,14 @@ from blindsight.core import checks
 from blindsight.core.errors import InvalidParameter
 from blindsight.federated.fixedpoint import FixedPoint
 from blindsight.federated.noise import GaussianShares
-from blindsight.federated.pad.cipher import MOST_VALUE_BITS
-from blindsight.federated.pad.parameters import LONGEST, Parameters, choose
 from blindsight.federated.sums.field import KeySharing
-from blindsight.federated.wire import Reader, Writer
+from blindsight.federated.sums.pad.cipher import MOST_VALUE_BITS
+from blindsight.federated.sums.pad.parameters import LONGEST, Parameters, choose
+from blindsight.federated.sums.wire import Reader, Writer
 
-__all__ = ["MOST_HOLDERS", "Settings"]
+__all__ = ["MOST_HOLDERS", "SUM", "Settings"]
+
+SUM: Final = "sum of updates"  # what a guarantee and a ledger call it
 
 MOST_HOLDERS: Final = 20
 _DEFAULT_HOLDERS = 5

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from blindsight.core.errors import InvalidData, InvalidParameter, ProtocolError
-from blindsight.federated.agreement import SUM
+from blindsight.federated.fixedpoint import FixedPoint
 from blindsight.federated.sums.aggregator import Aggregator
 from blindsight.federated.sums.enrolment import Role, enrol
 from blindsight.federated.sums.holder import KeyHolder
@@ -29,7 +29,7 @@ from blindsight.federated.sums.messages import (
     contribution_bytes,
 )
 from blindsight.federated.sums.party import Party
-from blindsight.federated.sums.settings import Settings
+from blindsight.federated.sums.settings import SUM, Settings
 from blindsight.federated.sums.user import User, encode_update
 from blindsight.privacy.door import Door
 from blindsight.privacy.entropy import Rng, SystemEntropy
@@ -62,14 +62,18 @@ class Transcript:
 class RoundResult:
     """One round's outcome.
 
-    Attributes:
-        total: the sum of the contributors' updates, in fixed point's resolution; 0 where not
-            summed.
-        revealed: which coordinates were summed.
-        contributors: who is in the sum.
-        bytes_per_user: bytes that each contributor sent.
-        seconds: wall time by stage: "users" (each, on average), "aggregator", "holders" and
-            "total".
+    Attributes
+    ----------
+    total : array
+        The sum of the contributors' updates, in fixed point's resolution; 0 where not summed.
+    revealed : array of bool
+        Which coordinates were summed.
+    contributors : tuple of int
+        Who is in the sum.
+    bytes_per_user : dict
+        Bytes that each contributor sent.
+    seconds : dict
+        Wall time by stage: "users" (each, on average), "aggregator", "holders" and "total".
     """
 
     round: int
@@ -89,21 +93,27 @@ class RoundResult:
 class Simulation:
     """A federation in one process; keys are made once and serve every round.
 
-    Parameters:
-        settings: the settings of the federation.
-        encrypt: false computes the same result in plain integers (rounding, sets and noise
-            included), for experiments over many rounds where the cryptography is not the question.
-        rng: where noise is drawn from; by default the operating system's entropy.
-        keep_messages: false leaves the transcripts empty: at full size a round of 100 users is 70
-            MB.
-        door: where users' shares of noise are drawn, as its plan says; without one each user draws
-            its own, as it does on its own machine.
+    Parameters
+    ----------
+    settings : Settings
+        The settings of the federation.
+    encrypt : bool
+        False computes the same result in plain integers (rounding, sets and noise included), for
+        experiments over many rounds where the cryptography is not the question.
+    rng : Rng, optional
+        Where noise is drawn from; by default the operating system's entropy.
+    keep_messages : bool
+        False leaves the transcripts empty: at full size a round of 100 users is 70 MB.
+    door : Door, optional
+        Where users' shares of noise are drawn, as its plan says; without one each user draws its
+        own, as it does on its own machine.
 
-    Examples:
-        >>> simulation = Simulation(Settings(dimension=4, users=3, bound=1.0))
-        >>> result = simulation.round([[0.5, 0, 0, 0]] * 3)
-        >>> result.total.round(3).tolist()
-        [1.5, 0.0, 0.0, 0.0]
+    Example
+    -------
+    >>> simulation = Simulation(Settings(dimension=4, users=3, bound=1.0))
+    >>> result = simulation.round([[0.5, 0, 0, 0]] * 3)
+    >>> result.total.round(3).tolist()
+    [1.5, 0.0, 0.0, 0.0]
     """
 
     def __init__(
@@ -136,28 +146,40 @@ class Simulation:
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError("a simulation holds private keys and is never pickled or copied.")
 
+    @property
+    def code(self) -> FixedPoint:
+        """The fixed-point code of the updates."""
+        return self.settings.code
+
     def round(
         self,
         updates: Mapping[int, ArrayLike] | Sequence[ArrayLike],
         *,
         model: bytes = b"",
+        supports: Mapping[int, NDArray[np.bool_]] | None = None,
         only: NDArray[np.bool_] | None = None,
         dropouts: Collection[int] = (),
         progress: Callable[[int, int], None] | None = None,
     ) -> RoundResult:
         """Run one round.
 
-        Parameters:
-            updates: one vector for each user: by user number (1 to N), or a list for users 1, 2,
-                ...
-            model: stands for the current model; every message is bound to its digest.
-            only: coordinates that everybody sends, the same for all users and independent of their
-                data.
-            dropouts: users who are told of the round and never answer.
+        Parameters
+        ----------
+        updates : mapping or sequence
+            One vector for each user: by user number (1 to N), or a list for users 1, 2, ...
+        model : bytes
+            Stands for the current model; every message is bound to its digest.
+        supports : mapping, optional
+            Not used: every coordinate of an update is sent.
+        only : array of bool, optional
+            Coordinates that everybody sends, the same for all users and independent of their data.
+        dropouts : collection of int
+            Users who are told of the round and never answer.
 
-        Raises:
-            ProtocolError: No admissible set of users is present, the round gave no sum, or a user
-                refused it.
+        Raises
+        ------
+        ProtocolError
+            No admissible set of users is present, the round gave no sum, or a user refused it.
         """
         present = self._present(updates, dropouts)
         self._messages, self._sent = [], {}

@@ -19,7 +19,7 @@ import numpy as np
 
 from blindsight.core.durable import DurableFile, write_file
 from blindsight.core.errors import HostileFile
-from blindsight.federated.wire import Reader, Writer
+from blindsight.federated.sums.wire import Reader, Writer
 
 __all__ = ["ContributionStore", "FileStore", "MemoryStore"]
 

@@ -10,7 +10,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData, ProtocolError
-from blindsight.federated.pad import bits, new_secret, pad
 from blindsight.federated.sums import field
 from blindsight.federated.sums.enrolment import Enrolment, Role
 from blindsight.federated.sums.messages import (
@@ -31,10 +30,11 @@ from blindsight.federated.sums.messages import (
     sum_id,
     unpack_members,
 )
+from blindsight.federated.sums.pad import bits, new_secret, pad
 from blindsight.federated.sums.party import Party
 from blindsight.federated.sums.sealing import OVERHEAD, Ephemeral
 from blindsight.federated.sums.settings import Settings
-from blindsight.federated.wire import Reader, Writer, seal, unseal
+from blindsight.federated.sums.wire import Reader, Writer, seal, unseal
 from blindsight.privacy.clipping import clip_norm
 from blindsight.privacy.entropy import Rng, SystemEntropy
 

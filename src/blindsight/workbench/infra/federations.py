@@ -2,14 +2,16 @@
 process of its own.
 
     STATE/together/RUN/about.json      what was agreed, and whether it runs, rests, was left or is
-    done STATE/together/RUN/parties/        the folders of the parties that live here: secrets, 0700
+                                       done
+    STATE/together/RUN/parties/site/   this site's own keys and state, 0700
     STATE/together/RUN/invitations/    of sites that have not come yet; gone once they have
-    STATE/together/RUN/rows.npz        features and labels of this site; held.npz: those it counts
-    on STATE/together/RUN/progress.json   written by the process, read by the page
+    STATE/together/RUN/rows.npz        features and labels of this site; held.npz: held-out rows
+    STATE/together/RUN/progress.json   written by the process, read by the page
 
-One site starts a federation, makes everybody's keys and hosts the collector (the mailbox carrier's
-own HTTPS port); each other site gets one invitation. With three sites the second one opens sums;
-with more, all but two of them do together.
+One site starts a federation and collects the sums over the federation's own HTTPS port. Each other
+site gets an invitation, makes its own keys, and sends its public request by the invitation. When
+all have come, everybody gets the roster. No site ever holds another site's keys, and all sites are
+key holders.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import os
 import re
 import secrets
 import shutil
-import tempfile
+import ssl
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -78,8 +80,9 @@ class Run:
 
     @property
     def needed(self) -> int:
-        """How many sites open a sum together; 0: the second site alone does."""
-        return 0 if len(self.sites) < 4 else len(self.sites) - 2
+        """How many sites open a sum together."""
+        sites = len(self.sites)
+        return (sites + (sites - 1) // 2) // 2 + 1
 
 
 class Federations:
@@ -129,15 +132,13 @@ class Federations:
         )
 
     def start(self, run: Run, rows: NDArray[Any], labels: NDArray[Any]) -> Run:
-        """Make all keys, keep this site's, and write one invitation for each other site; the rest
-        is deleted.
-        """
-        from blindsight.federated import keys
+        """Make this site's keys, and an invitation for each other site."""
         from blindsight.federated.agreement import agree
-        from blindsight.federated.flower.homes import make_homes
-        from blindsight.federated.flower.invitations import invite
-        from blindsight.federated.flower.plan import Plan
+        from blindsight.federated.deploy.folders import join
+        from blindsight.federated.deploy.plan import Plan
+        from blindsight.federated.deploy.running import invitation_digest
         from blindsight.federated.learning import linear
+        from blindsight.federated.sums import Role
 
         columns = rows.shape[1]
         start = np.zeros(linear.rows_of(len(run.classes)) * (columns + 1))
@@ -147,7 +148,6 @@ class Federations:
             rounds=run.rounds,
             epsilon=run.epsilon,
             delta=run.delta,
-            holders=(run.needed, len(run.sites)) if run.needed else None,
         )
         run = replace(run, advice=agreement.advice())
         scale = np.vstack([np.zeros(columns), np.full(columns, 1 / np.sqrt(columns))])
@@ -161,54 +161,42 @@ class Federations:
             patience=_PATIENCE,
         )
         folder = self._folder(run)
-        host, _, port = run.address.rpartition(":")
-        with tempfile.TemporaryDirectory(dir=folder) as making:
-            key = None if run.needed else keys.generate(2048)
-            homes = make_homes(
-                Path(making) / "all", agreement.settings, key, plan, host=host, port=int(port)
+        roles = Role.USER | Role.HOLDER | Role.AGGREGATOR
+        party = join(folder / "parties" / "site", run.sites[0], roles, address=run.address)
+        authority = json.loads(party.request.extra)["ca"]
+        invited = {}
+        for number in range(2, len(run.sites) + 1):
+            token = secrets.token_urlsafe(32)
+            invited[invitation_digest(token)] = number
+            access = {"ca": authority, "token": token}
+            write_atomically(
+                self.invitation(run, number), _written(replace(run, number=number), access)
             )
-            for number in range(2, len(run.sites) + 1):
-                packed = {}
-                for home in homes:
-                    if home.path.name in _parties(run, number):
-                        written = invite(home, Path(making) / "one")
-                        packed[home.path.name] = base64.b64encode(written.read_bytes()).decode()
-                        written.unlink()
-                write_atomically(
-                    self.invitation(run, number), _written(replace(run, number=number), packed)
-                )
-            for home in homes:
-                if home.path.name in _parties(run, 1):
-                    shutil.move(home.path, folder / "parties" / home.path.name)
+        plan.save(folder / "plan.safetensors")
+        write_atomically(folder / "settings.bin", agreement.settings.encode())
+        write_atomically(folder / "invited.json", json.dumps(invited).encode())
         self._keep_rows(run, rows, labels)
         return self.save(run)
 
     def join(
-        self, run: Run, parties: dict[str, bytes], rows: NDArray[Any], labels: NDArray[Any]
+        self, run: Run, access: dict[str, str], rows: NDArray[Any], labels: NDArray[Any]
     ) -> Run:
-        """Make this site's folders from its invitation."""
-        from blindsight.federated.flower.invitations import join
+        """Make this site's own keys; its process enrols by the invitation."""
+        from blindsight.federated.deploy.folders import join, write_secret
+        from blindsight.federated.sums import Role
 
         if (self.root / run.id).exists():
             raise Problem("joined_before")
         folder = self._folder(run)
         try:
-            for name, data in parties.items():
-                path = folder / "invitation"
-                path.write_bytes(data)
-                home = join(path, folder / "parties" / name)
-                path.unlink()
-                if (
-                    home.name != name
-                    or home.about["address"] != run.address
-                    or home.about["carrier"] != "mailbox"
-                ):
-                    raise Problem("refused_invitation")
+            name = run.sites[run.number - 1]
+            join(folder / "parties" / "site", name, Role.USER | Role.HOLDER)
+            write_secret(folder / "parties" / "access.json", json.dumps(access).encode())
             self._keep_rows(run, rows, labels)
             return self.save(replace(run, made=today()))
-        except (BlindsightError, Problem) as error:
+        except BlindsightError as error:
             shutil.rmtree(folder, ignore_errors=True)
-            raise error if isinstance(error, Problem) else Problem("refused_invitation") from error
+            raise Problem("refused_invitation") from error
 
     def invitation(self, run: Run, number: int) -> Path:
         """The file for one site; the workbench deletes it when the site has come."""
@@ -292,34 +280,27 @@ class Federations:
                 np.savez(file, X=rows[part].astype(np.float64), y=labels[part].astype(np.int64))
 
 
-def _parties(run: Run, number: int) -> set[str]:
-    """The parties that live at a site."""
-    opener = {f"holder-{number}"} if run.needed else {"keygen"} if number == 2 else set()
-    return {f"user-{number}", *opener, *({"aggregator"} if number == 1 else ())}
-
-
-def _written(run: Run, parties: dict[str, str]) -> bytes:
+def _written(run: Run, access: dict[str, str]) -> bytes:
     """An invitation: one line of text, to be sent as a file or pasted."""
     agreed = {
         name: value
         for name, value in asdict(run).items()
         if name not in ("dataset", "photos", "state", "made")
     }
-    return (
-        _MARK
-        + base64.urlsafe_b64encode(json.dumps({"run": agreed, "parties": parties}).encode())
-        + b"\n"
-    )
+    content = json.dumps({"run": agreed, "access": access}).encode()
+    return _MARK + base64.urlsafe_b64encode(content) + b"\n"
 
 
-def read_invitation(text: bytes) -> tuple[Run, dict[str, bytes]]:
-    """What it says; it comes from outside, so everything is checked, and what is wrong is not told
-    apart.
+def read_invitation(text: bytes) -> tuple[Run, dict[str, str]]:
+    """What is agreed, and the access to the collector.
+
+    An invitation comes from outside, so everything is checked, and all that is wrong is refused
+    with the same words.
     """
     try:
         mark, _, packed = text.strip().partition(b":")
         found = json.loads(base64.b64decode(packed, altchars=b"-_", validate=True))
-        agreed, parties = found["run"], found["parties"]
+        agreed, given = found["run"], found["access"]
         sites, classes = (
             tuple(str(name) for name in agreed[word]) for word in ("sites", "classes")
         )
@@ -337,7 +318,8 @@ def read_invitation(text: bytes) -> tuple[Run, dict[str, bytes]]:
             delta=float(agreed["delta"]),
             advice=None if agreed["advice"] is None else str(agreed["advice"])[:400],
         )
-        files = {str(name): base64.b64decode(data, validate=True) for name, data in parties.items()}
+        access = {name: str(given[name]) for name in ("ca", "token")}
+        ssl.create_default_context(cadata=access["ca"])
     except (
         ValueError,
         TypeError,
@@ -345,6 +327,7 @@ def read_invitation(text: bytes) -> tuple[Run, dict[str, bytes]]:
         AttributeError,
         binascii.Error,
         RecursionError,
+        ssl.SSLError,
     ) as error:
         raise Problem("refused_invitation") from error
     words = (run.title, run.features, *sites, *classes)
@@ -356,8 +339,10 @@ def read_invitation(text: bytes) -> tuple[Run, dict[str, bytes]]:
         and 2 <= len(classes) <= 60
         and 1 <= run.rounds <= 100
         and all(0 < len(word) <= 60 and word.isprintable() for word in words)
-        and set(files) == _parties(run, run.number)
+        and set(given) == {"ca", "token"}
+        and re.fullmatch(r"[\w-]{20,100}", access["token"])
+        and re.fullmatch(r"[\w.:-]{1,250}:\d{1,5}", run.address)
     )
     if not sound:
         raise Problem("refused_invitation")
-    return run, files
+    return run, access

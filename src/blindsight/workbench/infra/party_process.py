@@ -25,11 +25,13 @@ import numpy as np  # noqa: E402
 
 from blindsight.core.errors import ProtocolError  # noqa: E402
 from blindsight.core.storage import write_atomically  # noqa: E402
-from blindsight.federated.flower.homes import Home  # noqa: E402
-from blindsight.federated.flower.parties import open_service  # noqa: E402
-from blindsight.federated.flower.plan import read_rows  # noqa: E402
-from blindsight.federated.flower.running import run_aggregator  # noqa: E402
-from blindsight.federated.mailbox.party import keep_party  # noqa: E402
+from blindsight.federated.deploy.client import enrol_by_invitation, keep_role  # noqa: E402
+from blindsight.federated.deploy.folders import PartyFolder, accept, make_roster  # noqa: E402
+from blindsight.federated.deploy.plan import Plan, read_rows  # noqa: E402
+from blindsight.federated.deploy.running import enrol_sites, run_aggregator  # noqa: E402
+from blindsight.federated.deploy.server import Enrolment  # noqa: E402
+from blindsight.federated.deploy.services import UserService  # noqa: E402
+from blindsight.federated.sums import Request, Role, Settings  # noqa: E402
 from blindsight.workbench.infra.jobs import end_with_parent  # noqa: E402
 
 __all__ = ["Site", "main", "take_part"]
@@ -45,17 +47,29 @@ class Site:
     """What the page is told, and when the work here is over."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.over = folder, threading.Event()
-        self.homes = {path.name: Home(path) for path in sorted((folder / "parties").iterdir())}
-        self.user = next(home for home in self.homes.values() if home.about["role"] == "user")
+        self.folder, self.over, self.closed = folder, threading.Event(), threading.Event()
+        self.party = PartyFolder(folder / "parties" / "site")
         self._test, self._guard, self._sent = read_rows(folder / "held.npz"), threading.Lock(), 0
         path = folder / "progress.json"
         self.says: dict[str, Any] = (
             json.loads(path.read_bytes()) if path.exists() else {"rounds": [], "joined": {}}
         )
         self._since = time.time()
+
+    def agreed(self) -> None:
+        """The roster is there: measure where this site stands without the others."""
+        self.say(fingerprint=self.party.roster.fingerprint)
         if "alone" not in self.says:
-            self.say(alone=self._alone(), start=self._right(self.user.plan.initial))
+            self.say(alone=self._alone(), start=self._right(self.party.plan.initial))
+
+    def came(self, requests: dict[int, Request]) -> None:
+        """Sites whose request is there; their invitations are not needed any longer."""
+        joined = self.says["joined"] | {
+            str(n): self.says["joined"].get(str(n), time.time()) for n in (1, *requests)
+        }
+        self.say(joined=joined)
+        for number in joined:
+            (self.folder / "invitations" / f"site-{number}.txt").unlink(missing_ok=True)
 
     def say(self, **words: Any) -> None:
         """Change what the page shows."""
@@ -82,7 +96,7 @@ class Site:
             self._since, self._sent = now, 0
             self.say(rounds=[*self.says["rounds"], line])
         if service.turn > service.plan.rounds:
-            shutil.copyfile(service.home.model, self.folder / "model.safetensors")
+            shutil.copyfile(service.folder.model, self.folder / "model.safetensors")
             self.over.set()
 
     def status(self, found: dict[str, Any] | None) -> None:
@@ -108,38 +122,81 @@ class Site:
 
     def _right(self, weights: Any) -> int:
         """How many of 100 photos kept aside a model names rightly."""
-        return round(100 * self.user.plan.accuracy(np.asarray(weights), *self._test))
+        return round(100 * self.party.plan.accuracy(np.asarray(weights), *self._test))
 
     def _alone(self) -> int:
         """The same for a model of this site's photos only, after as many rounds."""
-        plan = self.user.plan
-        trainer = plan.trainer(*read_rows(self.folder / "rows.npz"), user=self.user.number)
+        plan = self.party.plan
+        number = self.party.number(Role.USER)
+        trainer = plan.trainer(*read_rows(self.folder / "rows.npz"), user=number)
         weights = plan.initial
         for turn in range(1, plan.rounds + 1):
             weights = trainer(weights, turn)
         return self._right(weights)
 
 
+def _enrol(site: Site, bind: str | None) -> Enrolment | None:
+    """Get the roster: the collector makes it of all requests, the others fetch it."""
+    party, folder = site.party, site.folder
+    if Role.AGGREGATOR not in party.roles:
+        access = folder / "parties" / "access.json"
+        if not party.agreed:
+            given = json.loads(access.read_bytes())
+            address = json.loads((folder / "about.json").read_bytes())["address"]
+            enrol_by_invitation(party, address, given["ca"], given["token"])
+        access.unlink(missing_ok=True)
+        return None
+    invitations = json.loads((folder / "invited.json").read_bytes())
+    names = json.loads((folder / "about.json").read_bytes())["sites"]
+
+    def make(requests: dict[int, Request]) -> bytes:
+        settings = Settings.decode((folder / "settings.bin").read_bytes())
+        ordered = [party.request, *(requests[n] for n in sorted(requests))]
+        if [request.name for request in ordered] != names:
+            raise ProtocolError("the sites that came are not those that were invited.")
+        return make_roster(settings, Plan.load(folder / "plan.safetensors"), ordered)
+
+    if not party.agreed:
+        enrolment = enrol_sites(party, invitations, make, bind=bind, came=site.came)
+        if enrolment.roster is not None:
+            accept(party, enrolment.roster)
+        return enrolment
+
+    def refuse(number: int, data: bytes) -> None:
+        if data != party.roster.requests[number - 1].encode():
+            raise ProtocolError("the roster is made already.")
+
+    enrolment = Enrolment(invitations, refuse)
+    enrolment.roster = (party.path / "roster").read_bytes()
+    return enrolment
+
+
 def take_part(folder: Path, bind: str | None) -> None:
-    """Run every party of the site until the user has learned the last round, and the collector is
+    """Run every role of the site until the user has learned the last round, and the collector is
     done.
     """
     site = Site(folder)
+    try:
+        enrolment = _enrol(site, bind)
+    except ProtocolError:
+        site.say(problem="The collector refuses this site. Ask it for a new invitation.")
+        os._exit(70)
+    site.agreed()
 
-    def keep(home: Home) -> None:
-        user = home.path == site.user.path
-        data = folder / "rows.npz" if user else None
+    def keep(role: Role) -> None:
+        user = role is Role.USER
 
         def away(words: str) -> None:
             if user:
                 site.say(away=time.time())
 
         try:
-            keep_party(
-                home,
-                data=data,
+            keep_role(
+                site.party,
+                role,
+                data=folder / "rows.npz" if user else None,
                 say=away,
-                stop=site.over.is_set,
+                stop=site.over.is_set if user else site.closed.is_set,
                 after=site.answered if user else None,
             )
         except BaseException as error:
@@ -147,28 +204,25 @@ def take_part(folder: Path, bind: str | None) -> None:
                 site.say(problem="The collector refuses this site. Ask it for a new invitation.")
             os._exit(70)  # half a site is none: the workbench starts all of it again
 
-    site.answered(
-        open_service(site.user, folder / "rows.npz"), 0
-    )  # perhaps the last round was learned, but not told
+    # Perhaps the last round was learned, but not told.
+    site.answered(UserService(site.party, folder / "rows.npz"), 0)
     parties = {
-        name: threading.Thread(target=keep, args=(home,), daemon=True)
-        for name, home in site.homes.items()
-        if home.about["role"] != "aggregator"
+        role: threading.Thread(target=keep, args=(role,), daemon=True)
+        for role in (Role.USER, Role.HOLDER)
     }
     for thread in parties.values():
         thread.start()
-    if "aggregator" in site.homes:
-        for status in run_aggregator(site.homes["aggregator"], bind=bind, linger=_LATE):
+    if enrolment is not None:
+        for status in run_aggregator(site.party, bind=bind, linger=_LATE, enrolment=enrolment):
             site.status(status)
-        if not site.over.wait(
-            _LAST_WORDS
-        ):  # started again after the end: the collector has the model too
-            shutil.copyfile(site.homes["aggregator"].model, folder / "model.safetensors")
+        if not site.over.wait(_LAST_WORDS):
+            # Started again after the end: the collector has the model too.
+            shutil.copyfile(site.party.model, folder / "model.safetensors")
             site.over.set()
     site.over.wait()
-    parties[site.user.path.name].join(
-        _LAST_WORDS
-    )  # it tells the collector that the last result has come
+    # The user tells the collector that the last result has come.
+    parties[Role.USER].join(_LAST_WORDS)
+    site.closed.set()
     site.say(finished=True, waiting="")
 
 

@@ -1,37 +1,40 @@
-"""Attacks on federated rounds: what a dishonest or merely attentive party gets out of the messages
-it sees.
+"""Attacks on the paper's protocol: what a dishonest or merely attentive party gets out of a round.
 
-Each attack plays one party by the protocol's own messages and says how much it got back; what
-cheating parties try against the pad is in `cheats`. None breaks the encryption: the keys are short
-only to be quick, and the results do not depend on their length.
+Each attack plays one party of Algorithm 1 and measures how much it got back. None breaks the
+encryption: the keys are short only to be quick, and the results do not depend on their length. What
+cheating parties try against the secure sum is in `cheats`.
 
-    attack                     who                   what it gets in `paper` mode support
-    intersection       the aggregator        φ, because it never changes: which weights each user
-    changed single contributors        anybody               exact weights of one user, published as
-    a "sum" subset subtraction         the aggregator        one user's whole update, as the
-    difference of two sums single-user decryption     the aggregator        one user's whole update,
-    passed off as a sum
+| attack | who | what it gets |
+|--|--|--|
+| support intersection | the aggregator | φ, because it never changes: which weights users changed |
+| single contributors | anybody | exact weights of one user, published as a "sum" |
+| subset subtraction | the aggregator | one user's update, as the difference of two sums |
+| single-user decryption | the aggregator | one user's update, passed off as a sum |
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from gmpy2 import mpz
 from numpy.typing import NDArray
 
 from blindsight.core import checks
-from blindsight.federated import keys
-from blindsight.federated.messages import AGGREGATOR, KEYGEN, Header, Kind, Message
-from blindsight.federated.opened import Opened
-from blindsight.federated.paillier import PrivateKey
-from blindsight.federated.paper import algorithm
-from blindsight.federated.paper.bodies import EncryptedSum, Shard
-from blindsight.federated.permutation import inverse
-from blindsight.federated.protocol import Settings, Simulation
-from blindsight.federated.settings import Mode
+from blindsight.core.errors import ProtocolError
+from blindsight.federated.paper import keys
+from blindsight.federated.paper.algorithm import (
+    PaperSimulation,
+    Shard,
+    shared_places,
+    user_places,
+)
+from blindsight.federated.paper.paillier import PrivateKey
+from blindsight.federated.paper.permutation import inverse
+from blindsight.federated.paper.settings import PaperSettings
+from blindsight.federated.sums import RoundSum, Settings, Simulation
 from blindsight.privacy import Recovery
 
 __all__ = [
@@ -41,6 +44,8 @@ __all__ = [
     "subset_subtraction",
     "support_intersection",
 ]
+
+Mode = Literal["paper", "pad"]
 
 
 def _quick_key(key: PrivateKey | None) -> PrivateKey:
@@ -75,23 +80,15 @@ def match_activity(activity: NDArray[np.bool_], published: NDArray[np.bool_]) ->
     return np.where(unique, best, -1)
 
 
-def _activity(simulation: Simulation, contributions: Sequence[bytes]) -> NDArray[np.bool_]:
-    """What the aggregator sees of one round: the φ-permuted places that anybody sent something
-    for.
-    """
-    settings = simulation.settings
-    seen = np.zeros(settings.dimension, dtype=bool)
-    for data in contributions:
-        message = Message.decode(data, largest=len(data))
-        if settings.mode == "pad":  # a padded vector has every place, whatever the update
-            return np.ones(settings.dimension, dtype=bool)
-        body = Shard.decode(
-            message.body, width=simulation.aggregator.public.ciphertext_bytes, size=len(seen)
-        )
-        own = algorithm.user_places(
-            settings, simulation.aggregator.enrolment.user_seeds[message.header.sender]
-        )
-        seen[inverse(own)[body.places.astype(np.intp)]] = True
+def _activity(
+    simulation: PaperSimulation, contributions: dict[int, list[Shard]]
+) -> NDArray[np.bool_]:
+    """What the aggregator sees of one round: the φ-permuted places that anybody sent."""
+    seen = np.zeros(simulation.settings.dimension, dtype=bool)
+    for user, parts in contributions.items():
+        back = inverse(user_places(simulation.settings, simulation.user_seeds[user]))
+        for part in parts:
+            seen[back[part.places.astype(np.intp)]] = True
     return seen
 
 
@@ -109,26 +106,26 @@ def support_intersection(
     de-permuted.
     """
     checks.whole("rounds", rounds)
-    settings = Settings(
-        dimension=dimension,
-        users=users,
-        mode=mode,
-        capacity=max(1, round(density * dimension)) if mode == "paper" else None,
-    )
-    simulation = Simulation(settings, key=_quick_key(key))
     rng = np.random.default_rng(seed)
     activity = np.zeros((rounds, dimension), dtype=bool)
     published = np.zeros((rounds, dimension), dtype=bool)
-    for r in range(rounds):
-        result = simulation.round(_updates(rng, users, dimension, density))
-        sent = [
-            data for data in result.transcript.seen_by(AGGREGATOR) if data[5] == Kind.CONTRIBUTION
-        ]
-        activity[r], published[r] = _activity(simulation, sent), result.total != 0
     if mode == "paper":
-        truth = algorithm.shared_places(settings, simulation.users[1].enrolment.shared_seed)
+        capacity = max(1, round(density * dimension))
+        settings = PaperSettings(dimension=dimension, users=users, capacity=capacity)
+        paper = PaperSimulation(settings, key=_quick_key(key))
+        truth = shared_places(settings, paper.shared_seed)
     else:
+        padded = Simulation(Settings(dimension=dimension, users=users))
         truth = np.arange(dimension)
+    for r in range(rounds):
+        updates = _updates(rng, users, dimension, density)
+        if mode == "paper":
+            sent = {n: paper.contribution(n, u) for n, u in enumerate(updates, start=1)}
+            activity[r] = _activity(paper, sent)
+            published[r] = paper.decrypt(tuple(sent), paper.aggregate(sent)).values != 0
+        else:  # a padded vector has every place, whatever the update
+            activity[r] = True
+            published[r] = padded.round(updates, model=bytes([r])).total != 0
     guess, tried = match_activity(activity, published), published.any(axis=0)
     return Recovery(
         attack=f"support intersection over {rounds} rounds",
@@ -139,7 +136,6 @@ def support_intersection(
 
 
 def single_contributors(
-    mode: Mode = "paper",
     *,
     users: int = 5,
     dimension: int = 400,
@@ -150,13 +146,9 @@ def single_contributors(
     """Anybody reads the published sum: where one user alone contributed, it is that user's exact
     weight.
     """
-    settings = Settings(
-        dimension=dimension, users=users, mode=mode, least_per_coordinate=3 if mode == "pad" else 1
-    )
-    simulation = Simulation(settings, key=_quick_key(key))
+    settings = PaperSettings(dimension=dimension, users=users)
     updates = _updates(np.random.default_rng(seed), users, dimension, density)
-    result = simulation.round(updates)
-    shown = result.revealed & (result.total != 0)
+    shown = PaperSimulation(settings, key=_quick_key(key)).round(updates).total != 0
     alone = np.count_nonzero(updates, axis=0) == 1
     return Recovery(
         attack="single contributors",
@@ -168,53 +160,25 @@ def single_contributors(
 
 @dataclass(frozen=True)
 class _Stage:
-    """A round whose contributions a dishonest aggregator has in hand, before it asks for
-    anything.
-    """
+    """A round whose contributions a dishonest aggregator has in hand, before it asks anything."""
 
-    simulation: Simulation
-    header: Header
-    contributions: dict[int, list[Message]]
+    simulation: PaperSimulation
+    contributions: dict[int, list[Shard]]
     updates: list[NDArray[np.float64]]
 
-    def keys(self, users: Sequence[int]) -> list[mpz]:
-        """The product of these users' ciphertexts, place by place."""
-        public = self.simulation.aggregator.public
-        product: list[mpz] = []
-        for user in users:
-            for message in self.contributions[user]:
-                part = public.from_bytes(self._ciphertexts(message))
-                product = (
-                    part
-                    if not product
-                    else [a * b % public.modulus for a, b in zip(product, part, strict=True)]
-                )
-        return product
-
-    def _ciphertexts(self, message: Message) -> bytes:
-        settings, public = self.simulation.settings, self.simulation.aggregator.public
-        body = Shard.decode(message.body, width=public.ciphertext_bytes, size=settings.dimension)
-        own = algorithm.user_places(
-            settings, self.simulation.aggregator.enrolment.user_seeds[message.header.sender]
-        )
-        numbers = public.from_bytes(body.ciphertexts)
-        order = np.argsort(inverse(own)[body.places.astype(np.intp)])
-        moved: bytes = public.to_bytes([numbers[i] for i in order])
-        return moved
-
-    def sum_of(self, users: Sequence[int], claimed: Sequence[int], power: int = 1) -> Opened | None:
-        """What comes of asking for the sum of `claimed` users with the product of `users`' keys;
-        None: refused.
+    def sum_of(
+        self, users: Sequence[int], claimed: Sequence[int], power: int = 1
+    ) -> RoundSum | None:
+        """What comes of asking for the sum of `claimed` users with the product of `users`'
+        ciphertexts; None where it is refused.
         """
-        simulation, public = self.simulation, self.simulation.aggregator.public
-        product = [pow(c, power, public.modulus) for c in self.keys(users)]
-        body = EncryptedSum(len(claimed), public.to_bytes(product)).encode()
-        message = simulation.aggregator._send(KEYGEN, Kind.SUM_REQUEST, body, self.header)
-        for answer in simulation.keygen.receive(message.data):
-            reply = Message.decode(answer.data, largest=len(answer.data))
-            if reply.header.kind is Kind.SUM:
-                return Opened.decode(reply.body, users=simulation.settings.users)
-        return None
+        modulus = self.simulation.key.public.modulus
+        sent = {user: self.contributions[user] for user in users}
+        product: list[mpz] = [pow(c, power, modulus) for c in self.simulation.aggregate(sent)]
+        try:
+            return self.simulation.decrypt(claimed, product)
+        except ProtocolError:
+            return None
 
     def recovered(self, numbers: NDArray[np.int64] | None) -> float:
         """The share of the victim's (user 1's) weights that `numbers` tells exactly."""
@@ -225,20 +189,11 @@ class _Stage:
 
 
 def _stage(users: int, dimension: int, seed: int, key: PrivateKey | None) -> _Stage:
-    settings = Settings(dimension=dimension, users=users, mode="paper", capacity=dimension)
-    simulation = Simulation(settings, key=_quick_key(key))
+    settings = PaperSettings(dimension=dimension, users=users, capacity=dimension)
+    simulation = PaperSimulation(settings, key=_quick_key(key))
     updates = _updates(np.random.default_rng(seed), users, dimension, 1.0)
-    for opening in simulation.aggregator.open_round(1, bytes(32)):
-        simulation.users[opening.to].receive(opening.data)
-    contributions = {
-        number: [
-            Message.decode(out.data, largest=1 << 30)
-            for out in user.contribute(updates[number - 1])
-        ]
-        for number, user in simulation.users.items()
-    }
-    header = replace(contributions[1][0].header, kind=Kind.OPEN, sender=AGGREGATOR)
-    return _Stage(simulation, header, contributions, updates)
+    sent = {n: simulation.contribution(n, u) for n, u in enumerate(updates, start=1)}
+    return _Stage(simulation, sent, updates)
 
 
 def subset_subtraction(

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core.errors import ProtocolError
-from blindsight.federated.pad import bits
 from blindsight.federated.sums import KeyHolder, Settings, Simulation, User, field
 from blindsight.federated.sums.labels import Labels, split, unopened
 from blindsight.federated.sums.messages import (
@@ -33,6 +32,7 @@ from blindsight.federated.sums.messages import (
     holder,
     pack_members,
 )
+from blindsight.federated.sums.pad import bits
 from blindsight.federated.sums.sealing import PrivateKey
 from blindsight.federated.sums.user import SHARE_LABEL, share_binding
 

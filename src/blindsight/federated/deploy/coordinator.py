@@ -1,0 +1,395 @@
+"""The aggregator's rounds: open, collect, close, have the sum opened, move the model on.
+
+Transport is a `Link`: push messages, pull what came. The same code runs over HTTPS and over a list
+in tests. A contribution is appended to a file when it comes; the state is written when a round
+opens, closes and ends.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import asdict
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight.core import storage
+from blindsight.core.errors import ProtocolError
+from blindsight.federated.deploy.fault_isolation import FaultIsolation
+from blindsight.federated.deploy.folders import PartyFolder
+from blindsight.federated.learning import RoundLog, model_digest, sparsity
+from blindsight.federated.sums import Aggregator, Outgoing, Role
+from blindsight.federated.sums.messages import holder, is_holder
+from blindsight.federated.sums.store import FileStore
+from blindsight.federated.sums.wire import Writer, read_sealed, seal, unseal, write_sealed
+
+__all__ = ["Coordinator", "Link"]
+
+_log = logging.getLogger(__name__)
+_RESEND = 30.0  # seconds after which a message that nobody answered is sent again
+_TOLD = "told.json"
+_COMPLAINTS = 1.5  # seconds after the last round in which users may refuse its sum
+_STRAGGLERS = 2.0  # seconds for holders whose answers, with their next keys, are on their way
+_SAY, _SOON = 5.0, 2.0  # seconds between two notes about who is missing, and before the first
+_SAME_SET = 3  # how often a set that failed is tried again where no other can be
+
+
+class Link(Protocol):
+    """How messages travel."""
+
+    @property
+    def seen(self) -> Collection[int]:
+        """Addresses that have been heard of."""
+        ...
+
+    def push(self, messages: Iterable[Outgoing]) -> None:
+        """Send; parties that are away get their messages when they come."""
+        ...
+
+    def pull(self) -> list[bytes]:
+        """What came since the last call."""
+        ...
+
+    def unread(self) -> Collection[int]:
+        """Addresses that have not yet handled all that was sent to them."""
+        ...
+
+
+class Coordinator:
+    """The aggregator of one federation, durable: loaded again after a kill, it continues.
+
+    Parameters
+    ----------
+    folder : PartyFolder
+        The aggregator's folder.
+    test : tuple of arrays, optional
+        Labelled rows on which each round's accuracy is measured.
+    """
+
+    def __init__(
+        self,
+        folder: PartyFolder,
+        *,
+        test: tuple[NDArray[Any], NDArray[Any]] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.folder, self.plan, self.test = folder.require(Role.AGGREGATOR), folder.plan, test
+        self._clock, self._pause = clock, pause
+        self.log: list[RoundLog] = []
+        self.history: list[tuple[int, ...]] = []
+        self._used = self._bytes = 0  # the last protocol round that was used; bytes of this one
+        self.waiting = ""
+        self.isolation = FaultIsolation()
+        self._failed_set: tuple[int, ...] = ()
+        self._before: NDArray[np.float64] | None = None  # the model before the last sum
+        self._path = folder.state(Role.AGGREGATOR)
+        if self._path.exists():
+            self._load(read_sealed(self._path))
+        else:
+            store = FileStore(folder.path, folder.settings.users)
+            self.role = Aggregator(folder.enrolment, store=store)
+            self.weights = self.plan.initial.copy()
+            self.save()
+
+    @property
+    def excluded(self) -> list[int]:
+        """Users who are left out because they spoil sums."""
+        return sorted(self.isolation.excluded)
+
+    @property
+    def finished(self) -> bool:
+        """Whether every round of the plan is done."""
+        return len(self.log) >= self.plan.rounds
+
+    def run(self, link: Link, linger: float = 3.0) -> NDArray[np.float64]:
+        """All rounds that are left; then be there for users who lack the last result.
+
+        Parameters
+        ----------
+        link : Link
+            How messages travel.
+        linger : float
+            How many seconds to wait for such users at most.
+        """
+        if self.finished:  # started again after the end: mailboxes are empty
+            told = self._told()
+            link.push([message for message in self.role.results() if message.to not in told])
+        while True:
+            while not self.finished:
+                self.round(link)
+            self._settle(link, linger)
+            if self.finished:
+                return self.weights
+
+    def round(self, link: Link) -> RoundLog:
+        """One round, or the rest of one that was interrupted."""
+        start = self._clock()
+        while True:
+            self._advance(link)
+            self._used = self.role.round
+            if self.role.result is not None:
+                return self._finish(self._clock() - start)
+            self._failed()
+            self.save()
+
+    def _advance(self, link: Link) -> None:
+        """One round of the protocol to its end."""
+        if self.role.withdrawn:
+            return
+        if self.role.phase in ("idle", "done") and self.role.round <= self._used:
+            free = self.plan.sending.free(len(self.weights), len(self.log) + 1)
+            length = len(self.weights) if free is None else int(free.sum())
+            self.role.open_round(self.role.round + 1, model_digest(self.weights), length=length)
+            self._bytes = 0
+            self.save()
+        if self.role.phase == "open":
+            self._collect(link)
+        if self.role.phase == "open":
+            self.role.seal(self._chosen())
+            self.save()
+        self._ask(link)
+        self.save()
+        if self.role.result is not None:
+            link.push(self.role.results())
+
+    def _chosen(self) -> tuple[int, ...]:
+        """The set to sum: the most informative one that holders will open."""
+        again: tuple[int, ...] = ()
+        for proposal in self.isolation.proposals(self.role.contributors):
+            chosen = self.role.admissible_set(proposal)
+            if chosen and chosen != self._failed_set:
+                return chosen
+            again = again or chosen
+        if again and self.isolation.failures < _SAME_SET:
+            return again
+        if not again:
+            return ()
+        raise ProtocolError(
+            "sums fail, and the rules on sets leave no other set of users to find out who spoils "
+            "them. Set the federation up again without the users in doubt."
+        )
+
+    def _failed(self) -> None:
+        """The last protocol round gave no sum, or one that users refuse."""
+        members = self.role.members
+        if self.role.withdrawn and self._before is not None:
+            members = self.history.pop()
+            self.weights, self._before = self._before, None
+            del self.log[-1]
+        self.role.withdrawn = False
+        self._failed_set = members
+        self.isolation.failed(members)
+        self.isolation.excluded |= set(self.role.excluded)
+        _log.warning("round %d gave no sum; it is tried again with other users", self.role.round)
+        settings = self.role.settings
+        if settings.users - len(self.excluded) < settings.fewest:
+            raise ProtocolError(
+                f"too few users are left without {self.excluded}, who spoil sums. Set the "
+                "federation up again without them."
+            )
+
+    def late(self, link: Link) -> list[int]:
+        """Users who have not fetched the last result."""
+        return sorted(
+            set(link.unread()) & set(range(1, self.role.settings.users + 1)) - set(self.excluded)
+        )
+
+    def _told(self) -> set[int]:
+        """Users who had fetched the last result before a stop."""
+        path = self.folder.path / _TOLD
+        return set(json.loads(path.read_bytes())) if self.finished and path.exists() else set()
+
+    def _settle(self, link: Link, linger: float) -> None:
+        """After the last round: time for users to refuse its sum, and for those who are late."""
+        start, told = self._clock(), self._told()
+        everybody = set(range(1, self.role.settings.users + 1))
+        while not self.role.withdrawn:
+            late = self.late(link)
+            # After the look: a user who is not late may have said that it lacks an earlier result.
+            self._take(link)
+            late = late or self.late(link)
+            if everybody - set(late) != told:
+                told = everybody - set(late)
+                path = self.folder.path / _TOLD
+                storage.write_atomically(path, json.dumps(sorted(told)).encode())
+            if self._clock() - start >= (linger if late else _COMPLAINTS):
+                break
+            self._pause(0.05)
+        if self.role.withdrawn:
+            self._failed()
+            self.save()
+
+    def _collect(self, link: Link) -> None:
+        """Wait for everybody; once enough are in, only while somebody new comes within the plan's
+        patience.
+        """
+        users = set(range(1, self.role.settings.users + 1)) - set(self.excluded)
+        last = asked = self._clock()
+        said = last - _SAY + _SOON
+        link.push(self.role.reopen())
+        while self.role.phase == "open" and not users <= set(self.role.contributors):
+            before = len(self.role.contributors)
+            self._take(link)
+            now = self._clock()
+            if len(self.role.contributors) > before:
+                last = now
+            if now - last >= self.plan.patience and self._chosen():
+                break
+            if self.role.phase != "open":
+                break
+            if now - asked >= _RESEND:
+                asked = now
+                link.push(self.role.reopen())
+            if now - said >= _SAY:
+                said = now
+                self._say(sorted(users - set(self.role.contributors)), "contribution")
+            self._pause(0.05)
+
+    def _ask(self, link: Link) -> None:
+        """Ask the holders until the sum is there; the same question has the same answer."""
+        asked, said = -float("inf"), self._clock() - _SAY + _SOON
+        enough = parts = 0.0
+        while self.role.phase == "closed":
+            now, missing = self._clock(), self.role.awaited()
+            if now - asked >= _RESEND:
+                asked = now
+                for address in missing:
+                    link.push(self.role.ask(address))
+            if now - said >= _SAY:
+                said = now
+                self._say(missing, "answer")
+            self._take(link)
+            answered = self.role.settings.n_holders - len(self.role.awaited())
+            if answered != parts:
+                parts, enough = answered, now
+            if answered >= self.role.settings.needed and now - enough >= 2 * _RESEND:
+                self.role.spoil()
+            self._pause(0.05)
+        # Late answers carry the keys of the next round.
+        start = self._clock()
+        while self.role.awaited() and self._clock() - start < _STRAGGLERS:
+            self._take(link)
+            self._pause(0.05)
+
+    def _say(self, missing: list[int], what: str) -> None:
+        """Whom the round waits for: in the log, and in the status that `watch` shows."""
+        names = ", ".join(map(self._name, missing[:8]))
+        self.waiting = f"waiting for the {what} of {names}" if missing else ""
+        if len(missing) > 8:
+            self.waiting += f" and {len(missing) - 8} others"
+        _log.info("%s", self.waiting)
+        self._status()
+
+    def _name(self, address: int) -> str:
+        roster = self.role.enrolment.roster
+        if is_holder(address):
+            return f"{roster.holders[address - holder(0)].name} (key holder)"
+        return roster.users[address].name
+
+    def _take(self, link: Link) -> None:
+        arrived = link.pull()
+        for data in arrived:
+            before, phase = len(self.role.contributors), self.role.phase
+            answers = self.role.receive(data)
+            if len(self.role.contributors) > before:
+                self._bytes += len(data)
+            if self.role.phase != phase:
+                self.save()
+            if answers:
+                link.push(answers)
+        if arrived:
+            self._status()
+
+    def _finish(self, seconds: float) -> RoundLog:
+        result, settings = self.role.result, self.role.settings
+        if result is None:
+            raise ProtocolError("the round has no result.")
+        free = self.plan.sending.free(len(self.weights), len(self.log) + 1)
+        shown = np.ones(len(self.weights), dtype=bool) if free is None else free
+        values = np.zeros(len(self.weights), dtype=np.int64)
+        values[shown] = result.values
+        guilty = self.isolation.succeeded(result.contributors)
+        self._failed_set = ()
+        if guilty is not None:
+            _log.warning("user %s spoils sums and is left out from now on", guilty)
+        self._before = self.weights
+        mean = settings.code.decode(values) / len(result.contributors)
+        self.weights = self.plan.sending.apply(self.weights, mean, shown)
+        entry = RoundLog(
+            round=len(self.log) + 1,
+            users=len(result.contributors),
+            sparsity=sparsity(values),
+            model_sparsity=sparsity(self.weights),
+            revealed=float(shown.mean()),
+            bytes=self._bytes / len(result.contributors),
+            seconds=seconds,
+            accuracy=None if self.test is None else self.plan.accuracy(self.weights, *self.test),
+        )
+        self.log.append(entry)
+        self.history.append(result.contributors)
+        self.waiting = ""
+        self.save()
+        return entry
+
+    def _rounds(self) -> list[dict[str, Any]]:
+        return [
+            {**asdict(entry), "contributors": who}
+            for entry, who in zip(self.log, self.history, strict=True)
+        ]
+
+    def save(self) -> None:
+        """Write state, model and status: the first is what counts, the others are for readers."""
+        writer = Writer().field(self.role.dump()).field(self.weights.astype("<f8").tobytes())
+        writer.number("Q", self._used).number("Q", self._bytes)
+        writer.field(b"" if self._before is None else self._before.astype("<f8").tobytes())
+        for users in (self.isolation.excluded, self.isolation.suspects, self._failed_set):
+            writer.field(np.array(sorted(users), dtype="<u4").tobytes())
+        writer.number("I", self.isolation.condemned).number("I", self.isolation.failures)
+        writer.field(json.dumps(self._rounds()).encode())
+        write_sealed(self._path, seal(b"COO3", bytes(writer)))
+        self._status()
+        self.plan.classifier(self.weights, self.role.settings).save(self.folder.model)
+
+    def _status(self) -> None:
+        status = {
+            "round": len(self.log) + 1,
+            "phase": self.role.phase,
+            "users_in": len(self.role.contributors),
+            "users": self.role.settings.users,
+            "planned": self.plan.rounds,
+            "rounds": self._rounds(),
+            "refused": len(self.role.refusals),
+            "excluded": self.excluded,
+            "waiting": self.waiting,
+        }
+        storage.write_atomically(self.folder.path / "status.json", json.dumps(status).encode())
+
+    def _load(self, data: bytes) -> None:
+        reader = unseal(b"COO3", data)
+        store = FileStore(self.folder.path, self.folder.settings.users)
+        self.role = Aggregator.load(reader.field(), store=store)
+        self.weights = np.frombuffer(reader.field(), dtype="<f8").astype(np.float64)
+        self._used, self._bytes = reader.number("Q"), reader.number("Q")
+        before = reader.field()
+        self._before = np.frombuffer(before, dtype="<f8").astype(np.float64) if before else None
+        if self.role.phase in ("open", "closed"):
+            self._bytes = store.size  # what came in before the kill
+        excluded, suspects, failed = (
+            np.frombuffer(reader.field(), dtype="<u4").tolist() for _ in range(3)
+        )
+        self._failed_set = tuple(failed)
+        self.isolation = FaultIsolation(
+            excluded=excluded,
+            suspects=suspects,
+            condemned=reader.number("I"),
+            failures=reader.number("I"),
+        )
+        rounds = json.loads(reader.field())
+        self.history = [tuple(entry.pop("contributors")) for entry in rounds]
+        self.log = [RoundLog(**entry) for entry in rounds]
+        reader.end()

@@ -1,0 +1,314 @@
+"""A folder for each party: its own secrets, its state, and the public roster.
+
+    party.json   name and roles; of the aggregator also its address
+    keys.bin     the party's own keys; the first encryption key is erased once it is in use
+    request      the public request, to be sent to whoever collects requests
+    token        the secret by which the party reads its mailbox; the request has its digest
+    server.*     of the aggregator: its TLS certificate and key
+    roster       what everybody agreed on, with the plan; public
+    *.state      the state of each role
+
+`join` makes a folder, `make_roster` collects requests, `accept` adds the roster to a folder. No
+machine ever holds two parties' secrets. Every folder is readable by its owner only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from blindsight.core import storage
+from blindsight.core.errors import (
+    HostileFile,
+    InvalidData,
+    InvalidParameter,
+    MissingData,
+    ProtocolError,
+)
+from blindsight.federated.deploy.certificates import make_server_files
+from blindsight.federated.deploy.plan import Plan
+from blindsight.federated.sums.enrolment import Enrolment, PartyKeys, Request, Role, Roster
+from blindsight.federated.sums.settings import Settings
+from blindsight.federated.sums.wire import Reader, Writer
+
+__all__ = [
+    "PartyFolder",
+    "accept",
+    "join",
+    "make_roster",
+    "read_request",
+    "token_digests",
+    "write_secret",
+]
+
+_MAGIC = b"BSRF\3"
+_LARGEST_ROSTER = 1 << 33
+_LARGEST_REQUEST = 1 << 17
+_STATES = {Role.USER: "user.state", Role.HOLDER: "holder.state", Role.AGGREGATOR: "rounds.state"}
+
+
+@dataclass(frozen=True)
+class PartyFolder:
+    """One party's folder."""
+
+    path: Path
+
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        """Name, roles and, of the aggregator, its address."""
+        try:
+            about: dict[str, Any] = json.loads(
+                (self.path / "party.json").read_text(encoding="utf-8")
+            )
+            if not isinstance(about["name"], str) or not 0 < int(about["roles"]) <= 7:
+                raise ValueError("fields")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise HostileFile(
+                f"{self.path} is no party's folder: make one with `blindsight federate join`."
+            ) from error
+        return about
+
+    @property
+    def name(self) -> str:
+        """The party's name."""
+        return str(self.about["name"])
+
+    @property
+    def roles(self) -> Role:
+        """What the party does."""
+        return Role(int(self.about["roles"]))
+
+    def require(self, role: Role) -> PartyFolder:
+        """Itself, if the party has that role."""
+        if role not in self.roles:
+            raise InvalidParameter(f"{self.name!r} does not have the role {role.name}.")
+        return self
+
+    @property
+    def request(self) -> Request:
+        """The party's own request."""
+        return read_request(self.path / "request")
+
+    @cached_property
+    def _agreed(self) -> tuple[Roster, bytes]:
+        try:
+            return _read_roster((self.path / "roster").read_bytes())
+        except FileNotFoundError:
+            raise MissingData(
+                f"{self.path} has no roster yet: run `blindsight federate accept` with it."
+            ) from None
+
+    @property
+    def agreed(self) -> bool:
+        """Whether the party has accepted a roster."""
+        return (self.path / "roster").exists()
+
+    @property
+    def roster(self) -> Roster:
+        """What was agreed on."""
+        return self._agreed[0]
+
+    @cached_property
+    def plan(self) -> Plan:
+        """What is learned."""
+        path = self.path / "plan.safetensors"
+        if hashlib.sha256(path.read_bytes()).digest() != self.roster.plan:
+            raise HostileFile(f"{path} is not the plan that was agreed on.")
+        return Plan.load(path)
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of the secure sum."""
+        return self.roster.settings
+
+    @property
+    def enrolment(self) -> Enrolment:
+        """The party's keys with the roster; secret."""
+        keys = PartyKeys.load((self.path / "keys.bin").read_bytes())
+        return Enrolment(keys, self.roster)
+
+    def number(self, role: Role) -> int:
+        """The party's address in a role."""
+        return self.roster.number(role, self.request)
+
+    @property
+    def address(self) -> str:
+        """Where the aggregator listens."""
+        return str(_extra(self.roster.aggregator)["address"])
+
+    @property
+    def token(self) -> str:
+        """The secret by which the party reads its mailbox."""
+        return (self.path / "token").read_text(encoding="ascii").strip()
+
+    def state(self, role: Role) -> Path:
+        """Where a role keeps its state."""
+        return self.path / _STATES[role]
+
+    def erase_first_key(self) -> None:
+        """Delete the first encryption key once every role that needs it has it in its state."""
+        wanted = [role for role in (Role.USER, Role.HOLDER) if role in self.roles]
+        if all(self.state(role).exists() for role in wanted):
+            path = self.path / "keys.bin"
+            keys = PartyKeys.load(path.read_bytes())
+            if keys.private is not None:
+                write_secret(path, keys.without_private().dump())
+
+    @property
+    def model(self) -> Path:
+        """Where the model is written, for `FederatedClassifier.load`."""
+        return self.path / "model.safetensors"
+
+
+def join(folder: str | Path, name: str, roles: Role, *, address: str | None = None) -> PartyFolder:
+    """Make a party's folder: its own keys, its token, and the public request in `request`.
+
+    Parameters
+    ----------
+    folder : path
+        Must be empty or not exist.
+    name : str
+        How the others recognise the party.
+    roles : Role
+        What the party does; a site of a small federation is user and holder.
+    address : str, optional
+        "host:port" at which the aggregator will listen; for the aggregator only.
+    """
+    folder = Path(folder)
+    if folder.exists() and any(folder.iterdir()):
+        raise InvalidParameter(
+            f"{folder} is not empty: keys are never overwritten. Choose another folder."
+        )
+    if (Role.AGGREGATOR in roles) != (address is not None):
+        raise InvalidParameter("address= is needed for the aggregator, and only for it.")
+    keys, token = PartyKeys.generate(), secrets.token_urlsafe(32)
+    extra: dict[str, str] = {"token": hashlib.sha256(token.encode()).hexdigest()}
+    about: dict[str, Any] = {"name": name, "roles": int(roles)}
+    if address is not None:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal():
+            raise InvalidParameter(f"address must be host:port, got {address!r}.")
+        server = make_server_files(host)
+        write_secret(folder / "server.pem", server.certificate)
+        write_secret(folder / "server.key", server.key)
+        extra |= {"address": address, "ca": server.authority.decode()}
+        about["address"] = address
+    request = keys.request(name, roles, json.dumps(extra).encode())
+    write_secret(folder / "keys.bin", keys.dump())
+    write_secret(folder / "token", token.encode())
+    write_secret(folder / "request", request.encode())
+    write_secret(folder / "party.json", json.dumps(about).encode())
+    return PartyFolder(folder)
+
+
+def read_request(path: str | Path) -> Request:
+    """Read a request that came from outside."""
+    path = Path(path)
+    try:
+        if path.stat().st_size > _LARGEST_REQUEST:
+            raise HostileFile(f"{path} is too large for a request.")
+        request = Request.decode(path.read_bytes())
+        _extra(request)
+    except FileNotFoundError:
+        raise MissingData(f"{path} does not exist. Check the path.") from None
+    except (ProtocolError, ValueError) as error:
+        raise HostileFile(f"{path} is not a request: {error}") from error
+    return request
+
+
+def _extra(request: Request) -> dict[str, str]:
+    """What a request tells the carrier."""
+    try:
+        extra: dict[str, str] = json.loads(request.extra)
+        wanted = ["token", *(["address", "ca"] if Role.AGGREGATOR in request.roles else [])]
+        if sorted(extra) != sorted(wanted) or not all(isinstance(v, str) for v in extra.values()):
+            raise ValueError("fields")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise HostileFile(f"the request of {request.name!r} is not made for HTTPS.") from error
+    return extra
+
+
+def token_digests(roster: Roster) -> dict[str, set[int]]:
+    """The addresses that each token may speak for, by the token's digest."""
+    tokens: dict[str, set[int]] = {}
+    for request in roster.requests:
+        numbers = {
+            roster.number(role, request)
+            for role in (Role.USER, Role.HOLDER)
+            if role in request.roles
+        }
+        if numbers:
+            tokens[_extra(request)["token"]] = numbers
+    return tokens
+
+
+def make_roster(settings: Settings, plan: Plan, requests: Sequence[Request]) -> bytes:
+    """Collect requests into a roster file: settings, plan and requests; public.
+
+    Raises
+    ------
+    InvalidData
+        The requests do not fit the settings, or two of them share a name or a key.
+    """
+    if len(plan.initial) != settings.dimension:
+        raise InvalidData(
+            f"settings are for {settings.dimension} weights, the plan has {len(plan.initial)}."
+        )
+    for request in requests:
+        _extra(request)
+    data = plan.dump()
+    roster = Roster(settings, hashlib.sha256(data).digest(), tuple(requests))
+    return bytes(Writer().raw(_MAGIC).field(roster.encode()).field(data))
+
+
+def _read_roster(data: bytes) -> tuple[Roster, bytes]:
+    if len(data) > _LARGEST_ROSTER:
+        raise HostileFile("a roster file is too large.")
+    try:
+        reader = Reader(data)
+        if reader.raw(5) != _MAGIC:
+            raise HostileFile("this is not a roster file.")
+        roster, plan = Roster.decode(reader.field()), reader.field()
+        reader.end()
+    except (ProtocolError, ValueError) as error:
+        raise HostileFile(f"this is not a roster file: {error}") from error
+    if hashlib.sha256(plan).digest() != roster.plan:
+        raise HostileFile("the plan in the roster file is not the one that was agreed on.")
+    for request in roster.requests:
+        _extra(request)
+    return roster, plan
+
+
+def accept(folder: PartyFolder, data: bytes) -> Roster:
+    """Add a roster to a party's folder, after checking that it holds the party's own request.
+
+    Returns
+    -------
+    Roster
+        What was agreed on; people compare its `fingerprint` over another channel.
+    """
+    roster, plan = _read_roster(data)
+    if folder.agreed:
+        if folder.roster.agreement != roster.agreement:
+            raise InvalidParameter(f"{folder.path} has accepted another roster already.")
+        return roster
+    Enrolment(PartyKeys.load((folder.path / "keys.bin").read_bytes()), roster).check(folder.request)
+    write_secret(folder.path / "ca.pem", _extra(roster.aggregator)["ca"].encode())
+    write_secret(folder.path / "plan.safetensors", plan)
+    _ = Plan.load(folder.path / "plan.safetensors")
+    write_secret(folder.path / "roster", data)
+    return roster
+
+
+def write_secret(path: Path, content: bytes) -> None:
+    """Write a file for its owner only; the temporary file has mode 0600 from the start."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    os.chmod(path.parent, 0o700)
+    storage.write_atomically(path, content)

@@ -1,0 +1,335 @@
+"""The aggregator's HTTPS server: a mailbox for each party, and enrolment by invitation.
+
+    GET  /v1/messages?as=A&boot=B&after=I   waits up to 20 s; the messages of address A above I (or
+                                            all, where boot is another); with &leave=1 it only
+                                            acknowledges, and is answered at once
+    POST /v1/answers?as=A                   what the party at address A has to say
+    GET  /v1/metrics                        counters in Prometheus' text format
+    POST /v1/requests                       an invited site's request
+    GET  /v1/roster                         the roster, once all requests are there
+
+All need `Authorization: Bearer TOKEN`. A token speaks for its owner's addresses only; the server
+knows tokens by their digests. Messages stay in a mailbox until they are acknowledged by the next
+request. Mailboxes live in memory: after a restart the coordinator fills them again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from blindsight.core.checks import optional_module
+from blindsight.core.errors import ProtocolError
+from blindsight.federated.deploy.folders import PartyFolder, token_digests
+from blindsight.federated.sums.messages import Outgoing, sent_by
+from blindsight.federated.sums.wire import Reader, Writer
+
+__all__ = ["Enrolment", "MailboxLink", "application", "mailboxes", "serve"]
+
+_WAIT = 20.0
+_MOST_MESSAGES = 64  # in one answer to a request, and of one party before they are read
+_MOST_WAITING = 256  # messages in a mailbox
+_WAITING_BYTES = 1 << 28  # of all parties before they are read, whatever a message's size
+_LARGEST_REQUEST = 1 << 17
+
+
+class MailboxLink:
+    """A mailbox for each address; thread-safe.
+
+    Parameters
+    ----------
+    addresses : iterable of int
+        Who has a mailbox.
+    largest : int
+        Bytes of the largest message that a party may send.
+    """
+
+    def __init__(self, addresses: Iterable[int], *, largest: int = 1 << 28) -> None:
+        self.boot = secrets.token_hex(8)
+        self.seen: dict[int, float] = {}
+        self.counts = {"requests": 0, "messages_in": 0, "messages_out": 0, "refused": 0}
+        self._boxes: dict[int, deque[tuple[int, bytes]]] = {
+            number: deque(maxlen=_MOST_WAITING) for number in addresses
+        }
+        self._arrived: deque[tuple[int, bytes]] = deque()
+        self._waiting: dict[int, int] = {}
+        self._most_bytes = max(_WAITING_BYTES, 2 * largest)
+        self._lock = threading.Lock()
+        self._next = 1
+        self._closed = self.over = False
+        self._told: set[int] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._filled: dict[int, asyncio.Event] = {}
+
+    def push(self, messages: Iterable[Outgoing]) -> None:
+        """Put messages into their mailboxes; a message that waits there is not put twice."""
+        for message in messages:
+            with self._lock:
+                box = self._boxes.get(message.to)
+                if box is None or any(waiting == message.data for _, waiting in box):
+                    continue
+                box.append((self._next, message.data))
+                self._next += 1
+                self.counts["messages_out"] += 1
+            self._wake(message.to)
+
+    def pull(self) -> list[bytes]:
+        """What parties sent since the last call."""
+        with self._lock:
+            arrived = [data for _, data in self._arrived]
+            self._arrived.clear()
+            self._waiting.clear()
+        return arrived
+
+    def put(self, number: int, answers: Iterable[bytes]) -> bool:
+        """Take in what a party says; False where too much waits to be read already."""
+        given = [data for data in answers if sent_by(data, number)]
+        size = sum(map(len, given))
+        with self._lock:
+            few = sum(sender == number for sender, _ in self._arrived) < _MOST_MESSAGES
+            if not few or sum(self._waiting.values()) + size > self._most_bytes:
+                self.counts["refused"] += 1
+                return False
+            self._waiting[number] = self._waiting.get(number, 0) + size
+            self._arrived.extend((number, data) for data in given)
+            self.counts["messages_in"] += len(given)
+        return True
+
+    def unread(self) -> set[int]:
+        """Addresses in whose mailboxes something waits."""
+        with self._lock:
+            return {number for number, box in self._boxes.items() if box}
+
+    def take(self, number: int, boot: str, after: int) -> list[tuple[int, bytes]]:
+        """Drop what was acknowledged, and return what is left."""
+        with self._lock:
+            box = self._boxes[number]
+            while box and boot == self.boot and box[0][0] <= after:
+                box.popleft()
+            return list(box)[:_MOST_MESSAGES]
+
+    async def fetch(self, number: int, boot: str, after: int) -> list[tuple[int, bytes]]:
+        """Messages for an address; waits for one, up to 20 seconds, where there is none."""
+        self._loop = asyncio.get_running_loop()
+        self.seen[number] = self._loop.time()
+        filled = self._filled.setdefault(number, asyncio.Event())
+        filled.clear()
+        waiting = self.take(number, boot, after)
+        if not waiting and not self._closed and not self.over:
+            try:
+                await asyncio.wait_for(filled.wait(), _WAIT)
+            except TimeoutError:
+                return []
+            waiting = self.take(number, boot, after)
+        if self.over and not waiting:
+            self._told.add(number)
+        return waiting
+
+    def finish(self) -> None:
+        """Tell everybody that the federation is over."""
+        self.over = True
+        for number in list(self._filled):
+            self._wake(number)
+
+    def told(self) -> bool:
+        """Whether all parties that were heard of know that it is over."""
+        return set(self.seen) <= self._told
+
+    def close(self) -> None:
+        """Nobody waits any longer."""
+        self._closed = True
+        for number in list(self._filled):
+            self._wake(number)
+
+    def metrics(self) -> str:
+        """Counters and gauges in Prometheus' text format."""
+        with self._lock:
+            values = {f"{name}_total": value for name, value in self.counts.items()}
+            values["waiting_bytes"] = sum(self._waiting.values())
+            values["mailbox_messages"] = sum(map(len, self._boxes.values()))
+        values["parties_seen"] = len(self.seen)
+        return "".join(f"blindsight_federation_{k} {v}\n" for k, v in values.items())
+
+    def _wake(self, number: int) -> None:
+        loop, filled = self._loop, self._filled.get(number)
+        if loop is not None and filled is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(filled.set)
+
+
+class Enrolment:
+    """Invited sites' requests, and the roster once they are all there.
+
+    Parameters
+    ----------
+    invitations : mapping
+        Site numbers by the digest of their invitation's token.
+    submit : callable
+        Called with a site's number and its request; raises `ProtocolError` to refuse it.
+    """
+
+    def __init__(
+        self, invitations: Mapping[str, int], submit: Callable[[int, bytes], None]
+    ) -> None:
+        self.invitations, self.submit = invitations, submit
+        self.roster: bytes | None = None
+
+
+def application(
+    link: MailboxLink,
+    tokens: Mapping[str, Iterable[int]],
+    *,
+    largest: int,
+    enrolment: Enrolment | None = None,
+) -> Any:
+    """The routes as an ASGI application; a body above `largest` bytes is refused while it comes."""
+    starlette = optional_module("starlette.applications", extra="federated")
+    responses = optional_module("starlette.responses", extra="federated")
+    routing = optional_module("starlette.routing", extra="federated")
+
+    def digest_of(request: Any) -> str:
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        return hashlib.sha256(token.encode()).hexdigest() if scheme == "Bearer" else ""
+
+    def sender(request: Any) -> int | None:
+        """The address that the token may speak for, if the request names one of them."""
+        link.counts["requests"] += 1
+        numbers = tokens.get(digest_of(request), ())
+        named = request.query_params.get("as", "")
+        return int(named) if named.isdecimal() and int(named) in numbers else None
+
+    async def body_of(request: Any, most: int) -> bytes | None:
+        body = bytearray()
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > most:
+                return None
+        return bytes(body)
+
+    async def messages(request: Any) -> Any:
+        number = sender(request)
+        if number is None:
+            return responses.Response(status_code=401)
+        try:
+            after = int(request.query_params.get("after", "0"))
+        except ValueError:
+            return responses.Response(status_code=400)
+        boot = request.query_params.get("boot", "")
+        if request.query_params.get("leave") == "1":
+            link.take(number, boot, after)
+            return responses.Response(status_code=204)
+        waiting = await link.fetch(number, boot, after)
+        writer = Writer().text(link.boot).number("B", link.over and not waiting)
+        writer.number("I", len(waiting))
+        for position, data in waiting:
+            writer.number("Q", position).field(data)
+        return responses.Response(bytes(writer), media_type="application/octet-stream")
+
+    async def answers(request: Any) -> Any:
+        number = sender(request)
+        if number is None:
+            return responses.Response(status_code=401)
+        body = await body_of(request, largest)
+        if body is None:
+            return responses.Response(status_code=413)
+        try:
+            reader = Reader(body)
+            count = min(reader.number("I"), 1 << 17)
+            given = [reader.field() for _ in range(count)]
+            reader.end()
+        except ProtocolError:
+            return responses.Response(status_code=400)
+        return responses.Response(status_code=204 if link.put(number, given) else 429)
+
+    async def metrics(request: Any) -> Any:
+        if digest_of(request) not in tokens:
+            return responses.Response(status_code=401)
+        return responses.PlainTextResponse(link.metrics())
+
+    async def requests(request: Any) -> Any:
+        site = None if enrolment is None else enrolment.invitations.get(digest_of(request))
+        if enrolment is None or site is None:
+            return responses.Response(status_code=401)
+        body = await body_of(request, _LARGEST_REQUEST)
+        if body is None:
+            return responses.Response(status_code=413)
+        try:
+            await asyncio.to_thread(enrolment.submit, site, body)
+        except (ProtocolError, ValueError):
+            return responses.Response(status_code=400)
+        return responses.Response(status_code=204)
+
+    async def roster(request: Any) -> Any:
+        if enrolment is None or digest_of(request) not in enrolment.invitations:
+            return responses.Response(status_code=401)
+        if enrolment.roster is None:
+            return responses.Response(status_code=204)
+        return responses.Response(enrolment.roster, media_type="application/octet-stream")
+
+    routes = [
+        routing.Route("/v1/messages", messages),
+        routing.Route("/v1/answers", answers, methods=["POST"]),
+        routing.Route("/v1/metrics", metrics),
+        routing.Route("/v1/requests", requests, methods=["POST"]),
+        routing.Route("/v1/roster", roster),
+    ]
+    return starlette.Starlette(routes=routes)
+
+
+@contextmanager
+def mailboxes(
+    folder: PartyFolder,
+    *,
+    largest: int,
+    bind: str | None = None,
+    enrolment: Enrolment | None = None,
+) -> Iterator[MailboxLink]:
+    """A link over mailboxes that parties reach, for as long as the context lasts."""
+    tokens = token_digests(folder.roster)
+    link = MailboxLink({n for numbers in tokens.values() for n in numbers}, largest=largest)
+    app = application(link, tokens, largest=largest, enrolment=enrolment)
+    with serve(folder, app, link, bind=bind):
+        yield link
+
+
+@contextmanager
+def serve(
+    folder: PartyFolder, app: Any, link: MailboxLink, *, bind: str | None = None
+) -> Iterator[None]:
+    """Serve an application with TLS, in a thread of its own, for as long as the context lasts."""
+    uvicorn = optional_module("uvicorn", extra="federated")
+    host, _, port = str(folder.about["address"]).rpartition(":")
+    config = uvicorn.Config(
+        app,
+        host=bind or host,
+        port=int(port),
+        ssl_certfile=str(folder.path / "server.pem"),
+        ssl_keyfile=str(folder.path / "server.key"),
+        log_level="warning",
+        access_log=False,
+        ws="none",
+        loop="asyncio",
+        lifespan="off",
+        timeout_graceful_shutdown=2,
+    )
+    server = uvicorn.Server(config)
+    server.install_signal_handlers = lambda: None
+    thread = threading.Thread(target=server.run, name="mailboxes", daemon=True)
+    thread.start()
+    while not server.started:
+        if not thread.is_alive():
+            raise ProtocolError(
+                f"nothing can listen at {bind or host}:{port}: is another aggregator running there?"
+            )
+        thread.join(0.05)
+    try:
+        yield
+    finally:
+        link.close()
+        server.should_exit = True
+        thread.join(10)

@@ -1,0 +1,162 @@
+"""Users and key holders with their state on disk: a message in, messages out, saved in between."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight.federated.agreement import Agreement
+from blindsight.federated.deploy.folders import PartyFolder
+from blindsight.federated.deploy.plan import read_rows
+from blindsight.federated.learning import Participant, model_digest
+from blindsight.federated.sums import Durable, KeyHolder, Outgoing, Role, User
+from blindsight.federated.sums.wire import Writer, read_sealed, seal, unseal, write_sealed
+from blindsight.privacy import Guarantee, Ledger
+from blindsight.privacy.door import Door
+
+__all__ = ["HolderService", "Service", "UserService", "alone", "charge"]
+
+
+@contextmanager
+def alone(folder: PartyFolder, role: Role) -> Iterator[None]:
+    """Only one process of a role at a time; the lock goes with the process, however it ends."""
+    with (folder.path / f"{str(role.name).lower()}.lock").open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+class Service(Protocol):
+    """A role that answers messages."""
+
+    @property
+    def over(self) -> bool:
+        """Whether all rounds are done and nothing more will be asked of it."""
+        ...
+
+    def start(self) -> list[Outgoing]:
+        """What to say before anything was asked."""
+        ...
+
+    def handle(self, message: bytes) -> list[Outgoing]:
+        """Answer one message."""
+        ...
+
+
+def charge(folder: PartyFolder, ledger: Ledger) -> Guarantee:
+    """Charge a user's own ledger with what all its rounds cost, before the first, and once."""
+    settings, agreement = folder.require(Role.USER).settings, folder.roster.agreement
+    guarantee = Agreement(settings).guarantee(settings.rounds)
+    Door(
+        guarantee,
+        what="updates to a federation",
+        ledger=ledger,
+        key=f"federation {agreement.hex()}",
+    )
+    return guarantee
+
+
+class UserService:
+    """User n on its own machine: trains on its own rows, contributes, and computes the model.
+
+    Protocol state and model are one file, written before an answer leaves. Killed at any moment it
+    comes back with the old state or the new one; asked again for a round it has answered, it sends
+    the very same bytes.
+
+    Parameters
+    ----------
+    folder : PartyFolder
+        The party's folder, with a roster.
+    data : path
+        The user's rows, an .npz file with X and y. They stay here.
+    """
+
+    def __init__(self, folder: PartyFolder, data: str | Path) -> None:
+        self.folder, self.plan = folder.require(Role.USER), folder.plan
+        number = folder.number(Role.USER)
+        self.trainer = self.plan.trainer(*read_rows(data), user=number)
+        self.weights, self.turn = self.plan.initial.copy(), 1
+        self._update: NDArray[np.float64] | None = None
+        self._path = folder.state(Role.USER)
+        if self._path.exists():
+            reader = unseal(b"USRV", read_sealed(self._path))
+            self.user, self.turn = User.load(reader.field()), reader.number("Q")
+            self.weights = np.frombuffer(reader.field(), dtype="<f8").astype(np.float64)
+            update = np.frombuffer(reader.field(), dtype="<f8").astype(np.float64)
+            self._update = update if update.size else None
+            reader.end()
+        else:
+            self.user = User(folder.enrolment)
+            self.user.expect(model_digest(self.weights))
+            self._save()
+        folder.erase_first_key()
+
+    @property
+    def over(self) -> bool:
+        """Whether the last round's sum was learned."""
+        return self.turn > self.plan.rounds
+
+    def start(self) -> list[Outgoing]:
+        """User 1 hands round the tag seed until the first round is over."""
+        return self.user.seeds() if self.user.ended == 0 else []
+
+    def handle(self, message: bytes) -> list[Outgoing]:
+        """Answer an opening with a contribution, and learn from a result."""
+        before = self.user.ended
+        answers = self.user.receive(message)
+        if self.user.ended != before:
+            self._learn()
+        if self.user.waiting:
+            free = self.plan.sending.free(len(self.weights), self.turn)
+            if self._update is None:
+                participant = Participant(self.trainer, self.plan.sending, self.user.settings.code)
+                self._update, _ = participant.step(self.weights, self.turn)
+            answers = self.user.contribute(self._update if free is None else self._update[free])
+        self._save()
+        return answers
+
+    def _learn(self) -> None:
+        """Compute the model that follows from a checked sum."""
+        opened = self.user.result
+        if opened is None:
+            return
+        free = self.plan.sending.free(len(self.weights), self.turn)
+        shown = np.ones(len(self.weights), dtype=bool) if free is None else free
+        mean = np.zeros(len(self.weights))
+        mean[shown] = self.user.settings.code.decode(opened.values) / len(opened.contributors)
+        self.weights = self.plan.sending.apply(self.weights, mean, shown)
+        self.turn, self._update = self.turn + 1, None
+        self.user.expect(model_digest(self.weights))
+        if self.over:  # until then the weights are in the state
+            self.plan.classifier(self.weights, self.user.settings).save(self.folder.model)
+
+    def _save(self) -> None:
+        update = np.zeros(0) if self._update is None else self._update
+        writer = Writer().field(self.user.dump()).number("Q", self.turn)
+        writer.field(self.weights.astype("<f8").tobytes()).field(update.astype("<f8").tobytes())
+        write_sealed(self._path, seal(b"USRV", bytes(writer)))
+
+
+class HolderService:
+    """A key holder on its own machine; an answer that was given stays given, whatever is killed."""
+
+    over = False
+
+    def __init__(self, folder: PartyFolder) -> None:
+        path = folder.require(Role.HOLDER).state(Role.HOLDER)
+        role = KeyHolder.load(read_sealed(path)) if path.exists() else KeyHolder(folder.enrolment)
+        self._durable = Durable(role, path)
+        folder.erase_first_key()
+
+    def start(self) -> list[Outgoing]:
+        """Nothing: holders only answer."""
+        return []
+
+    def handle(self, message: bytes) -> list[Outgoing]:
+        """Answer with a part of the summed key."""
+        return self._durable.receive(message)

@@ -1,3 +1,0 @@
-"""The same roles across machines, on Flower's deployment engine: TLS and node authentication on,
-telemetry off.
-"""

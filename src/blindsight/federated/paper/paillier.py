@@ -1,0 +1,245 @@
+"""Paillier's cryptosystem on gmpy2.
+
+A plaintext is a whole number in [0, n), a ciphertext one in (0, n²). With g = n + 1 (the paper's
+footnote 3 calls the modulus T)
+
+    ζ(x) = (1 + n)^x · (h^n)^a  mod n²,     h = -y² mod n,
+
+where a is fresh and of |n|/2 bits (Damgård, Jurik and Nielsen 2010): h generates a group of unknown
+order inside the squares and their negatives, and a short fixed-base power of it replaces the n-th
+power of a random number. The product of two ciphertexts is a ciphertext of the sum (Equation 1).
+
+Decryption works modulo p² and q² apart. Raising to p - 1 removes the randomiser, what is left is (1
++ n)^(x(p-1)), and (1 + pz)^k = 1 + kpz modulo p² turns the power into a product.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from typing import Any, NoReturn
+
+import gmpy2
+from gmpy2 import mpz
+
+from blindsight.core import checks
+from blindsight.core.errors import InvalidData, InvalidParameter, ProtocolError
+from blindsight.federated.paper.randomisers import FixedBase, RandomiserPool
+
+__all__ = ["PrivateKey", "PublicKey"]
+
+_SMALL_PRIMES = gmpy2.primorial(1 << 16)
+_SMALL_ORDERS = math.lcm(*range(1, 1024))
+_TEST_BITS = 128  # below this not even a test's plaintext fits
+
+
+def _whole(what: str, value: Any) -> int:
+    """A whole number; 1.5 is none, and rounding it would encrypt something else."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise InvalidData(f"{what} must be a whole number, got {type(value).__name__}.") from None
+
+
+class PublicKey:
+    """What everybody may hold: the modulus n and the randomisers' base h. It encrypts and adds."""
+
+    def __init__(self, n: int, h: int) -> None:
+        self.n = mpz(_whole("a public modulus", n))
+        self.h = mpz(_whole("the randomisers' base", h))
+        self.bits = self.n.bit_length()
+        if self.bits < _TEST_BITS or not gmpy2.is_odd(self.n):
+            raise InvalidData(
+                f"a public modulus must be odd and of at least {_TEST_BITS} bits, got {self.bits} "
+                "bits."
+            )
+        # Whoever made a modulus that others can factor would have everybody's updates read by
+        # everybody.
+        if (
+            gmpy2.gcd(self.n, _SMALL_PRIMES) != 1
+            or gmpy2.is_power(self.n)
+            or gmpy2.is_prime(self.n, 25)
+        ):
+            raise InvalidData(
+                "a public modulus must be a product of large primes: no prime, no power, no small "
+                "factor."
+            )
+        # -1 has Jacobi symbol +1 when p = q = 3 mod 4, so h = -y² must have it too. Of small order,
+        # also modulo one of the primes only, it would randomise next to nothing, or give the
+        # factors away.
+        small = gmpy2.gcd(gmpy2.powmod(self.h, _SMALL_ORDERS, self.n) - 1, self.n)
+        if not 1 < self.h < self.n - 1 or gmpy2.jacobi(self.h, self.n) != 1 or small != 1:
+            raise InvalidData(
+                "the randomisers' base must be a unit modulo n with Jacobi symbol 1, and of large "
+                "order."
+            )
+        self.modulus = self.n**2
+        self.plaintext_bits = self.bits - 1
+        self.ciphertext_bytes = (self.modulus.bit_length() + 7) // 8
+        digest = hashlib.sha256(b"blindsight paillier key" + self._numbers())
+        self.key_id = digest.digest()[:16]
+
+    def _numbers(self) -> bytes:
+        width = (self.bits + 7) // 8
+        return bytes(self.n.to_bytes(width, "little")) + bytes(self.h.to_bytes(width, "little"))
+
+    def __repr__(self) -> str:
+        return f"PublicKey({self.bits} bits, id={self.key_id.hex()[:8]})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PublicKey) and self.key_id == other.key_id
+
+    def __hash__(self) -> int:
+        return hash(self.key_id)
+
+    @cached_property
+    def fixed_base(self) -> FixedBase:
+        """The window table of h^n: made once, about 60 MB and half a second at 2048 bits."""
+        base = gmpy2.powmod(self.h, self.n, self.modulus)
+        return FixedBase(base, self.modulus, exponent_bits=(self.bits + 1) // 2)
+
+    def raw(self, plaintext: int) -> mpz:
+        """(1 + n)^x mod n² = 1 + nx: a ciphertext without a randomiser, which hides nothing."""
+        x = mpz(_whole("a plaintext", plaintext))
+        if not 0 <= x < self.n:
+            raise InvalidData("a plaintext must be a whole number in [0, n).")
+        return 1 + self.n * x
+
+    def encrypt(self, plaintext: int, *, pool: RandomiserPool | None = None) -> mpz:
+        """One ciphertext of a whole number in [0, n)."""
+        randomiser = self.fixed_base.random_power() if pool is None else pool.take(1)[0]
+        return self.raw(plaintext) * randomiser % self.modulus
+
+    def encrypt_many(
+        self,
+        plaintexts: Sequence[int],
+        *,
+        pool: RandomiserPool | None = None,
+        workers: int = 2,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[mpz]:
+        """Ciphertexts of many plaintexts, over `workers` threads (the arithmetic releases the
+        GIL).
+        """
+        if pool is None:
+            randomisers = self.fixed_base.random_powers(
+                len(plaintexts), workers=workers, progress=progress
+            )
+        else:
+            randomisers = pool.take(len(plaintexts), workers=workers)
+        modulus = self.modulus
+        return [self.raw(x) * r % modulus for x, r in zip(plaintexts, randomisers, strict=True)]
+
+    def add(self, *ciphertexts: int) -> mpz:
+        """ζ(Σ x) = Π ζ(x) (Equation 1)."""
+        total = mpz(1)
+        for ciphertext in ciphertexts:
+            total = total * ciphertext % self.modulus
+        return total
+
+    def check(self, ciphertexts: Iterable[int]) -> None:
+        """Refuse ciphertexts from outside that are no units of Z/n².
+
+        One gcd settles all of them: the product shares a factor with n exactly if one of them does.
+        """
+        product = mpz(1)
+        for ciphertext in ciphertexts:
+            if not 0 < ciphertext < self.modulus:
+                raise ProtocolError("a ciphertext must lie in (0, n²).")
+            product = product * ciphertext % self.n
+        if gmpy2.gcd(product, self.n) != 1:
+            raise ProtocolError("a ciphertext must share no factor with n.")
+
+    def to_bytes(self, ciphertexts: Sequence[mpz]) -> bytes:
+        """Ciphertexts one after the other, little-endian, each `ciphertext_bytes` long."""
+        return b"".join([c.to_bytes(self.ciphertext_bytes, "little") for c in ciphertexts])
+
+    def from_bytes(self, data: bytes | memoryview) -> list[mpz]:
+        """The inverse of `to_bytes`, with every ciphertext checked."""
+        width = self.ciphertext_bytes
+        if len(data) % width:
+            raise ProtocolError(
+                f"ciphertexts must take a multiple of {width} bytes, got {len(data)}."
+            )
+        view = bytes(data)
+        ciphertexts = [
+            mpz.from_bytes(view[i : i + width], "little") for i in range(0, len(view), width)
+        ]
+        self.check(ciphertexts)
+        return ciphertexts
+
+
+class PrivateKey:
+    """The factors of n. Decrypts by the Chinese remainder theorem; shows nothing of itself and
+    cannot be pickled.
+    """
+
+    def __init__(self, p: int, q: int, public: PublicKey) -> None:
+        p, q = mpz(p), mpz(q)
+        if p == q or p * q != public.n:
+            raise InvalidData(
+                "a private key must be the two different factors of its public modulus."
+            )
+        self.public = public
+        self._halves = tuple(_Half(prime, public) for prime in (p, q))
+        self._lift = gmpy2.invert(p, q)
+
+    def __repr__(self) -> str:
+        return f"PrivateKey({self.public.bits} bits)"
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError(
+            "a private key is never pickled or copied: save it with federated.paper.keys."
+        )
+
+    def factors(self) -> tuple[mpz, mpz]:
+        """p and q, for saving the key and for sharing it among holders."""
+        return self._halves[0].prime, self._halves[1].prime
+
+    def decrypt(self, ciphertext: int) -> mpz:
+        """The plaintext in [0, n) of one checked ciphertext."""
+        return self.decrypt_many([ciphertext])[0]
+
+    def decrypt_many(self, ciphertexts: Sequence[int], *, workers: int = 2) -> list[mpz]:
+        """The plaintexts of many ciphertexts; the powers release the GIL."""
+        self.public.check(ciphertexts)
+        if not ciphertexts:
+            return []
+        first, second = self._halves
+        numbers = [mpz(c) for c in ciphertexts]
+        if workers > 1 and len(numbers) > 1:
+            with ThreadPoolExecutor(2) as threads:
+                left, right = threads.map(lambda half: half.residues(numbers), (first, second))
+        else:
+            left, right = first.residues(numbers), second.residues(numbers)
+        return [
+            a + first.prime * ((b - a) * self._lift % second.prime)
+            for a, b in zip(left, right, strict=True)
+        ]
+
+
+class _Half:
+    """Decryption modulo one prime's square."""
+
+    def __init__(self, prime: mpz, public: PublicKey) -> None:
+        self.prime, self.modulus = prime, prime**2
+        self._scale = gmpy2.invert(
+            public.n // prime * (prime - 1), prime
+        )  # (1 + n)^(p-1) = 1 + (p-1)n modulo p²
+
+    def residues(self, ciphertexts: Sequence[mpz]) -> list[mpz]:
+        units = gmpy2.powmod_base_list(
+            [c % self.modulus for c in ciphertexts], self.prime - 1, self.modulus
+        )
+        return [(unit - 1) // self.prime * self._scale % self.prime for unit in units]
+
+
+def require_bits(bits: int) -> int:
+    """A modulus length that makes sense at all; `keys.generate` says which are safe."""
+    if checks.whole("bits", bits, least=_TEST_BITS) % 2:
+        raise InvalidParameter(f"bits must be even, got {bits}.")
+    return bits

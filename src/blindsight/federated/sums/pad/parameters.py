@@ -1,0 +1,175 @@
+"""Sizes of the pad by number of users and weights: ring, slots, primes, and what keeps the sum
+exact.
+
+A coefficient holds `slots` weights of `slot_bits` = value bits + ⌈log2 users⌉ each, t = 2^(slots ·
+slot_bits). The sum is exact where |Σ e| <= E: then |t Σ e + Σ m| < t (E + 1) and 2 t (E + 1) <= q
+says it all. E is what U errors of sub-Gaussian parameter 6.4 exceed anywhere in the longest vector
+of this ring with probability at most 2^-40 (and never more than 63 U); a failure shows, because the
+vector's tag then does not fit.
+
+log2 q is capped at 104 bits for N = 4096 and 207 for N = 8192: `python -m
+benchmarks.federated.estimate` prints what that leaves, at half the deviation, because the sum of
+the secrets is published (docs/federated-protocol.md).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import gmpy2
+
+from blindsight.core import checks
+from blindsight.core.errors import InvalidParameter
+from blindsight.federated.sums.pad.sampler import LARGEST, SIGMA
+
+__all__ = ["CAPS", "LONGEST", "SMALL", "Parameters", "choose", "primes"]
+
+CAPS = {4096: 104, 8192: 207}  # the largest modulus of each ring, in bits
+SMALL = 1 << 20  # from here on the larger ring
+LONGEST = 1 << 28
+_FAILURE_BITS = 40
+_LARGEST_PRIME = 30
+
+
+@lru_cache(maxsize=64)
+def primes(degree: int, bits: int, count: int) -> tuple[int, ...]:
+    """The `count` largest primes of at most `bits` bits that are 1 modulo twice the degree, largest
+    first.
+    """
+    found: list[int] = []
+    candidate = (1 << bits) - 2 * degree + 1
+    while len(found) < count:
+        if candidate < 1 << (bits - 1):
+            raise InvalidParameter(
+                f"there are no {count} primes of {bits} bits for degree {degree}."
+            )
+        if gmpy2.is_prime(candidate, 40):
+            found.append(candidate)
+        candidate -= 2 * degree
+    return tuple(found)
+
+
+def _errors(users: int, coefficients: int) -> int:
+    """E: 2 · coefficients · exp(-E²/(2 U σ²)) <= 2^-40."""
+    exponent = math.log(2) * (_FAILURE_BITS + 1) + math.log(coefficients)
+    return min(LARGEST * users, math.ceil(float(SIGMA) * math.sqrt(2 * users * exponent)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters:
+    """One size of pad; `choose` finds the cheapest."""
+
+    degree: int
+    users: int
+    value_bits: int
+    slots: int
+    prime_bits: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if self.degree not in CAPS:
+            raise InvalidParameter(f"degree must be one of {sorted(CAPS)}, got {self.degree!r}.")
+        checks.whole("users", self.users)
+        checks.whole("value_bits", self.value_bits)
+        checks.whole("slots", self.slots)
+        if 2 * (self.errors + 1) << self.plain_bits > self.modulus:
+            raise InvalidParameter("the modulus is too small for an exact sum.")
+        if self.modulus.bit_length() > CAPS[self.degree]:
+            raise InvalidParameter(
+                f"a modulus of {self.modulus.bit_length()} bits is too large to be safe."
+            )
+
+    @property
+    def slot_bits(self) -> int:
+        """Bits of one weight's sum."""
+        return self.value_bits + (self.users - 1).bit_length()
+
+    @property
+    def plain_bits(self) -> int:
+        """log2 t."""
+        return self.slots * self.slot_bits
+
+    @property
+    def block(self) -> int:
+        """Weights in one block."""
+        return self.slots * self.degree
+
+    @cached_property
+    def errors(self) -> int:
+        """E."""
+        longest = SMALL if self.degree == min(CAPS) else LONGEST
+        return _errors(self.users, -(-longest // self.slots))
+
+    @cached_property
+    def primes(self) -> tuple[int, ...]:
+        """The residue system."""
+        taken: dict[int, int] = {}
+        found = []
+        for bits in self.prime_bits:
+            taken[bits] = taken.get(bits, 0) + 1
+            found.append(primes(self.degree, bits, taken[bits])[-1])
+        return tuple(found)
+
+    @cached_property
+    def modulus(self) -> int:
+        """q."""
+        return math.prod(self.primes)
+
+    def blocks(self, dimension: int) -> int:
+        """Blocks of a vector."""
+        return -(-dimension // self.block)
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block on the wire."""
+        return self.degree * sum(self.prime_bits) // 8
+
+    def bytes(self, dimension: int) -> int:
+        """Bytes of a padded vector on the wire."""
+        return self.blocks(dimension) * self.block_bytes
+
+
+def _modulus_bits(degree: int, users: int, value_bits: int, slots: int) -> tuple[int, ...] | None:
+    """The fewest prime bits that keep a sum exact; primes of nearly equal length."""
+    for total in range(slots, CAPS[degree] + 1):
+        count = -(-total // _LARGEST_PRIME)
+        short, longer = divmod(total, count)
+        split = (short + 1,) * longer + (short,) * (count - longer)
+        if short < 20:  # too few primes of that length are 1 modulo 2N
+            continue
+        try:
+            Parameters(
+                degree=degree, users=users, value_bits=value_bits, slots=slots, prime_bits=split
+            )
+        except InvalidParameter:
+            continue
+        return split
+    return None
+
+
+@lru_cache(maxsize=64)
+def choose(users: int, dimension: int, value_bits: int = 16) -> Parameters:
+    """The parameters with the fewest bytes per weight for sums of up to `users` vectors of
+    `dimension` weights.
+    """
+    checks.whole("users", users)
+    if not 1 <= checks.whole("dimension", dimension) <= LONGEST:
+        raise InvalidParameter(f"dimension must be in [1, {LONGEST:,}], got {dimension:,}.")
+    degree = min(CAPS) if dimension < SMALL else max(CAPS)
+    found: list[Parameters] = []
+    slot = value_bits + (users - 1).bit_length()
+    for slots in range(1, CAPS[degree] // slot + 1):
+        split = _modulus_bits(degree, users, value_bits, slots)
+        if split is not None:
+            found.append(
+                Parameters(
+                    degree=degree, users=users, value_bits=value_bits, slots=slots, prime_bits=split
+                )
+            )
+    if not found:
+        raise InvalidParameter(
+            f"no pad fits {value_bits}-bit values of {users:,} users: use fewer bits a value."
+        )
+    # Bytes first; among equals the smaller modulus, which is the safer one.
+    return min(found, key=lambda p: (p.bytes(dimension), sum(p.prime_bits)))

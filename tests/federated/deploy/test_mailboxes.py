@@ -1,0 +1,324 @@
+"""Rounds over HTTPS on loopback: real sockets, TLS and tokens; real processes where something is
+killed.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from blindsight.core.errors import ProtocolError
+from blindsight.federated import FederatedClassifier
+from blindsight.federated.deploy.client import Client, enrol_by_invitation
+from blindsight.federated.deploy.folders import (
+    PartyFolder,
+    accept,
+    join,
+    make_roster,
+    token_digests,
+)
+from blindsight.federated.deploy.running import (
+    enrol_sites,
+    invitation_digest,
+    read_status,
+    run_aggregator,
+    run_party,
+)
+from blindsight.federated.deploy.server import MailboxLink, application, serve
+from blindsight.federated.sums import Outgoing, Role
+from blindsight.federated.sums.messages import Header, Kind, Message, holder
+from blindsight.federated.sums.signatures import Identity
+from ports import held_port
+
+
+def test_rounds_over_https_equal_the_simulation_and_everybody_hears_of_the_end(
+    federation: Callable, simulated: Callable, tmp_path: Path
+) -> None:
+    folders = federation(port=held_port(), rounds=2, patience=600.0)
+    sites = [
+        threading.Thread(
+            target=run_party,
+            args=(folders[f"site-{n}"],),
+            kwargs={"data": tmp_path / f"site-{n}.npz", "say": lambda text: None},
+            daemon=True,
+        )
+        for n in range(1, 6)
+    ]
+    for thread in sites:
+        thread.start()  # before there is an aggregator: they wait for it
+    aggregator = folders["aggregator"]
+    *_, last = run_aggregator(aggregator, test=tmp_path / "test.npz", linger=600.0)
+    for thread in sites:  # users and holders leave by themselves
+        thread.join(120)
+    assert not any(thread.is_alive() for thread in sites)
+    models = {folders[f"site-{n}"].model.read_bytes() for n in range(1, 6)}
+    assert models == {aggregator.model.read_bytes()}
+    assert last is not None
+    assert [entry["contributors"] for entry in last["rounds"]] == [[1, 2, 3, 4, 5]] * 2
+    saved = FederatedClassifier.load(aggregator.model)
+    np.testing.assert_array_equal(
+        saved.released_["weights"].ravel(),
+        simulated(aggregator.plan, aggregator.settings, [(1, 2, 3, 4, 5)] * 2),
+    )
+    assert last["rounds"][-1]["accuracy"] > 0.8
+
+
+def test_sites_enrol_by_invitation_over_https(federation: Callable, tmp_path: Path) -> None:
+    """Nobody but the site itself ever has its keys; a stranger's token gets nothing."""
+    plan, settings = (lambda f: (f["site-1"].plan, f["site-1"].settings))(federation())
+    roles, port = Role.USER | Role.HOLDER, held_port()
+    host = join(tmp_path / "h", "S 1", roles | Role.AGGREGATOR, address=f"127.0.0.1:{port}")
+    tokens = {n: f"token-{n}" * 5 for n in range(2, 6)}
+    guests = {n: join(tmp_path / f"g{n}", f"S {n}", roles) for n in tokens}
+    ca = json.loads(host.request.extra)["ca"]
+
+    def make(requests: dict) -> bytes:
+        return make_roster(settings, plan, [host.request, *(requests[n] for n in sorted(requests))])
+
+    over = threading.Event()
+    stranger = join(tmp_path / "x", "X", roles)
+    failed: list[BaseException] = []
+
+    def intrude() -> None:
+        while not over.wait(0.05):
+            try:
+                enrol_by_invitation(stranger, f"127.0.0.1:{port}", ca, "guessed")
+            except ProtocolError as error:
+                failed.append(error)
+                return
+
+    threads = [
+        threading.Thread(
+            target=enrol_by_invitation,
+            args=(guest, f"127.0.0.1:{port}", ca, tokens[n]),
+            kwargs={"stop": over.is_set},
+            daemon=True,
+        )
+        for n, guest in guests.items()
+    ]
+    intruder = threading.Thread(target=intrude, daemon=True)
+    for thread in (intruder, *threads[:-1]):
+        thread.start()
+    came: list[int] = []
+
+    def enough(requests: dict) -> None:
+        came.append(len(requests))
+        if len(requests) == 3 and not threads[-1].is_alive():
+            intruder.join(60)
+            threads[-1].start()
+
+    digests = {invitation_digest(token): n for n, token in tokens.items()}
+    enrolment = enrol_sites(host, digests, make, came=enough)
+    assert failed and not stranger.agreed and came[-1] == 4
+    assert enrolment.roster is not None
+    accept(host, enrolment.roster)
+    tokens_ = token_digests(host.roster)
+    link = MailboxLink({n for numbers in tokens_.values() for n in numbers})
+    app = application(link, tokens_, largest=1000, enrolment=enrolment)
+    with serve(host, app, link):
+        for thread in threads:
+            thread.join(60)
+    over.set()
+    assert all(guest.roster.fingerprint == host.roster.fingerprint for guest in guests.values())
+
+
+@pytest.fixture
+def box(federation: Callable) -> Iterator[tuple[dict[str, PartyFolder], MailboxLink]]:
+    folders = federation(port=held_port())
+    aggregator = folders["aggregator"]
+    tokens = token_digests(aggregator.roster)
+    link = MailboxLink({n for numbers in tokens.values() for n in numbers})
+    with serve(aggregator, application(link, tokens, largest=2000), link):
+        yield folders, link
+
+
+@pytest.fixture
+def clients() -> Iterator[Callable[..., Client]]:
+    made: list[Client] = []
+
+    def make(folder: PartyFolder, role: Role = Role.USER) -> Client:
+        made.append(Client(folder, role))
+        return made[-1]
+
+    yield make
+    for client in made:
+        client.close()
+
+
+def said(number: int, body: bytes = b"") -> bytes:
+    """A message that names that party as its sender."""
+    zero = bytes(32)
+    header = Header(
+        kind=Kind.REFUSED, agreement=zero, round=1, length=1, model=zero, parent=zero,
+        parent_round=0, labels=zero, holder_keys=zero, sender=number,
+    )  # fmt: skip
+    return Message.make(header, body, Identity(bytes(32))).encode()
+
+
+def test_messages_wait_until_they_are_acknowledged(box: tuple, clients: Callable) -> None:
+    folders, link = box
+    client = clients(folders["site-1"])
+    link.push(
+        [Outgoing(1, b"one"), Outgoing(2, b"not mine"), Outgoing(1, b"two"), Outgoing(1, b"one")]
+    )
+    messages = client.fetch()
+    assert [message for _, message in messages] == [b"one", b"two"]
+    assert client.fetch() == messages  # not handled yet
+    client.answer([said(1)], messages[0][0])
+    assert [message for _, message in client.fetch()] == [b"two"]
+    assert link.pull() == [said(1)]
+    assert clients(folders["site-1"]).fetch()[0][1] == b"two"  # a party that comes back
+
+
+def test_nobody_speaks_for_others_and_strangers_have_no_mailbox(
+    box: tuple, clients: Callable
+) -> None:
+    folders, link = box
+    client = clients(folders["site-1"])
+    client.send([said(2), said(12345), said(0), b"", said(1)])
+    assert link.pull() == [said(1)]
+    client._number = 2  # another party's mailbox, with one's own token
+    with pytest.raises(ProtocolError, match="token"):
+        client.fetch()
+    link.push([Outgoing(12345, b"no such party"), Outgoing(holder(2), b"to holder 2")])
+    own = clients(folders["site-2"], Role.HOLDER)
+    assert [message for _, message in own.fetch()] == [b"to holder 2"]
+
+
+def test_what_waits_is_bounded(box: tuple, clients: Callable) -> None:
+    folders, link = box
+    client = clients(folders["site-1"])
+    for n in range(64):
+        client.send([said(1, bytes([n]))])
+    with pytest.raises(ConnectionError, match="429"):
+        client.send([said(1)])
+    clients(folders["site-2"]).send([said(2)])  # nobody else is kept out
+    assert len(link.pull()) == 65
+    link._most_bytes = 2 * len(said(1))
+    client.send([said(1)])
+    clients(folders["site-2"]).send([said(2)])
+    with pytest.raises(ConnectionError, match="429"):
+        clients(folders["site-3"]).send([said(3)])
+    link.pull()
+    clients(folders["site-3"]).send([said(3)])
+    for n in range(300):
+        link.push([Outgoing(1, n.to_bytes(4, "little"))])
+    assert clients(folders["site-1"]).fetch()[0][1] == (44).to_bytes(4, "little")
+
+
+def get(folders: dict[str, PartyFolder], path: str, token: str = "") -> tuple[int, bytes]:
+    host, _, port = folders["site-2"].address.rpartition(":")
+    tls = ssl.create_default_context(cafile=str(folders["site-2"].path / "ca.pem"))
+    connection = http.client.HTTPSConnection(host, int(port), context=tls, timeout=60)
+    connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
+    answer = connection.getresponse()
+    result = answer.status, answer.read()
+    connection.close()
+    return result
+
+
+def test_metrics_are_for_parties_only(box: tuple, clients: Callable) -> None:
+    folders, _ = box
+    clients(folders["site-1"]).send([said(1)])
+    for path in ("/v1/metrics", "/v1/messages?as=1", "/v1/roster"):
+        assert get(folders, path)[0] == 401
+        assert get(folders, path, "guessed")[0] == 401
+    status, body = get(folders, "/v1/metrics", folders["site-1"].token)
+    lines = dict(line.rsplit(" ", 1) for line in body.decode().splitlines())
+    assert status == 200 and lines["blindsight_federation_messages_in_total"] == "1"
+    assert int(lines["blindsight_federation_waiting_bytes"]) == len(said(1))
+
+
+def test_a_stranger_with_another_certificate_authority_is_not_talked_to(box: tuple) -> None:
+    folders, _ = box
+    host, _, port = folders["site-1"].address.rpartition(":")
+    stranger = http.client.HTTPSConnection(
+        host, int(port), context=ssl.create_default_context(), timeout=60
+    )
+    with pytest.raises(ssl.SSLError):
+        stranger.request("GET", "/")
+    stranger.close()
+
+
+def test_oversized_and_malformed_answers_are_refused(box: tuple, clients: Callable) -> None:
+    folders, link = box
+    client = clients(folders["site-1"])
+    for body in (bytes(3000), b"\xff" * 20, b""):
+        with pytest.raises(ConnectionError):
+            client._connection.request("POST", "/v1/answers?as=1", body)
+    assert link.pull() == []
+
+
+@pytest.mark.real
+def test_a_run_survives_a_killed_site_and_a_killed_aggregator(
+    federation: Callable, simulated: Callable, tmp_path: Path
+) -> None:
+    folders = federation(port=held_port(), rounds=3, patience=600.0)
+    running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(name: str) -> None:
+        rows = [] if name == "aggregator" else ["--data", str(tmp_path / f"{name}.npz")]
+        command = [sys.executable, "-m", "blindsight", "federate", "run", str(folders[name].path)]
+        with (tmp_path / f"{name}.log").open("ab") as log:
+            running[name] = subprocess.Popen(
+                [*command, *rows], stdout=log, stderr=subprocess.STDOUT,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )  # fmt: skip
+
+    def kill(name: str) -> None:
+        process = running.pop(name)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+    def until(happened: Callable[[], object]) -> None:
+        end = time.monotonic() + 600
+        while not happened():
+            assert time.monotonic() < end
+            time.sleep(0.05)
+
+    def rounds() -> list[dict]:
+        status = read_status(folders["aggregator"])
+        return [] if status is None else status["rounds"]
+
+    def contributed() -> int:
+        status = read_status(folders["aggregator"])
+        return 0 if status is None else int(status["users_in"])
+
+    try:
+        for name in ("aggregator", "site-1", "site-2", "site-3", "site-4"):
+            start(name)
+        until(lambda: contributed() == 4)
+        kill("aggregator")
+        kill("site-2")
+        start("aggregator")
+        start("site-2")
+        start("site-5")
+        until(lambda: len(rounds()) >= 1)
+        kill("site-3")
+        kill("aggregator")
+        start("aggregator")
+        start("site-3")
+        until(lambda: running["aggregator"].poll() is not None)
+    finally:
+        for process in running.values():
+            process.kill()
+            process.wait()
+    who = [tuple(entry["contributors"]) for entry in rounds()]
+    assert who == [(1, 2, 3, 4, 5)] * 3
+    aggregator = folders["aggregator"]
+    saved = FederatedClassifier.load(aggregator.model)
+    np.testing.assert_array_equal(
+        saved.released_["weights"].ravel(), simulated(aggregator.plan, aggregator.settings, who)
+    )

@@ -1,0 +1,267 @@
+"""The roles as durable services, without a network: any of them may be killed at any message."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from blindsight.core.errors import (
+    BudgetExceeded,
+    HostileFile,
+    InvalidData,
+    InvalidParameter,
+    MissingData,
+    ProtocolError,
+)
+from blindsight.federated import FederatedClassifier
+from blindsight.federated.agreement import Agreement, agree
+from blindsight.federated.deploy.coordinator import Coordinator
+from blindsight.federated.deploy.fault_isolation import FaultIsolation
+from blindsight.federated.deploy.folders import PartyFolder, accept, join, make_roster
+from blindsight.federated.deploy.plan import read_rows
+from blindsight.federated.deploy.services import HolderService, UserService, charge
+from blindsight.federated.sums import Outgoing, PartyKeys, Role, User
+from blindsight.federated.sums.messages import holder, is_holder
+from blindsight.privacy import Cost, Ledger
+
+
+class Clock:
+    """Time that passes only when somebody waits."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def pause(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class LocalLink:
+    """Every message starts its party anew from its folder; parties in `away` hear of nothing."""
+
+    def __init__(self, folders: dict[str, PartyFolder], data: Path) -> None:
+        self.folders, self.data = folders, data
+        self.away: set[int] = set()
+        self.waiting: list[bytes] = []
+        self.seen: set[int] = set()
+        self.tamper: Callable[[int, UserService], None] | None = None
+        self.waiting += [out.data for out in self.user(1).start()]
+
+    def user(self, number: int) -> UserService:
+        folder = PartyFolder(self.folders[f"site-{number}"].path)
+        return UserService(folder, self.data / f"site-{number}.npz")
+
+    def push(self, messages: Iterable[Outgoing]) -> None:
+        for message in messages:
+            if message.to in self.away:
+                continue
+            if is_holder(message.to):
+                number = message.to - holder(0)
+                service = HolderService(PartyFolder(self.folders[f"site-{number}"].path))
+            else:
+                service = self.user(message.to)
+                if self.tamper is not None:
+                    self.tamper(message.to, service)
+            self.waiting += [answer.data for answer in service.handle(message.data)]
+
+    def pull(self) -> list[bytes]:
+        waiting, self.waiting = self.waiting, []
+        return waiting
+
+    def unread(self) -> set[int]:
+        return set()
+
+
+def coordinator(folders: dict[str, PartyFolder], clock: Clock, **options: object) -> Coordinator:
+    folder = PartyFolder(folders["aggregator"].path)
+    return Coordinator(folder, clock=clock, pause=clock.pause, **options)  # type: ignore[arg-type]
+
+
+PLANS: dict[str, dict] = {
+    "change": {},
+    "mask": {"send": "mask", "sparsity": 0.5},
+    "sgd": {"learner": "sgd", "options": {"epochs": 1}},
+    "clip": {"agreed": {"clip": 1.0}},
+}
+
+
+@pytest.mark.parametrize("changes", PLANS.values(), ids=PLANS)
+def test_rounds_with_dropouts_equal_the_simulation_over_the_same_contributions(
+    changes: dict, federation: Callable, simulated: Callable, tmp_path: Path
+) -> None:
+    agreed = {"across_rounds": False, **changes.get("agreed", {})}
+    folders = federation(**{**changes, "agreed": agreed})
+    clock, link = Clock(), LocalLink(folders, tmp_path)
+    running = coordinator(folders, clock, test=read_rows(tmp_path / "test.npz"))
+    link.away = {4}
+    running.round(link)
+    link.away = set()
+    running = coordinator(folders, clock, test=read_rows(tmp_path / "test.npz"))  # killed, and back
+    running.run(link)
+    assert running.history == [(1, 2, 3, 5), (1, 2, 3, 4, 5)]
+    expected = simulated(running.plan, running.role.settings, running.history)
+    np.testing.assert_array_equal(running.weights, expected)
+    saved = FederatedClassifier.load(folders["aggregator"].model)
+    np.testing.assert_array_equal(saved.released_["weights"].ravel(), expected)
+    assert saved.guarantee_ == Agreement(running.role.settings).guarantee(running.plan.rounds)
+    for number in range(1, 6):
+        assert link.user(number).over
+        learned = FederatedClassifier.load(folders[f"site-{number}"].model)
+        np.testing.assert_array_equal(learned.released_["weights"], saved.released_["weights"])
+
+
+def spoil_tag(service: UserService) -> None:
+    """Contribute under another tag seed: the sum opens, and users refuse it."""
+    service.user._seed = b"another seed".ljust(32)
+
+
+def test_a_user_who_spoils_sums_is_found_and_left_out(federation: Callable, tmp_path: Path) -> None:
+    folders = federation(agreed={"across_rounds": False, "colluders": 0}, rounds=4)
+    clock, link = Clock(), LocalLink(folders, tmp_path)
+    running = coordinator(folders, clock)
+    original = User.contribute
+
+    def contribute(self: User, *arguments: object, **options: object) -> list[Outgoing]:
+        seed = self._seed
+        if self.number == 3:
+            self._seed = b"another seed".ljust(32)
+        try:
+            return original(self, *arguments, **options)  # type: ignore[arg-type]
+        finally:
+            self._seed = seed
+
+    User.contribute = contribute  # type: ignore[method-assign, assignment]
+    try:
+        running.run(link)
+    finally:
+        User.contribute = original  # type: ignore[method-assign]
+    assert running.excluded == [3]
+    assert 3 not in running.history[-1] and len(running.history[-1]) == 4
+
+
+def test_isolation_excludes_nobody_for_what_others_did() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        users = set(range(1, 31))
+        guilty = int(rng.integers(1, 31))
+        isolation = FaultIsolation()
+        for _ in range(60):
+            chosen = next(iter(isolation.proposals(users)))
+            spoils = guilty in chosen and rng.random() < 0.9
+            if spoils:
+                isolation.failed(chosen)
+            else:
+                isolation.succeeded(chosen)
+            assert isolation.excluded <= {guilty}
+        assert isolation.excluded == {guilty}
+
+
+def test_isolation_gives_up_after_many_failures() -> None:
+    isolation = FaultIsolation()
+    with pytest.raises(ProtocolError, match="in a row"):
+        for _ in range(100):
+            isolation.failed({1, 2, 3})
+
+
+def test_no_folder_holds_another_partys_secrets(federation: Callable, tmp_path: Path) -> None:
+    folders = federation()
+    own = {}
+    for name, folder in folders.items():
+        keys = PartyKeys.load((folder.path / "keys.bin").read_bytes())
+        assert keys.private is not None
+        own[name] = [keys.identity.dump(), keys.private.dump(), folder.token.encode()]
+    for name, folder in folders.items():
+        content = b"".join(p.read_bytes() for p in folder.path.rglob("*") if p.is_file())
+        for other, secrets in own.items():
+            assert all((secret in content) == (other == name) for secret in secrets)
+        for path in folder.path.rglob("*"):
+            assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
+
+
+def test_first_keys_are_erased_from_the_folder_after_the_first_round(
+    federation: Callable, tmp_path: Path
+) -> None:
+    folders = federation(rounds=1)
+    first = {
+        name: PartyKeys.load((folder.path / "keys.bin").read_bytes()).private
+        for name, folder in folders.items()
+    }
+    coordinator(folders, Clock()).run(LocalLink(folders, tmp_path))
+    for name, folder in folders.items():
+        if name != "aggregator":
+            content = b"".join(p.read_bytes() for p in folder.path.rglob("*") if p.is_file())
+            assert first[name] is not None and first[name].dump() not in content
+    assert (folders["aggregator"].path / "contributions.log").stat().st_size == 0
+
+
+def test_rosters_and_requests_from_outside_are_checked(
+    federation: Callable, tmp_path: Path
+) -> None:
+    folders = federation()
+    data = (folders["site-1"].path / "roster").read_bytes()
+    stranger = join(tmp_path / "stranger", "Stranger", Role.USER | Role.HOLDER)
+    with pytest.raises(MissingData, match="accept"):
+        _ = stranger.roster
+    with pytest.raises(InvalidData, match="does not hold this party's request"):
+        accept(stranger, data)
+    for bad in (b"", b"nonsense", data[:-1], data[:40] + b"x" + data[41:]):
+        with pytest.raises(HostileFile):
+            accept(stranger, bad)
+    requests = [folder.request for folder in folders.values()]
+    plan, settings = folders["site-1"].plan, folders["site-1"].settings
+    other = make_roster(settings, plan, requests)
+    assert accept(folders["site-1"], other).fingerprint == folders["site-1"].roster.fingerprint
+    changed = make_roster(settings, plan, [*requests[1:], requests[0]])
+    with pytest.raises(InvalidParameter, match="another roster"):
+        accept(folders["site-1"], changed)
+    with pytest.raises(InvalidData, match="role user"):
+        make_roster(settings, plan, requests[1:])
+    with pytest.raises(InvalidParameter, match="not empty"):
+        join(folders["site-1"].path, "Again", Role.USER)
+    with pytest.raises(InvalidParameter, match="address"):
+        join(tmp_path / "more", "No address", Role.AGGREGATOR)
+
+
+def test_a_users_ledger_is_charged_once(federation: Callable, tmp_path: Path) -> None:
+    agreed = agree(dimension=650, users=5, rounds=2, epsilon=4.0, least_users=4).settings
+    plan = federation()["aggregator"].plan
+    site = Role.USER | Role.HOLDER
+    folders = [join(tmp_path / f"n{i}", f"N {i}", site) for i in range(5)]
+    collector = join(tmp_path / "nc", "C", Role.AGGREGATOR, address="127.0.0.1:9")
+    roster = make_roster(agreed, plan, [f.request for f in (*folders, collector)])  # type: ignore[arg-type]
+    accept(folders[0], roster)
+    with Ledger(tmp_path / "ledger.db", dataset="rows") as ledger:
+        ledger.grant(Cost(epsilon=5.0, delta=1e-4, unit="user"))
+        ledger.grant(Cost(epsilon=5.0, delta=1e-4, unit="record"))
+        first = charge(folders[0], ledger)
+        assert charge(folders[0], ledger) == first
+        assert ledger.balance("user").spent.epsilon == pytest.approx(first.epsilon)
+    with Ledger(tmp_path / "small.db", dataset="rows") as ledger:
+        ledger.grant(Cost(epsilon=1.0, delta=1e-4, unit="user"))
+        with pytest.raises(BudgetExceeded):
+            charge(folders[0], ledger)
+
+
+def test_status_says_who_is_missing(federation: Callable, tmp_path: Path) -> None:
+    folders = federation(agreed={"least_users": 4}, patience=30.0)
+    clock, link = Clock(), LocalLink(folders, tmp_path)
+    link.away = {4}
+    running = coordinator(folders, clock)
+    seen: list[str] = []
+    status = running._status
+
+    def spy() -> None:
+        status()
+        path = folders["aggregator"].path / "status.json"
+        seen.append(json.loads(path.read_bytes())["waiting"])
+
+    running._status = spy  # type: ignore[method-assign]
+    running.round(link)
+    assert "waiting for the contribution of Site 4" in seen

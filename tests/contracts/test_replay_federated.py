@@ -4,9 +4,7 @@ leaves.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +13,10 @@ from numpy.typing import NDArray
 
 from blindsight.audit.engine import Neighbour, watch
 from blindsight.core.errors import InvalidData
-from blindsight.federated import FederatedClassifier, SumNoise, keys
+from blindsight.federated import FederatedClassifier, SumNoise
 from blindsight.federated.agreement import agree
 from blindsight.federated.noise import GaussianShares
+from blindsight.federated.sums import Simulation
 from blindsight.federated.sums.user import encode_update
 from blindsight.privacy import Door, Guarantee, Planned
 from contracts.replay import ReplayContract
@@ -69,14 +68,6 @@ class TestFederatedClassifier(ReplayContract):
         ]
 
 
-@cache
-def _key() -> keys.PrivateKey:
-    """Made once: searching for primes takes long."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a short key, for a test
-        return keys.generate(1024)
-
-
 class TestAcrossMachines(ReplayContract):
     """The roles that run on several machines, with real keys and pads: how many messages there are,
     between whom, how long they are, and what is logged do not depend on what users contribute.
@@ -85,7 +76,6 @@ class TestAcrossMachines(ReplayContract):
     """
 
     def data(self) -> Any:
-        _key()  # and not in the first run of the audit, which would warn of its size
         return np.random.default_rng(7).normal(size=(5, 3))
 
     def run(self, data: Any, folder: Path) -> Any:
@@ -95,7 +85,7 @@ class TestAcrossMachines(ReplayContract):
         noise = _ByUsers(**asdict(AGREED.noise))
         plan = (Planned(what="sum", mechanism=noise),)
         door = Door(Guarantee(releases=plan, delta=noise.delta, model="central"), what="a round")
-        simulation = Simulation(settings, key=_key())
+        simulation = Simulation(settings)
         result = simulation.round(dict(enumerate(data, start=1)), progress=watch)
         messages = [(a, b, len(content)) for a, b, content in result.transcript.messages]
         return (

@@ -37,15 +37,17 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "blindsight search release query.jpg --rerank 200 --html hits.html",
     ),
     "index duplicates": ("blindsight index duplicates release",),
-    "federate keys": (
-        "blindsight federate keys parties --public public.npz --users 5 --host aggregator.example",
+    "federate join": (
+        "blindsight federate join here --name Harbour",
+        "blindsight federate join here --name Coast --address coast.example:9092",
     ),
-    "federate join": ("blindsight federate join user-1.invitation here",),
-    "federate aggregator": ("blindsight federate aggregator parties/aggregator --test test.npz",),
-    "federate keygen": ("blindsight federate keygen parties/keygen",),
-    "federate holder": ("blindsight federate holder here",),
-    "federate user": ("blindsight federate user here --data rows.npz",),
-    "federate watch": ("blindsight federate watch parties/aggregator",),
+    "federate keys": (
+        "blindsight federate keys roster coast.request harbour.request county.request "
+        "--public public.npz",
+    ),
+    "federate accept": ("blindsight federate accept here roster",),
+    "federate run": ("blindsight federate run here --data rows.npz",),
+    "federate watch": ("blindsight federate watch here",),
     "federate simulate": (
         "blindsight federate simulate",
         "blindsight federate simulate --data rows.npz --users 8",

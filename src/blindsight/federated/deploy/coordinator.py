@@ -292,7 +292,7 @@ class Coordinator:
         return roster.users[address].name
 
     def _take(self, link: Link) -> None:
-        arrived = link.pull()
+        arrived, missing = link.pull(), self.role.seeds_missing
         for data in arrived:
             before, phase = len(self.role.contributors), self.role.phase
             answers = self.role.receive(data)
@@ -302,7 +302,9 @@ class Coordinator:
                 self.save()
             if answers:
                 link.push(answers)
-        if arrived:
+        if self.role.seeds_missing != missing:
+            self.save()
+        elif arrived:
             self._status()
 
     def _finish(self, seconds: float) -> RoundLog:

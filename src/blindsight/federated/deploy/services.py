@@ -16,6 +16,7 @@ from blindsight.federated.deploy.folders import PartyFolder
 from blindsight.federated.deploy.plan import read_rows
 from blindsight.federated.learning import Participant, model_digest
 from blindsight.federated.sums import Durable, KeyHolder, Outgoing, Role, User
+from blindsight.federated.sums.messages import Kind
 from blindsight.federated.sums.wire import Writer, read_sealed, seal, unseal, write_sealed
 from blindsight.privacy import Guarantee, Ledger
 from blindsight.privacy.door import Door
@@ -117,6 +118,8 @@ class UserService:
                 participant = Participant(self.trainer, self.plan.sending, self.user.settings.code)
                 self._update, _ = participant.step(self.weights, self.turn)
             answers = self.user.contribute(self._update if free is None else self._update[free])
+        if message[5:6] == bytes([Kind.OPEN]) and self.user.ended == 0:
+            answers = [*self.user.seeds(), *answers]
         self._save()
         return answers
 

@@ -192,7 +192,14 @@ class Aggregator(Party):
             raise ProtocolError("there is no open round.")
         data = self._send(0, Kind.OPEN, self._opening, self._header).data
         wanted = [u for u in users or self._invited if u in self._invited]
-        return [Outgoing(user, data) for user in wanted if not self._present[user]]
+        # User 1 answers with the tag seeds again, should any have been lost in a restart.
+        asked = {1} if self._parent_round == 0 and self.seeds_missing else set()
+        return [Outgoing(user, data) for user in wanted if not self._present[user] or user in asked]
+
+    @property
+    def seeds_missing(self) -> int:
+        """How many users' sealed tag seeds have not come yet."""
+        return self.settings.users - 1 - len(self._seeds)
 
     def _handle(self, message: Message) -> list[Outgoing]:
         kind = message.header.kind

@@ -35,7 +35,7 @@ from blindsight.federated.sums.party import Party
 from blindsight.federated.sums.sealing import OVERHEAD, Ephemeral
 from blindsight.federated.sums.settings import Settings
 from blindsight.federated.sums.wire import Reader, Writer, seal, unseal
-from blindsight.privacy.clipping import clip_norm
+from blindsight.privacy.clipping import clip_norm, finite_rows
 from blindsight.privacy.entropy import Rng, SystemEntropy
 
 __all__ = [
@@ -71,12 +71,13 @@ def encode_update(
         rng: where noise is drawn from.
         noisy: the update carries its share of noise already.
     """
-    vector = checks.finite_array("update", update, ndim=1)
+    # An update that holds NaN counts as zeros: to refuse it would tell about the data behind it.
+    vector = finite_rows(checks.number_array("update", update, ndim=1)[None])[0]
     if len(vector) != length:
         raise InvalidData(f"an update must have {length} weights here, got {len(vector)}.")
     if settings.noise is not None:
         if noisy:
-            return np.rint(vector / settings.noise.step).astype(np.int64)
+            return settings.code.encode(vector)
         return settings.noise.share(vector, rng=rng)
     if settings.clip is not None:
         vector = clip_norm(vector[None, :], settings.clip / _ROUNDING)[0]

@@ -33,20 +33,13 @@ class SumNoise:
 class Pad:
     """Sums under one-time pads that key holders open together; the fields are those of `Settings`.
 
-    Parameters
-    ----------
-    holders : int, optional
-        How many key holders there are; by default up to 20 users are their own holders.
-    least_users, most_users : int, optional
-        The fewest and the most users of a round.
-    colluders : int
-        How many users may tell the aggregator what they know.
-    across_rounds : bool, optional
-        Whether combinations of sums of different rounds are protected, too.
-    bound, bits : float, int, optional
-        Fixed point; with noise they follow from it and must be left out.
-    clip : float, optional
-        The largest norm of an update, checked on the sum; without noise only.
+    Parameters:
+        holders: how many key holders there are; by default up to 20 users are their own holders.
+        least_users, most_users: the fewest and the most users of a round.
+        colluders: how many users may tell the aggregator what they know.
+        across_rounds: whether combinations of sums of different rounds are protected, too.
+        bound: fixed point; with noise they follow from it and must be left out.
+        clip: the largest norm of an update, checked on the sum; without noise only.
     """
 
     holders: int | None = None

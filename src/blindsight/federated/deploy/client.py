@@ -135,16 +135,12 @@ def keep_role(
 
     An aggregator that is away is waited for, and that is said now and then.
 
-    Parameters
-    ----------
-    folder : PartyFolder
-        The party's folder, with a roster.
-    role : Role
-        USER or HOLDER.
-    data : path, optional
-        A user's rows.
-    after : callable, optional
-        Called after every message that was handled, with the service and the bytes it answered.
+    Parameters:
+        folder: the party's folder, with a roster.
+        role: USER or HOLDER.
+        data: a user's rows.
+        after: called after every message that was handled, with the service and the bytes it
+            answered.
     """
     if role is Role.USER and data is None:
         raise InvalidParameter("a user needs its rows: data=.")
@@ -193,13 +189,10 @@ def enrol_by_invitation(
 ) -> None:
     """Send the party's request to the aggregator, and accept the roster when it is there.
 
-    Parameters
-    ----------
-    folder : PartyFolder
-        The party's folder, as `join` made it.
-    address, ca, token : str
-        Where the aggregator listens, the certificate authority that it is checked by, and the
-        invitation's token.
+    Parameters:
+        folder: the party's folder, as `join` made it.
+        address, ca, token: where the aggregator listens, the certificate authority that it is
+            checked by, and the invitation's token.
     """
     connection, wait, sent = Connection(address, ca, token), 0.1, False
     try:

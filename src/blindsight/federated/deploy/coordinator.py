@@ -62,12 +62,9 @@ class Link(Protocol):
 class Coordinator:
     """The aggregator of one federation, durable: loaded again after a kill, it continues.
 
-    Parameters
-    ----------
-    folder : PartyFolder
-        The aggregator's folder.
-    test : tuple of arrays, optional
-        Labelled rows on which each round's accuracy is measured.
+    Parameters:
+        folder: the aggregator's folder.
+        test: labelled rows on which each round's accuracy is measured.
     """
 
     def __init__(
@@ -109,12 +106,9 @@ class Coordinator:
     def run(self, link: Link, linger: float = 3.0) -> NDArray[np.float64]:
         """All rounds that are left; then be there for users who lack the last result.
 
-        Parameters
-        ----------
-        link : Link
-            How messages travel.
-        linger : float
-            How many seconds to wait for such users at most.
+        Parameters:
+            link: how messages travel.
+            linger: how many seconds to wait for such users at most.
         """
         if self.finished:  # started again after the end: mailboxes are empty
             told = self._told()

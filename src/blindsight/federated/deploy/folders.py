@@ -170,16 +170,11 @@ class PartyFolder:
 def join(folder: str | Path, name: str, roles: Role, *, address: str | None = None) -> PartyFolder:
     """Make a party's folder: its own keys, its token, and the public request in `request`.
 
-    Parameters
-    ----------
-    folder : path
-        Must be empty or not exist.
-    name : str
-        How the others recognise the party.
-    roles : Role
-        What the party does; a site of a small federation is user and holder.
-    address : str, optional
-        "host:port" at which the aggregator will listen; for the aggregator only.
+    Parameters:
+        folder: must be empty or not exist.
+        name: how the others recognise the party.
+        roles: what the party does; a site of a small federation is user and holder.
+        address: "host:port" at which the aggregator will listen; for the aggregator only.
     """
     folder = Path(folder)
     if folder.exists() and any(folder.iterdir()):
@@ -252,10 +247,8 @@ def token_digests(roster: Roster) -> dict[str, set[int]]:
 def make_roster(settings: Settings, plan: Plan, requests: Sequence[Request]) -> bytes:
     """Collect requests into a roster file: settings, plan and requests; public.
 
-    Raises
-    ------
-    InvalidData
-        The requests do not fit the settings, or two of them share a name or a key.
+    Raises:
+        InvalidData: the requests do not fit the settings, or two of them share a name or a key.
     """
     if len(plan.initial) != settings.dimension:
         raise InvalidData(
@@ -289,9 +282,7 @@ def _read_roster(data: bytes) -> tuple[Roster, bytes]:
 def accept(folder: PartyFolder, data: bytes) -> Roster:
     """Add a roster to a party's folder, after checking that it holds the party's own request.
 
-    Returns
-    -------
-    Roster
+    Returns:
         What was agreed on; people compare its `fingerprint` over another channel.
     """
     roster, plan = _read_roster(data)

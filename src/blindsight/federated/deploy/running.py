@@ -139,20 +139,13 @@ def enrol_sites(
 ) -> Enrolment:
     """Serve until every invited site has sent its request, then make the roster.
 
-    Parameters
-    ----------
-    folder : PartyFolder
-        The aggregator's folder.
-    invitations : mapping
-        Site numbers by the digest of their invitation's token.
-    make : callable
-        Makes the roster file from the requests by site number.
-    came : callable, optional
-        Told of the requests whenever there is a new one.
+    Parameters:
+        folder: the aggregator's folder.
+        invitations: site numbers by the digest of their invitation's token.
+        make: makes the roster file from the requests by site number.
+        came: told of the requests whenever there is a new one.
 
-    Returns
-    -------
-    Enrolment
+    Returns:
         With the roster, for `run_aggregator` to hand out.
     """
     requests: dict[int, Request] = {}

@@ -42,12 +42,9 @@ _LARGEST_REQUEST = 1 << 17
 class MailboxLink:
     """A mailbox for each address; thread-safe.
 
-    Parameters
-    ----------
-    addresses : iterable of int
-        Who has a mailbox.
-    largest : int
-        Bytes of the largest message that a party may send.
+    Parameters:
+        addresses: who has a mailbox.
+        largest: bytes of the largest message that a party may send.
     """
 
     def __init__(self, addresses: Iterable[int], *, largest: int = 1 << 28) -> None:
@@ -165,12 +162,9 @@ class MailboxLink:
 class Enrolment:
     """Invited sites' requests, and the roster once they are all there.
 
-    Parameters
-    ----------
-    invitations : mapping
-        Site numbers by the digest of their invitation's token.
-    submit : callable
-        Called with a site's number and its request; raises `ProtocolError` to refuse it.
+    Parameters:
+        invitations: site numbers by the digest of their invitation's token.
+        submit: called with a site's number and its request; raises `ProtocolError` to refuse it.
     """
 
     def __init__(

@@ -69,12 +69,9 @@ class UserService:
     comes back with the old state or the new one; asked again for a round it has answered, it sends
     the very same bytes.
 
-    Parameters
-    ----------
-    folder : PartyFolder
-        The party's folder, with a roster.
-    data : path
-        The user's rows, an .npz file with X and y. They stay here.
+    Parameters:
+        folder: the party's folder, with a roster.
+        data: the user's rows, an .npz file with X and y. They stay here.
     """
 
     def __init__(self, folder: PartyFolder, data: str | Path) -> None:

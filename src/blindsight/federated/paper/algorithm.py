@@ -133,14 +133,10 @@ class PaperSimulation:
     It reproduces the paper, weaknesses included; `blindsight.audit.methods.federated.attacks`
     shows what those cost. Use `blindsight.federated.sums` for anything else.
 
-    Parameters
-    ----------
-    settings : PaperSettings
-        The settings.
-    key : PrivateKey, optional
-        The key generator's Paillier key; by default a fresh one of `key_bits` bits.
-    encrypt : bool
-        False computes the same sums in plain integers.
+    Parameters:
+        settings: the settings.
+        key: the key generator's Paillier key; by default a fresh one of `key_bits` bits.
+        encrypt: false computes the same sums in plain integers.
     """
 
     def __init__(

@@ -17,14 +17,11 @@ __all__ = ["PaperSettings"]
 class PaperSettings:
     """The settings of the paper's protocol.
 
-    Parameters
-    ----------
-    dimension, users : int
-        The length of every update, and the number of users.
-    bound, bits : float, int
-        Fixed point: weights in [-bound, bound] as whole numbers of `bits` bits.
-    capacity : int, optional
-        M, how many ciphertexts a message holds; by default ceil(0.1 dimension) (Section 3.1).
+    Parameters:
+        dimension, users: the length of every update, and the number of users.
+        bound, bits: fixed point: weights in [-bound, bound] as whole numbers of `bits` bits.
+        capacity: m, how many ciphertexts a message holds; by default ceil(0.1 dimension) (Section
+            3.1).
     """
 
     dimension: int

@@ -62,18 +62,14 @@ class Transcript:
 class RoundResult:
     """One round's outcome.
 
-    Attributes
-    ----------
-    total : array
-        The sum of the contributors' updates, in fixed point's resolution; 0 where not summed.
-    revealed : array of bool
-        Which coordinates were summed.
-    contributors : tuple of int
-        Who is in the sum.
-    bytes_per_user : dict
-        Bytes that each contributor sent.
-    seconds : dict
-        Wall time by stage: "users" (each, on average), "aggregator", "holders" and "total".
+    Attributes:
+        total: the sum of the contributors' updates, in fixed point's resolution; 0 where not
+            summed.
+        revealed: which coordinates were summed.
+        contributors: who is in the sum.
+        bytes_per_user: bytes that each contributor sent.
+        seconds: wall time by stage: "users" (each, on average), "aggregator", "holders" and
+            "total".
     """
 
     round: int
@@ -93,27 +89,21 @@ class RoundResult:
 class Simulation:
     """A federation in one process; keys are made once and serve every round.
 
-    Parameters
-    ----------
-    settings : Settings
-        The settings of the federation.
-    encrypt : bool
-        False computes the same result in plain integers (rounding, sets and noise included), for
-        experiments over many rounds where the cryptography is not the question.
-    rng : Rng, optional
-        Where noise is drawn from; by default the operating system's entropy.
-    keep_messages : bool
-        False leaves the transcripts empty: at full size a round of 100 users is 70 MB.
-    door : Door, optional
-        Where users' shares of noise are drawn, as its plan says; without one each user draws its
-        own, as it does on its own machine.
+    Parameters:
+        settings: the settings of the federation.
+        encrypt: false computes the same result in plain integers (rounding, sets and noise
+            included), for experiments over many rounds where the cryptography is not the question.
+        rng: where noise is drawn from; by default the operating system's entropy.
+        keep_messages: false leaves the transcripts empty: at full size a round of 100 users is 70
+            MB.
+        door: where users' shares of noise are drawn, as its plan says; without one each user draws
+            its own, as it does on its own machine.
 
-    Example
-    -------
-    >>> simulation = Simulation(Settings(dimension=4, users=3, bound=1.0))
-    >>> result = simulation.round([[0.5, 0, 0, 0]] * 3)
-    >>> result.total.round(3).tolist()
-    [1.5, 0.0, 0.0, 0.0]
+    Examples:
+        >>> simulation = Simulation(Settings(dimension=4, users=3, bound=1.0))
+        >>> result = simulation.round([[0.5, 0, 0, 0]] * 3)
+        >>> result.total.round(3).tolist()
+        [1.5, 0.0, 0.0, 0.0]
     """
 
     def __init__(
@@ -163,23 +153,18 @@ class Simulation:
     ) -> RoundResult:
         """Run one round.
 
-        Parameters
-        ----------
-        updates : mapping or sequence
-            One vector for each user: by user number (1 to N), or a list for users 1, 2, ...
-        model : bytes
-            Stands for the current model; every message is bound to its digest.
-        supports : mapping, optional
-            Not used: every coordinate of an update is sent.
-        only : array of bool, optional
-            Coordinates that everybody sends, the same for all users and independent of their data.
-        dropouts : collection of int
-            Users who are told of the round and never answer.
+        Parameters:
+            updates: one vector for each user: by user number (1 to N), or a list for users 1, 2,
+                ...
+            model: stands for the current model; every message is bound to its digest.
+            supports: not used: every coordinate of an update is sent.
+            only: coordinates that everybody sends, the same for all users and independent of their
+                data.
+            dropouts: users who are told of the round and never answer.
 
-        Raises
-        ------
-        ProtocolError
-            No admissible set of users is present, the round gave no sum, or a user refused it.
+        Raises:
+            ProtocolError: no admissible set of users is present, the round gave no sum, or a user
+                refused it.
         """
         present = self._present(updates, dropouts)
         self._messages, self._sent = [], {}

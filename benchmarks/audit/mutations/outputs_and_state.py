@@ -380,7 +380,7 @@ NEW: tuple[Mutant, ...] = (
         (
             "new-metric-progress-tells",
             "progress(tau + 1, steps)",
-            "progress(tau + 1, steps + int(1e3 * abs(float(np.sum(data.differences)))))",
+            "progress(tau + 1, steps + int(1e3 * abs(float(loss.clipped_sum(W, clip).sum()))))",
             "metric:TestContrastive",
         ),
     ),

@@ -116,7 +116,7 @@ class LabelsFile:
 
     Attributes:
         photos: one entry per distinct image, with its labels in the vocabulary's order.
-        left_out: labels outside the vocabulary, for the owner's eyes.
+        left_out: labels outside the vocabulary, for the owner only.
         missing: names in the table that no photo of the folder has, or that several could have.
     """
 

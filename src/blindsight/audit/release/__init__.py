@@ -21,7 +21,7 @@ import numpy as np
 
 from blindsight.audit.release import attacks
 from blindsight.audit.release.album import Album, Kinds, kinds_of, read_album
-from blindsight.audit.release.found import Budget, ReleaseAudit
+from blindsight.audit.release.result import Budget, ReleaseAudit
 from blindsight.audit.release.sketches import audit_sketches
 from blindsight.audit.release.tags import audit_tags
 from blindsight.audit.target import attacked_index

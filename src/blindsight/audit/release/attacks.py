@@ -23,10 +23,10 @@ from blindsight.index.cell_index import from_codes
 from blindsight.index.encoder import PhotoEncoder
 
 __all__ = [
-    "Guessed",
-    "Rebuilt",
-    "Searched",
-    "Singled",
+    "AttributeResult",
+    "ReconstructionResult",
+    "UtilityResult",
+    "LinkageResult",
     "View",
     "by_count",
     "guess",
@@ -184,7 +184,7 @@ def law_problem(view: View, rows: Array, released: Array) -> str | None:
 
 
 @dataclass(frozen=True)
-class Singled:
+class LinkageResult:
     """Somebody who holds a copy of a photo looks for its entry: mean rank and how often the first
     is right.
     """
@@ -201,13 +201,13 @@ class Singled:
         return 1 / self.n
 
 
-def single_out(view: View, rows: Array, released: Array, rng: np.random.Generator) -> Singled:
+def single_out(view: View, rows: Array, released: Array, rng: np.random.Generator) -> LinkageResult:
     """Rank all entries by how likely they are the photo's; ties by lot, in expectation."""
     plain = view.plain(rows)
     asked = rng.permutation(len(rows))[:_PROBES]
     rank, top = ranks(view.fits(plain[asked], released), asked)
     plain_rank, plain_top = ranks(view.fits(plain[asked], plain), asked)
-    return Singled(
+    return LinkageResult(
         float(rank.mean()),
         float(top.mean()),
         float(plain_rank.mean()),
@@ -226,7 +226,7 @@ def ranks(fits: Array, own: Array) -> tuple[Floats, Floats]:
 
 
 @dataclass(frozen=True)
-class Guessed:
+class AttributeResult:
     """How often what a photo shows is guessed: from the release, without noise, from features; and
     by luck.
     """
@@ -241,7 +241,7 @@ class Guessed:
 
 def guess(
     view: View, rows: Array, released: Array, shows: Array, source: str, rng: np.random.Generator
-) -> Guessed:
+) -> AttributeResult:
     """By the best of two strangers who know half of the photos: counts of kinds in each code, and
     ridge regression.
     """
@@ -257,7 +257,7 @@ def guess(
         "features": _by_ridge(_centred(rows[learn]), shows[learn], _centred(rows[~known]), answers),
     }
     luck = float(np.bincount(shows).max() / len(shows))
-    return Guessed(
+    return AttributeResult(
         **{name: max(luck, value) for name, value in right.items()},
         luck=luck,
         kinds=int(shows.max()) + 1,
@@ -303,7 +303,7 @@ def _by_ridge(x: Floats, shows: Array, z: Floats, truth: Array) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Rebuilt:
+class ReconstructionResult:
     """Pictures from codes: PSNR and SSIM of the release, of codes without noise, of features, and
     of the mean image.
     """
@@ -323,7 +323,7 @@ def rebuild(
     released: Array,
     thumbnails: NDArray[np.uint8],
     rng: np.random.Generator,
-) -> Rebuilt:
+) -> ReconstructionResult:
     """Learn the way back on half of the photos, by ridge regression and by a small network; the
     better is told.
     """
@@ -355,7 +355,7 @@ def rebuild(
             : len(thumbnails[~known])
         ],
     }
-    return Rebuilt(
+    return ReconstructionResult(
         psnr=released_back.psnr,
         ssim=released_back.ssim,
         plain=plain_back.psnr,
@@ -367,7 +367,7 @@ def rebuild(
 
 
 @dataclass(frozen=True)
-class Searched:
+class UtilityResult:
     """Of the first ten hits, how many show what the query shows; and how many are what unprotected
     search shows.
     """
@@ -380,7 +380,7 @@ class Searched:
 
 def search(
     view: View, rows: Array, released: Array, shows: Array | None, rng: np.random.Generator
-) -> Searched:
+) -> UtilityResult:
     """Photos as queries for each other.
 
     Without kinds, what unprotected search shows first counts as right.
@@ -400,13 +400,13 @@ def search(
         )
     )
     if shows is None:
-        return Searched(same, float(_FIRST), _FIRST * near / (len(rows) - 1), same)
+        return UtilityResult(same, float(_FIRST), _FIRST * near / (len(rows) - 1), same)
     counts = {
         name: float((shows[found] == shows[asked][:, None]).sum(axis=1).mean())
         for name, found in first.items()
     }
     chance = _FIRST * float(np.mean((np.bincount(shows)[shows[asked]] - 1) / (len(rows) - 1)))
-    return Searched(counts["hits"], counts["features"], chance, same)
+    return UtilityResult(counts["hits"], counts["features"], chance, same)
 
 
 def _first(

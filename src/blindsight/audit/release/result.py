@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from blindsight.audit.release.attacks import Guessed, Rebuilt, Searched, Singled
+from blindsight.audit.release.attacks import AttributeResult, ReconstructionResult, UtilityResult, LinkageResult
 from blindsight.audit.report.figures import Figure, curves, gallery
 from blindsight.audit.report.page import Report
 from blindsight.audit.report.verdict import Verdict
@@ -49,10 +49,10 @@ class ReleaseAudit:
     verdict: Verdict
     card: Guarantee
     problems: tuple[str, ...]
-    singled: Singled
-    guessed: Guessed | None
-    rebuilt: Rebuilt
-    searched: Searched
+    singled: LinkageResult
+    guessed: AttributeResult | None
+    rebuilt: ReconstructionResult
+    searched: UtilityResult
     budgets: tuple[Budget, ...]
 
     @property

@@ -17,7 +17,7 @@ from benchmarks.harness import Row
 from benchmarks.metric.figures import budgets, canvas
 from benchmarks.metric.protocol import Split, make_split, measure
 from blindsight import data, encoders
-from blindsight.audit.methods.metric.attacks import flip_hub, flip_pair, match_conjectures
+from blindsight.audit.methods.metric import flip_hub, flip_pair, match_conjectures
 from blindsight.metric import (
     DPPDML,
     Contrastive,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from benchmarks.harness import Row
 from benchmarks.sketching.common import Halves, halves
-from blindsight.audit.methods.sketching.attacks import propagate_beliefs
+from blindsight.audit.methods.sketching import propagate_beliefs
 from blindsight.sketching import PAPER_Q, NegativeSketcher, QKParameters
 from blindsight.sketching.attackers import Recovered, Suite, measure
 from blindsight.sketching.estimator import FlippedBits

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from benchmarks.harness import Row
-from blindsight.audit.methods.tagging.attacks import (
+from blindsight.audit.methods.tagging import (
     largest_auc,
     membership_from_answers,
     repeated_queries,

@@ -28,7 +28,7 @@ def small() -> Iterator[None]:
     That the pictures are there and true to each other is asked here, not their height.
     """
     from blindsight.audit import papers
-    from blindsight.audit.methods.sketching import figures
+    from blindsight.audit.methods import sketching as figures
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(papers, "_RUNS", 2000)

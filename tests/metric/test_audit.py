@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from blindsight.audit import distinguish
-from blindsight.audit.methods.metric.attacks import flip_hub, flip_pair, match_conjectures
+from blindsight.audit.methods.metric import flip_hub, flip_pair, match_conjectures
 from blindsight.metric import Contrastive, DPPMetric, PairGraph, RowNoise, algorithm1, kappa
 from blindsight.metric.descent import descend, noisy_descent
 from blindsight.metric.linear import orthogonal

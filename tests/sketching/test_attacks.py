@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from blindsight import data
-from blindsight.audit.methods.sketching.attacks import attack_card, propagate_beliefs, reverse
+from blindsight.audit.methods.sketching import attack_card, propagate_beliefs, reverse
 from blindsight.core.errors import InvalidData
 from blindsight.sketching import NegativeDatabase, NegativeSketcher, QKParameters
 from blindsight.sketching.negative_database import hide_image

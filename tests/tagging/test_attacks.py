@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from blindsight.audit.methods.tagging.attacks import (
+from blindsight.audit.methods.tagging import (
     average_answers,
     distinguish_images,
     largest_auc,

@@ -161,7 +161,7 @@ NEW: tuple[Mutant, ...] = (
             "new-ledger-rounds-down-to-whole-epsilons",
             "math.ceil(_exact(cost.epsilon) * MICRO)",
             "math.floor(_exact(cost.epsilon)) * MICRO",
-            "privacy:TestLocal",
+            "privacy:TestSummed",
         ),
     ),
     *bugs(

@@ -16,12 +16,9 @@ from blindsight import data
 from blindsight.audit.engine.listeners import drawing_from
 from blindsight.audit.engine.membership import Membership, infer_membership
 from blindsight.audit.engine.reconstruction import reconstruct
+from blindsight.audit.methods import hashing, metric, sketching, tagging
 from blindsight.audit.methods.federated import verdicts as federated
-from blindsight.audit.methods.hashing import verdicts as hashing
-from blindsight.audit.methods.metric import verdicts as metric
-from blindsight.audit.methods.sketching import verdicts as sketching
-from blindsight.audit.methods.tagging import verdicts as tagging
-from blindsight.audit.methods.tagging.attacks import membership_scores
+from blindsight.audit.methods.tagging import membership_scores
 from blindsight.audit.report.figures import Figure, curves, gallery, roc_curves, three_numbers
 from blindsight.audit.report.page import Report
 from blindsight.audit.report.verdict import Verdict

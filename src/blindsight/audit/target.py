@@ -114,7 +114,7 @@ def _mechanism(mechanism: Any, name: str, trials: int, seed: int) -> Audit:
 
 
 def _hasher(hasher: Any, name: str, trials: int, seed: int) -> Audit:
-    from blindsight.audit.methods.hashing.attacks import attack_codes, attack_learning
+    from blindsight.audit.methods.hashing import attack_codes, attack_learning
 
     guarantee: Guarantee = hasher.guarantee_
     attacks, notes = [], [_SAME]
@@ -142,7 +142,7 @@ def _hasher(hasher: Any, name: str, trials: int, seed: int) -> Audit:
 
 
 def _codebook(book: Codebook, name: str, trials: int, seed: int) -> Audit:
-    from blindsight.audit.methods.hashing.attacks import attack_codes
+    from blindsight.audit.methods.hashing import attack_codes
     from blindsight.index.encoder import CellRelease
 
     attack = attack_codes(CellRelease(book), unit="record", trials=trials, seed=seed)
@@ -241,7 +241,7 @@ def _released(source: Path, guarantee: Guarantee) -> Any:
 
 
 def _metric(metric: Any, name: str, trials: int, seed: int) -> Audit:
-    from blindsight.audit.methods.metric.attacks import attack_metric
+    from blindsight.audit.methods.metric import attack_metric
 
     attack = attack_metric(metric, runs=max(100, 3 * trials // 2000), seed=seed)
     notes = [
@@ -253,7 +253,7 @@ def _metric(metric: Any, name: str, trials: int, seed: int) -> Audit:
 
 
 def _tagger(tagger: Any, name: str, trials: int, seed: int) -> Audit:
-    from blindsight.audit.methods.tagging.attacks import (
+    from blindsight.audit.methods.tagging import (
         attack_answers,
         attack_plan,
         attack_training,
@@ -282,7 +282,7 @@ def _tagger(tagger: Any, name: str, trials: int, seed: int) -> Audit:
 
 
 def _printed_tagger(model: Any, name: str, trials: int, seed: int) -> Audit:
-    from blindsight.audit.methods.tagging.attacks import attack_printed
+    from blindsight.audit.methods.tagging import attack_printed
 
     attacks = [attack_printed(model.release_, trials=trials, seed=seed)]
     notes = ("One answer about one image was attacked: logits at opposite ends.",)
@@ -291,7 +291,7 @@ def _printed_tagger(model: Any, name: str, trials: int, seed: int) -> Audit:
 
 
 def _flips(flipper: Any, name: str, trials: int, seed: int) -> Audit:
-    from blindsight.audit.methods.sketching.attacks import attack_pixel
+    from blindsight.audit.methods.sketching import attack_pixel
 
     attack = attack_pixel(flipper.parameters_, trials=trials, seed=seed)
     return _judged(
@@ -305,7 +305,7 @@ def _flips(flipper: Any, name: str, trials: int, seed: int) -> Audit:
 
 
 def _codebook_sketches(sketcher: Any, name: str, trials: int, seed: int) -> Audit:
-    from blindsight.audit.methods.sketching.attacks import attack_prototypes
+    from blindsight.audit.methods.sketching import attack_prototypes
 
     attack = attack_prototypes(sketcher, trials=trials, seed=seed)
     return _judged(sketcher, name, "sketching", sketcher.guarantee_, [attack], notes=(_SAME,))
@@ -333,7 +333,7 @@ def _sketches(subject: Any, name: str, trials: int, seed: int) -> Audit:
     """Sketches claim no epsilon: what they imply is computed, and measured on one pixel; flipped
     bits do claim one.
     """
-    from blindsight.audit.methods.sketching.attacks import attack_pixel, sketch_card
+    from blindsight.audit.methods.sketching import attack_pixel, sketch_card
     from blindsight.sketching import FlipParameters
     from blindsight.sketching.guarantee import flips_guarantee
 

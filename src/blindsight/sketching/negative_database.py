@@ -6,7 +6,7 @@ belongs to the hidden database exactly when no record matches it. Records are st
 the string.
 
 The records must not leave their owner: belief propagation recovers the hidden string from them (see
-`blindsight.audit.methods.sketching.attacks`), despite the hardness of the general problem. Only
+`blindsight.audit.methods.sketching`), despite the hardness of the general problem. Only
 sketches are sent; `save` therefore requires `unsafe_records=True`.
 
 `hide` makes all records of a string at once. `qk_hidden` and `sketch_of` are Algorithms 1 and 2

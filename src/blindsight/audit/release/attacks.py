@@ -24,9 +24,9 @@ from blindsight.index.encoder import PhotoEncoder
 
 __all__ = [
     "AttributeResult",
+    "LinkageResult",
     "ReconstructionResult",
     "UtilityResult",
-    "LinkageResult",
     "View",
     "by_count",
     "guess",

@@ -11,7 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from blindsight.audit.release.attacks import AttributeResult, ReconstructionResult, UtilityResult, LinkageResult
+from blindsight.audit.release.attacks import (
+    AttributeResult,
+    LinkageResult,
+    ReconstructionResult,
+    UtilityResult,
+)
 from blindsight.audit.report.figures import Figure, curves, gallery
 from blindsight.audit.report.page import Report
 from blindsight.audit.report.verdict import Verdict

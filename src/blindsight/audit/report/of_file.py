@@ -31,7 +31,7 @@ def report_of(found: Audit, *, seed: int = 0) -> Report:
     if found.attacks:
         pictures += [Figure("The three numbers", _NUMBERS, three_numbers(verdicts)), _roc(found)]
     if found.room in _HOMES and found.subject is not None:
-        home = importlib.import_module(f"blindsight.audit.methods.{found.room}.figures")
+        home = importlib.import_module(f"blindsight.audit.methods.{found.room}")
         pictures += home.figures(found, seed=seed)
     stated = found.card.mechanism if isinstance(found.card, Guarantee) else found.card.method
     return Report(

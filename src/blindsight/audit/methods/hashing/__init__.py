@@ -1,1 +1,0 @@
-"""Private hashing: attacks and verdicts."""

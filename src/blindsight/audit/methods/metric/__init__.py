@@ -1,1 +1,0 @@
-"""Learned metrics: attacks and verdicts."""

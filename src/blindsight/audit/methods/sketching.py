@@ -1,0 +1,408 @@
+"""Attacks on sketches, the verdicts on NegDL, and its figures."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight import data
+from blindsight.audit.engine.blackbox import Outcomes, distinguish_outcomes
+from blindsight.audit.engine.listeners import drawing_from
+from blindsight.audit.engine.worst_inputs import Attack, attack_outcomes, attack_release
+from blindsight.audit.report.figures import Figure, gallery
+from blindsight.audit.report.verdict import Verdict
+from blindsight.audit.target import Audit
+from blindsight.core import checks
+from blindsight.core.errors import InvalidData
+from blindsight.evaluation.reconstruction import mean_psnr
+from blindsight.privacy import Audited, Disclosure, Recovery
+from blindsight.sketching import (
+    CodebookSketcher,
+    FlipParameters,
+    FlippedBits,
+    NegativeSketcher,
+    leak_of,
+)
+from blindsight.sketching.attackers import Suite, measure, measured_verdict
+from blindsight.sketching.negative_database import NegativeDatabase
+from blindsight.sketching.paper import disclosure_of
+from blindsight.sketching.parameters import QKParameters, as_images, from_bits
+from blindsight.sketching.sketches import SketchSet
+
+__all__ = [
+    "attack_card",
+    "attack_pixel",
+    "attack_prototypes",
+    "figures",
+    "propagate_beliefs",
+    "reverse",
+    "sketch_card",
+    "verdicts",
+]
+
+
+def propagate_beliefs(
+    database: NegativeDatabase, parameters: QKParameters, *, iterations: int = 30
+) -> NDArray[np.float64]:
+    """Log odds of a one for every hidden bit, by belief propagation on the records.
+
+    A record is a factor on its K bits: if D of them differ from the string, its probability is
+    proportional to p_|D| |D|! (K - |D|)! times the product over D of q_j L; no record agrees on all
+    its bits, which the counts of a sketch cannot say. Messages pass between records and bits until
+    the bits are decided.
+    """
+    K, L, m = parameters.specified, parameters.depth, database.length
+    if (np.diff(database.offsets) != K).any() or m % L:
+        raise InvalidData(
+            f"the records must have {K} specified bits each, of strings with {L} bits per pixel."
+        )
+    positions = database.positions.reshape(-1, K)
+    sign = 2.0 * database.values.reshape(-1, K) - 1  # agreeing with a 1 speaks for a one
+    with np.errstate(divide="ignore"):
+        relative = np.log(np.asarray(parameters.q) * L)[positions % L]
+        types = np.array(
+            [
+                -np.inf,
+                *(
+                    np.log(p) + math.lgamma(i + 1) + math.lgamma(K - i + 1)
+                    for i, p in enumerate(parameters.p, 1)
+                ),
+            ]
+        )
+    states = np.array(list(itertools.product((0, 1), repeat=K)))  # 1: this bit differs
+    # Weight of each state in each record; impossible states at a floor instead of minus infinity.
+    weight = np.maximum(
+        types[states.sum(axis=1)][None] + np.maximum(relative, -60) @ states.T, -200
+    )
+    to_record = np.zeros(positions.shape)
+    evidence: NDArray[Any] = np.zeros(m)
+    for step in range(checks.whole("iterations", iterations)):
+        agree = np.clip(to_record * sign, -30, 30)  # log odds that the record's bit agrees
+        ln_differ, ln_agree = -np.logaddexp(0, agree), -np.logaddexp(0, -agree)
+        joint = weight + ln_differ @ states.T + ln_agree @ (1 - states).T
+        message = np.empty_like(to_record)
+        for t in range(K):
+            inside = states[:, t] == 1
+            differ = np.logaddexp.reduce(joint[:, inside], axis=1) - ln_differ[:, t]
+            same = np.logaddexp.reduce(joint[:, ~inside], axis=1) - ln_agree[:, t]
+            message[:, t] = (same - differ) * sign[:, t]
+        evidence = np.bincount(positions.ravel(), weights=message.ravel(), minlength=m)
+        fresh = evidence[positions] - message
+        if step and np.abs(np.tanh(fresh / 2) - np.tanh(to_record / 2)).max() < 1e-3:
+            break
+        to_record = 0.5 * to_record + 0.5 * fresh
+    return evidence
+
+
+def reverse(
+    database: NegativeDatabase, parameters: QKParameters, *, iterations: int = 30
+) -> NDArray[np.uint16]:
+    """The pixels that belief propagation reads out of the records, as one row."""
+    bits = propagate_beliefs(database, parameters, iterations=iterations) > 0
+    return from_bits(bits.reshape(-1, parameters.depth))
+
+
+def attack_card(
+    sketcher: NegativeSketcher,
+    images: NDArray[Any],
+    *,
+    public: NDArray[Any] | None = None,
+    records: int = 1,
+    steps: int = 300,
+    progress: Callable[[int, int], None] | None = None,
+) -> Disclosure:
+    """The disclosure of a sketcher with what every attacker recovered of these images, and a
+    verdict from the best.
+
+    With `public` images the attacker who learns from them runs too (`steps` of training); `records`
+    images are attacked through their records, which are made here and thrown away.
+    """
+    fitted = sketcher.fit(images)
+    suite = Suite(fitted.parameters_, public=public, steps=steps, progress=progress)
+    found = suite.attack(fitted.sketch(images), images)
+    rows = [row for result in found for row in result.rows()]
+    depth = fitted.parameters_.depth
+    right = []
+    for image in images[:records]:
+        for database, channel in zip(
+            fitted.records(image, unsafe_records=True),
+            as_images(image[None], depth)[0],
+            strict=True,
+        ):
+            right.append((reverse(database, fitted.parameters_) == channel.ravel()).mean())
+    if right:
+        rows.append(
+            Recovery(
+                attack="belief propagation, had the records been sent",
+                measure="share of pixels exactly right",
+                value=float(np.mean(right)),
+            )
+        )
+    verdict = (
+        f"At {fitted.parameters_.name}: "
+        f"{measured_verdict(found, fitted.image_shape_, missing=suite.missing)}"
+    )
+    return fitted.disclosure_.with_recovery(*rows, verdict=verdict)
+
+
+def attack_pixel(parameters: Any, *, trials: int, seed: int) -> Attack:
+    """A pixel of 0 or of all ones, by the likelihood ratio of its bits' counts."""
+    top = 2**parameters.depth - 1
+    wrong = np.clip(parameters.p_diff, 1e-12, 1 - 1e-12)
+    weight = np.log(1 - wrong) - np.log(wrong)
+
+    def statistic(counts: NDArray[Any]) -> NDArray[np.float64]:
+        """Sightings of zeros speak for the pixel of 0, bit by bit."""
+        return np.asarray((counts[:, :, 0].astype(float) - counts[:, :, 1]) @ weight)
+
+    if isinstance(parameters, FlipParameters):
+        sides = [_flipped(parameters, value, trials, seed + value) for value in (0, top)]
+        what, delta = "likelihood ratio of a pixel's flipped bits", 0.0
+    else:
+        side = 28
+        count = -(-trials // (side * side))
+        dtype = np.uint8 if parameters.depth <= 8 else np.uint16
+        sides = []
+        for value in (0, top):
+            images = np.full((count, side, side), value, dtype)
+            sketcher = NegativeSketcher(parameters, random_state=seed + value).fit(images[:1])
+            # (images, bits, 2, pixels) to one row a pixel.
+            counts = sketcher.sketch(images).counts[:, 0].reshape(count, parameters.depth, 2, -1)
+            sides.append(np.moveaxis(counts, 3, 1).reshape(-1, parameters.depth, 2)[:trials])
+        what, delta = "likelihood ratio of a pixel's counts", leak_of(parameters).delta
+    return attack_outcomes(
+        Outcomes(sides[0], sides[1]), what=what, delta=delta, statistic=statistic
+    )
+
+
+def sketch_card(parameters: Any, shape: tuple[int, int, int]) -> tuple[Disclosure, float]:
+    """The disclosure of sketches with these parameters, and the epsilon per pixel that they
+    imply.
+    """
+    leak = leak_of(parameters)
+    return disclosure_of(parameters, leak, shape), leak.epsilon_pixel
+
+
+def attack_prototypes(sketcher: Any, *, trials: int, seed: int) -> Attack:
+    """The sketcher's own answers about two of its prototypes' pictures."""
+    pictures = np.asarray(sketcher.prototypes_.reshape(-1, *sketcher.image_shape_))
+    nearest = sketcher.nearest(pictures)
+    pair = pictures[0], pictures[int((nearest != nearest[0]).argmax())]
+    cells = np.eye(sketcher.mechanism_.k, dtype=np.uint8)
+    what = "its own answers about two images that it tells apart"
+    return attack_release(
+        lambda images: cells[sketcher.transform(images)], pair, what=what, trials=trials, seed=seed
+    )
+
+
+def _flipped(parameters: Any, value: int, trials: int, seed: int) -> NDArray[np.uint8]:
+    """Counts of one pixel of this value, a row per trial, as `FlippedBits` itself releases them."""
+    images = np.full((trials, 1, 1, 1), value, np.uint8 if parameters.depth <= 8 else np.uint16)
+    with drawing_from(np.random.default_rng(seed)):
+        counts = (
+            FlippedBits(parameters.epsilon_pixel, depth=parameters.depth)
+            .fit(images[:1])
+            .transform(images)
+        )
+    return np.asarray(counts[:, 0, :, :, 0, 0])
+
+
+_ADVICE = (
+    "no Q hides an image from one who knows similar ones; use a proven local input, or keep images "
+    "at home"
+)
+
+
+def verdicts(images: NDArray[Any], *, trials: int, seed: int = 0) -> Iterator[Verdict]:
+    """`images` are uint8 (n, h, w): the first bit of one pixel by its counts, the picture, and the
+    records.
+    """
+    for name in ("Q3", "Q12"):
+        yield _first_bit(name, trials=trials, seed=seed)
+    for name in ("Q3", "Q6", "Q12"):
+        yield _picture(name, images, seed=seed)
+    yield _records("Q3", images[0], seed=seed)
+
+
+def _first_bit(name: str, *, trials: int, seed: int) -> Verdict:
+    parameters = QKParameters.paper(name)
+    leak = leak_of(parameters)
+    sketcher = NegativeSketcher(parameters, random_state=seed).fit(np.zeros((1, 28, 28), np.uint8))
+    # Every pixel of a flat image is one trial: its first bit is 0 on one side, 1 on the other.
+    per_image = 28 * 28
+    count = -(-trials // per_image)
+    sides = [
+        _first_counts(sketcher, np.full((count, 28, 28), value, np.uint8))[:trials]
+        for value in (0, 128)
+    ]
+    audited = distinguish_outcomes(Outcomes(sides[0], sides[1]), delta=leak.delta)
+    return Verdict(
+        room="sketching",
+        method="NegDL sketch",
+        setting=f"{name}, first bit of a pixel",
+        unit="bit",
+        calibration="paper",
+        claimed=None,
+        proven=leak.epsilon_bit[0],
+        audited=Audited(
+            epsilon=audited.epsilon,
+            confidence=audited.confidence,
+            attack="black box on counts",
+            trials=audited.trials,
+        ),
+    )
+
+
+def _first_counts(sketcher: NegativeSketcher, images: NDArray[Any]) -> NDArray[Any]:
+    """(wrong, true) sightings of the first bit of every pixel, one row a pixel."""
+    counts = sketcher.sketch(images).counts[:, 0, 0]
+    return np.moveaxis(counts, 1, -1).reshape(-1, 2)
+
+
+def _picture(name: str, images: NDArray[Any], *, seed: int) -> Verdict:
+    sketcher = NegativeSketcher(QKParameters.paper(name), random_state=seed).fit(images)
+    best = Suite(sketcher.parameters_).attack(sketcher.sketch(images), images)[0]
+    psnr = next(row for row in best.rows() if "PSNR" in row.measure)
+    return Verdict(
+        room="sketching",
+        method="NegDL sketch",
+        setting=f"{name}, the picture",
+        unit="image",
+        calibration="paper",
+        claimed=None,
+        proven=math.inf,
+        promise="irreversible",
+        recovered=psnr,
+        broken=psnr.value > 20,
+        advice=_ADVICE,
+    )
+
+
+def _records(name: str, image: NDArray[Any], *, seed: int) -> Verdict:
+    sketcher = NegativeSketcher(QKParameters.paper(name), random_state=seed).fit(image[None])
+    (database,) = sketcher.records(image, unsafe_records=True)
+    right = float((reverse(database, sketcher.parameters_) == image.ravel()).mean())
+    return Verdict(
+        room="sketching",
+        method="NegDL records",
+        setting=f"{name}, the database itself",
+        unit="pixel",
+        calibration="paper",
+        claimed=None,
+        proven=math.inf,
+        promise="NP-hard to reverse",
+        recovered=Recovery(
+            attack="belief propagation",
+            measure="share of pixels exactly right",
+            value=right,
+            chance=1 / 256,
+        ),
+        broken=right > 0.5,
+        advice="never send the records",
+    )
+
+
+_TRAIN, _TEST, _SHOWN, _STEPS = 900, 24, 10, 100
+_VALUES = 3_000_000  # pixels times channels of a file that are attacked for the report
+
+
+def figures(found: Audit, *, seed: int = 0) -> list[Figure]:
+    """The galleries."""
+    if isinstance(found.subject, CodebookSketcher):
+        return [_prototypes(found.subject)]
+    digits = data.load("mnist5k")
+    order = np.random.default_rng(seed).permutation(len(digits))[: _TRAIN + _TEST]
+    own = getattr(found.subject, "parameters", None) or found.subject.parameters_
+    shown = [_in_the_file(found.subject)] if isinstance(found.subject, SketchSet) else []
+    return [*shown, _gallery(own, digits.array()[order], seed)]
+
+
+def _drawn(parameters: Any, given: NDArray[Any], seed: int) -> SketchSet:
+    if isinstance(parameters, QKParameters):
+        return NegativeSketcher(parameters, n_jobs=1, random_state=seed).fit(given).sketch(given)
+    flipper = FlippedBits(parameters.epsilon_pixel, depth=parameters.depth, random_state=seed).fit(
+        given
+    )
+    return flipper.sketch(given)
+
+
+def _at_depth(images: NDArray[Any], depth: int) -> NDArray[Any]:
+    scaled = images.astype(np.uint32) * (2**depth - 1) // 255
+    return np.asarray(scaled, np.uint8 if depth <= 8 else np.uint16)
+
+
+def _in_the_file(sketches: SketchSet) -> Figure:
+    if not len(sketches):
+        return Figure("What is in your file", "The file holds no sketch.", "")
+    chosen = np.unique(np.linspace(0, len(sketches) - 1, min(_SHOWN, len(sketches))).astype(int))
+    chosen = chosen[: max(1, _VALUES // math.prod(sketches.image_shape))]
+    scale = 255 / (2.0**sketches.parameters.depth - 1)
+    found = Suite(sketches.parameters).recover(sketches[chosen])
+    step = max(1, min(sketches.image_shape[1:]) // 96)  # thumbnails are enough to recognise
+    shown = {name: images[:, ::step, ::step] * scale for name, images in found.items()}
+    width = next(iter(shown.values())).shape[2]
+    return Figure(
+        "What is in your file",
+        f"What anyone who holds this file sees of {len(chosen)} of its {len(sketches):,} images, "
+        "by four attackers who "
+        "need nothing but the file. One who knows similar images sees more.",
+        gallery(shown, scale=max(1, 64 // width)),
+        [{"sketches": len(sketches), "shown": len(chosen)}],
+    )
+
+
+def _gallery(own: Any, images: NDArray[Any], seed: int) -> Figure:
+    peak, to_bytes = 2.0**own.depth - 1, 255 / (2.0**own.depth - 1)
+    given = _at_depth(images, own.depth)
+    truth, known = given[_TRAIN:], given[:_TRAIN]
+    suite = Suite(own, public=known, steps=_STEPS, width=12, random_state=seed)
+    guesses = suite.recover(_drawn(own, truth, seed + 1))
+    found = [measure(name, truth, guess, depth=own.depth) for name, guess in guesses.items()]
+    rows = [
+        {"from": result.attack, **_measures(result.psnr, result.ssim or 0.0)} for result in found
+    ]
+    blank = np.broadcast_to(known.mean(axis=0), truth.shape)
+    alone = mean_psnr(truth, blank, peak=peak)
+    pictures: dict[str, NDArray[Any]] = {"original": truth[:_SHOWN] * to_bytes}
+    pictures |= {_caption(row): guesses[row["from"]][:_SHOWN] * to_bytes for row in rows}
+    pictures[f"mean image: {alone:.1f} dB"] = blank[:_SHOWN] * to_bytes
+    rows.append({"from": "mean image", "PSNR in dB": round(alone, 2), "SSIM": ""})
+    return Figure(
+        "What comes back of an image",
+        f"Built-in digits under your file's parameters ({own.name}), with the originals beside; "
+        "the network learned "
+        f"from {_TRAIN:,} public digits. "
+        f"{measured_verdict(found, (1, 28, 28), missing=suite.missing)} What is seen "
+        "depends on size and content: attack your own file with blindsight sketch recover.",
+        gallery(pictures),
+        rows,
+    )
+
+
+def _measures(psnr: float, ssim: float) -> dict[str, Any]:
+    return {"PSNR in dB": round(psnr, 2), "SSIM": round(ssim, 3)}
+
+
+def _caption(row: dict[str, Any]) -> str:
+    return f"{row['from']}: {row['PSNR in dB']:.1f} dB, SSIM {row['SSIM']:.2f}"
+
+
+def _prototypes(sketcher: CodebookSketcher) -> Figure:
+    """One of k prototypes is all that is released of an image: here they are, as many as fit."""
+    kept = np.asarray(sketcher.prototypes_)[:_SHOWN]
+    side = math.isqrt(kept[0].size)
+    pictures = kept.reshape(len(kept), *((side, side) if side * side == kept[0].size else (1, -1)))
+    true = f"{sketcher.mechanism_.truth_probability:.1%}"
+    return Figure(
+        "What comes back of an image",
+        f"One of these, of {len(sketcher.prototypes_)} in all, is released in the place of each "
+        "image; the true one "
+        f"{true} of the time.",
+        gallery({"released prototypes": pictures}),
+        [{"prototypes": len(sketcher.prototypes_), "true one released": true}],
+    )

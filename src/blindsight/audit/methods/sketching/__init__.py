@@ -1,1 +1,0 @@
-"""Negative databases and sketches: attacks and verdicts."""

@@ -1,1 +1,0 @@
-"""Private tagging: attacks and verdicts."""

@@ -124,7 +124,7 @@ def walk(camera: Camera, folder: Path) -> None:
     camera.shoot("protect")
     page.locator("#sure").check()
     page.get_by_role("button", name="Make the release").click()
-    page.wait_for_selector("text=Keep one, give away the other", timeout=LONG)
+    page.wait_for_selector("text=Keep one private, share the other", timeout=LONG)
     camera.shoot("protect-made")
     camera.go("search")
     page.locator("[data-photo]").first.click()

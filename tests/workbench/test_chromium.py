@@ -176,7 +176,7 @@ def test_a_newcomer_protects_a_folder_searches_compares_and_attacks(
     assert page.url.endswith("look=own"), "nothing happens before the box is ticked"
     page.locator("#sure").check()
     page.get_by_role("button", name="Make the release").click()
-    page.wait_for_selector("text=Keep one, give away the other", timeout=2 * WAIT)
+    page.wait_for_selector("text=Keep one private, share the other", timeout=2 * WAIT)
     assert "12 of ε 16 are left" in visit.text("main")
     with page.expect_download() as waiting:
         page.get_by_role("link", name="The card").click()

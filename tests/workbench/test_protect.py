@@ -121,9 +121,7 @@ def test_a_release_is_charged_once_however_often_its_job_runs(
     with Ledger(app.state.workbench.settings.ledger_place, dataset=one.account) as ledger:
         assert ledger.balance("record").spent.epsilon == 8
     assert "Spent: 8 on the search index." in Client(app).get("/").text
-    assert (
-        "Search index given away,Coast archive,photo,8,8" in Client(app).get("/api/books.csv").text
-    )
+    assert "Search index shared,Coast archive,photo,8,8" in Client(app).get("/api/books.csv").text
 
 
 def test_two_releases_that_wait_together_do_not_share_a_folder(

@@ -37,7 +37,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     base = tmp_path_factory.mktemp("prepared")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("blindsight.index.encoder.default_features", lambda: "pixels")
+        patch.setattr("blindsight.index.encoder.default_features", lambda **_: "pixels")
         app = opened(base / "state")
         dataset = scanned(app, album(base / "coast", each=6))
     datasets = app.state.workbench.datasets
@@ -172,6 +172,8 @@ def sentences(state: Path) -> str:
             for page in (home, budget):
                 assert finding.split(":")[0].replace("'", "&#39;") in page
         if report.findings:
+            assert "Not known</b> until you decide" in home
+            assert "Not known</b> until you decide" in budget
             assert "none changed or missing" not in budget
             assert "Vault, ledger and the releases here agree" not in budget
         return " ".join(report.findings)

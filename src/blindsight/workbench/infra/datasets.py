@@ -39,7 +39,7 @@ class Photo:
 
 @dataclass(frozen=True)
 class Release:
-    """Something that was made to be given away."""
+    """Something that was made to be shared."""
 
     id: str
     kind: str
@@ -169,7 +169,7 @@ class DataSets:
         return self.vault(data_set) / "thumbnails" / f"{photo}.jpg"
 
     def folder(self, release: Release) -> Path:
-        """What is given away."""
+        """The folder that is shared."""
         return self.given / release.folder
 
     def named(self, data_set: DataSet, kind: str, epsilon: float, number: str) -> str:

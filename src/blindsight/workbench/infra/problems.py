@@ -62,7 +62,7 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     ),
     "too_few_photos": (
         409,
-        "Too few photos were given away for an attack to be measured: 20 are needed.",
+        "Too few photos were shared for an attack to be measured: 20 are needed.",
     ),
     "other_features": (
         409,

@@ -93,7 +93,7 @@ class Strip:
     says: str
     bar: Bar | None = None
     note: str = ""
-    attacked_word: str = "reached by attack"
+    attacked_word: str = "measured by attack"
 
 
 def bar_of(balance: Balance, *, this: float = 0.0, word: str | None = None) -> Bar:

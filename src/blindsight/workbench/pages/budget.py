@@ -1,4 +1,4 @@
-"""Budget and audit: what is left, whether the books are in order, and "attack what I gave away"."""
+"""Budget and audit: what is left, whether the history is in order, and "attack what I shared"."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _agreement(workbench: Workbench, dataset: str) -> Agreement:
 
 @router.get(
     "/api/books.csv",
-    summary="The books as a table",
+    summary="The history as a table",
     response_class=Response,
     responses=documented("ledger") | {200: {"content": {"text/csv": {}}}},
 )
@@ -182,7 +182,7 @@ def run(arguments: dict[str, Any], job: JobContext) -> dict[str, Any]:
     """
     datasets = DataSets(job.settings)
     data_set, release = _release(datasets, arguments["release"])
-    job.say(0, 4, "reading what was given away")
+    job.say(0, 4, "reading what was shared")
     found = (
         _index(datasets, data_set, release, job)
         if release.kind == "search"
@@ -312,6 +312,7 @@ def _page(request: Request, workbench: Workbench, release: str | None) -> Respon
         context["books"] = _books(workbench, sets) if owner else []
         context["order"] = _in_order(workbench, sets) if owner else None
         context["reports"] = state_reports(workbench, sets) if owner else []
+        context["held"] = {r.data_set.id for r in context["reports"] if r.findings}
     return render(request, workbench, "budget.html", context, roles=("analyst", "aggregator"))
 
 
@@ -325,11 +326,11 @@ def _advice(release: Release) -> str | None:
     if attack is None:
         return None
     if attack["refuted"]:
-        return "The promise does not hold. Do not give this release away, and report it."
+        return "The promise does not hold. Do not share this release, and report it."
     words = [f"{advice[:1].upper()}{advice[1:]}." for advice in attack.get("advice", [])]
     if release.kind == "search" and (attack["guess"] or 0) >= max(30, 2 * (attack["luck"] or 0)):
         words.append(
-            "If the kind of photo is itself a secret (a diagnosis, say), do not give away more of "
+            "If the kind of photo is itself a secret (a diagnosis, say), do not share more of "
             "this index."
         )
     words.append("What is out cannot be called back.")

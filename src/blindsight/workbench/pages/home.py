@@ -1,4 +1,4 @@
-"""Home: the data sets on this machine, what is left of each budget, what was given away, and one
+"""Home: the data sets on this machine, what is left of each budget, what was shared, and one
 button.
 """
 
@@ -75,15 +75,17 @@ def _home(request: Request, workbench: Workbench) -> Response:
         (r for data_set in sets for r in data_set.releases), key=lambda r: r.made, default=None
     )
     owner = next((data_set for data_set in sets if newest in data_set.releases), None)
+    reports = state_reports(workbench, sets)
     context: dict[str, Any] = {
         "title": "Your images",
         "menu_word": "Home",
         "cards": shown,
-        "reports": state_reports(workbench, sets),
+        "reports": reports,
+        "held": {report.data_set.id for report in reports if report.findings},
         "roots": [str(root) for root in workbench.settings.photos],
         "newest": newest,
         "newest_set": owner,
-        "keep": workbench.datasets.vault(owner) if owner else "",
+        "keep": workbench.settings.state / "vault",
         "give": workbench.datasets.folder(newest) if newest else "",
     }
     return render(request, workbench, "home.html", context)
@@ -119,7 +121,7 @@ def _card(workbench: Workbench, data_set: DataSet) -> dict[str, Any]:
 
 
 def _spent(workbench: Workbench, data_set: DataSet) -> str:
-    """What the budget went into, in the order of the books."""
+    """What the budget went into, in the order of the history."""
     sums: dict[str, float] = {}
     for entry in workbench.budgets.named(data_set.account, create=True).entries():
         if entry.kind == "charge" and entry.unit == ("person" if data_set.most else "record"):
@@ -131,7 +133,7 @@ def _spent(workbench: Workbench, data_set: DataSet) -> str:
 def what_was_paid(words: str) -> tuple[str, str]:
     """A charge as the pages call it: what happened, and on what."""
     known = {
-        "codes of photos": ("Search index given away", "the search index"),
+        "codes of photos": ("Search index shared", "the search index"),
         "tags of photos": ("Tags published", "published tags"),
         "training a tagger": ("Tag model learned", "the tag model"),
         "way to compare": ("Way to compare learned", "a way to compare"),
@@ -197,8 +199,7 @@ def search_strip(
     """What is said of a search index, on the pages that use one."""
     reached = f"≥ {plain(attack['epsilon'])}" if attack and attack.get("epsilon") else "not yet"
     return Strip(
-        leaves="Nothing while you search. The index that was given away holds one code for each "
-        "photo.",
+        leaves="Nothing while you search. The index that was shared holds one code for each photo.",
         stays="Your question, the photos, these thumbnails.",
         promised=f"ε {plain(epsilon)}",
         proven=f"ε {plain(epsilon)}",

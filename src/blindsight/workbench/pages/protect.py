@@ -354,7 +354,7 @@ def _preview(request: Request, workbench: Workbench, dataset: str) -> Response:
         if best is not None:
             context["strip"] = _strip(best, bar, data_set)
             context["price"] = budget_of(workbench, data_set, this=data_set.price(best["epsilon"]))
-            context["keep"] = workbench.datasets.vault(data_set)
+            context["keep"] = workbench.settings.state / "vault"
             folder = workbench.datasets.named(data_set, "search", best["epsilon"], "")
             context["give"] = (
                 workbench.datasets.given / f"{folder.rpartition('-')[0].rpartition('-')[0]}-…"
@@ -426,7 +426,7 @@ def _made(request: Request, workbench: Workbench, dataset: str, release: str) ->
         "job": None if found else job,
         "epsilon": given.epsilon if given else 0.0,
         "bar": budget_of(workbench, data_set),
-        "keep": workbench.datasets.vault(data_set),
+        "keep": workbench.settings.state / "vault",
         "give": workbench.datasets.folder(given) if given else "",
     }
     return render(request, workbench, "protect_made.html", context)

@@ -189,6 +189,6 @@ def _strip(
         attacked=known,
         says="photos of yours, by the best attacker below; fewer is safer",
         bar=budget_of(workbench, data_set),
-        note="Sketches have no ε that means anything.",
+        note="Sketches carry no privacy guarantee.",
         attacked_word="recognised by attack",
     )

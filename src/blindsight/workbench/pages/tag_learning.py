@@ -288,7 +288,7 @@ def _release(
 def _give(
     datasets: DataSets, release: Release, guarantee: Guarantee, files: dict[str, bytes]
 ) -> None:
-    """Into the folder that may be given away, with the card."""
+    """Into the folder that may be shared, with the card."""
     folder = datasets.folder(release)
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():

@@ -229,7 +229,7 @@ def publish(dataset: DataSetId, order: Sure, workbench: Parts, asker: Owner) -> 
     responses=documented("not_found", "conflict") | {200: {"content": {"text/csv": {}}}},
 )
 def export(dataset: DataSetId, workbench: Parts, asker: Owner) -> Response:
-    """File names and exact tags: not protected, and not to be given away."""
+    """File names and exact tags: not protected, and not to be shared."""
     data_set = scanned(workbench, dataset)
     kept, known = labels_of(workbench.datasets, data_set), _thought(workbench.datasets, data_set)
     sheet = io.StringIO()

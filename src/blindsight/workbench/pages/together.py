@@ -446,12 +446,12 @@ def _strip(workbench: Workbench, data_set: DataSet | None, run: Run | None) -> S
     says = (
         f"per site over all {run.rounds} rounds, hence per photo too; smaller is safer"
         if run is not None and noise
-        else "exact sums carry no ε: with noise, the sum would be bounded too, but few sites drown "
-        "in it"
+        else "exact sums carry no ε: with noise, the sum would be bounded too, but with few "
+        "sites the noise hides the result"
     )
     return Strip(
-        leaves=f"Each round one locked update; it opens only as a sum with those of {others} other "
-        "sites.",
+        leaves="Each round one encrypted update; it opens only as a sum with those of "
+        f"{others} other sites.",
         stays="Your photos, labels and your own update.",
         promised=f"ε {plain(noise)}" if noise else "sums only",
         proven=f"ε {plain(noise)}" if noise else "none without noise",

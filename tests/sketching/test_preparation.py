@@ -23,7 +23,7 @@ from blindsight.sketching.attackers.suite import quietest_needed
 from blindsight.sketching.gallery import draw_gallery
 from blindsight.sketching.image_statistics import ImageStatistics
 from blindsight.sketching.parameters import QKParameters
-from blindsight.sketching.preparation import Preparation, read_like
+from blindsight.sketching.preparation import ImagePreparation, read_like
 
 RNG = np.random.default_rng(0)
 
@@ -64,7 +64,7 @@ def test_grey_photos_stay_grey_when_resized(tmp_path):
     run("sketch", folder(tmp_path / "grey", (9, 8), (7, 8)), tmp_path / "s", "--size", 6, "--json")
     assert SketchSet.open(tmp_path / "s").image_shape == (1, 6, 6)
     digits = ImageSet(RNG.integers(0, 256, (2, 8, 8)).astype(np.uint8))
-    assert Preparation.of(digits, size=5)(digits).shape == (2, 5, 5)
+    assert ImagePreparation.of(digits, size=5)(digits).shape == (2, 5, 5)
 
 
 def test_a_setting_is_chosen_by_images_of_the_size_that_is_sketched(tmp_path, monkeypatch):

@@ -11,7 +11,14 @@ import torch
 
 from blindsight import data
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, ProtocolError
-from blindsight.sketching import NegativeSketcher, NegDL, Server, SketchDataset, SketchSet, User
+from blindsight.sketching import (
+    NegativeSketcher,
+    NegDL,
+    SketchDataset,
+    SketchServer,
+    SketchSet,
+    SketchUser,
+)
 from blindsight.sketching.networks import ResNet50, SmallResNet, Whitened, build
 from blindsight.sketching.trainer import cropped
 
@@ -249,7 +256,7 @@ def test_training_without_labels_is_refused(digits):
 
 def test_what_crosses_the_boundary_is_sketches_labels_and_parameters(digits):
     x, y, _, _ = digits
-    message = User(NegativeSketcher("Q6")).contribute(x[:50], y[:50])
+    message = SketchUser(NegativeSketcher("Q6")).contribute(x[:50], y[:50])
     from safetensors.numpy import load
 
     arrays = load(message)
@@ -260,26 +267,26 @@ def test_what_crosses_the_boundary_is_sketches_labels_and_parameters(digits):
     for image in x[:50]:
         assert image.tobytes() not in message
         assert np.packbits(image > 127).tobytes() not in message
-    assert load(User(NegativeSketcher("Q6")).ask(x[:5])).keys() == {"counts"}
+    assert load(SketchUser(NegativeSketcher("Q6")).ask(x[:5])).keys() == {"counts"}
 
 
 def test_two_messages_of_the_same_images_differ(digits):
     x, y, _, _ = digits
-    user = User(NegativeSketcher("Q6"))
+    user = SketchUser(NegativeSketcher("Q6"))
     assert user.contribute(x[:5], y[:5]) != user.contribute(x[:5], y[:5])
 
 
 def test_the_server_trains_and_answers_in_a_process_that_has_only_the_messages(digits, tmp_path):
     x, y, x_test, y_test = digits
-    users = [User(NegativeSketcher("Q9", random_state=seed)) for seed in range(2)]
+    users = [SketchUser(NegativeSketcher("Q9", random_state=seed)) for seed in range(2)]
     (tmp_path / "a").write_bytes(users[0].contribute(x[:700], y[:700]))
     (tmp_path / "b").write_bytes(users[1].contribute(x[700:], y[700:]))
     (tmp_path / "ask").write_bytes(users[0].ask(x_test))
     code = """
 import numpy as np
 from pathlib import Path
-from blindsight.sketching import NegDL, Server
-server = Server(NegDL(epochs=6, learning_rate=3e-3, batch_size=64, random_state=0))
+from blindsight.sketching import NegDL, SketchServer
+server = SketchServer(NegDL(epochs=6, learning_rate=3e-3, batch_size=64, random_state=0))
 for name in "ab":
     server.receive(Path(name).read_bytes())
 server.train()
@@ -292,13 +299,13 @@ np.save("answer.npy", server.answer(Path("ask").read_bytes()))
 
 def test_the_server_takes_nothing_but_sketches(digits):
     x, y, _, _ = digits
-    server = Server(NegDL())
+    server = SketchServer(NegDL())
     with pytest.raises(HostileFile):
         server.receive(x[:5].tobytes())
     with pytest.raises(InvalidData, match="takes sketches"):
         NegDL().fit(x, y)
     with pytest.raises(ProtocolError, match="labels"):
-        server.receive(User(NegativeSketcher("Q6")).ask(x[:5]))
+        server.receive(SketchUser(NegativeSketcher("Q6")).ask(x[:5]))
     with pytest.raises(ProtocolError, match="no sketches"):
         server.train()
 

@@ -16,7 +16,7 @@ from blindsight.privacy.accounting import price
 from blindsight.tagging import DPTraining
 from blindsight.tagging.labels import log_odds, sigmoid
 from blindsight.tagging.prior import Inputs, private_rows
-from blindsight.tagging.training import COUNTS, GRADIENT, Head, TrainingFacts, descend
+from blindsight.tagging.training import COUNTS, GRADIENT, LinearHead, TrainingFacts, descend
 
 FACTS = {"n_records": 500, "n_labels": 7, "n_features": 30, "width": 31}
 
@@ -26,7 +26,7 @@ def test_without_noise_descent_reaches_ridge_logistic_regression():
     x, ridge = rng.normal(size=(200, 3)) / 2, 0.01
     y = (rng.random((200, 1)) < sigmoid(2 * x[:, :1])).astype(float)
     rate = y.mean(axis=0)
-    weight = Head(rate, 1.0, power=0.0).weights
+    weight = LinearHead(rate, 1.0, power=0.0).weights
 
     def loss(w):
         logits = log_odds(rate) + x @ w
@@ -34,7 +34,7 @@ def test_without_noise_descent_reaches_ridge_logistic_regression():
 
     best = minimize(loss, np.zeros(3)).x
     found = descend(
-        Head(rate, 1.0, power=0.0, ridge=ridge),
+        LinearHead(rate, 1.0, power=0.0, ridge=ridge),
         x,
         y,
         np.broadcast_to(log_odds(rate), y.shape),
@@ -72,7 +72,7 @@ def test_a_tenth_of_the_account_goes_to_the_counts():
 
 
 def test_rare_labels_weigh_more_and_a_usual_residual_has_length_one():
-    head = Head(np.array([0.5, 0.05, 0.01]), 1.0, power=0.3)
+    head = LinearHead(np.array([0.5, 0.05, 0.01]), 1.0, power=0.3)
     assert (np.diff(head.weights) > 0).all()
     rates = head.rates
     assert math.sqrt((head.weights**2 * rates * (1 - rates)).sum()) == pytest.approx(1.0)

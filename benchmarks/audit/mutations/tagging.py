@@ -36,8 +36,9 @@ EARLY: tuple[Mutant, ...] = (
         ),
         (
             "tagging-first-answer-bare",
-            "        return (\n            way.read(released, self.n_labels_) if",
-            "        released[:1] = way.value(np.asarray(logits, np.float64))[:1]\n        return (\n            way.read(released, self.n_labels_) if",
+            "return door.release(guarantees.ANSWER, mechanism.value(logits))",
+            "released = door.release(guarantees.ANSWER, mechanism.value(logits))\n"
+            "        released[:1] = mechanism.value(logits)[:1]\n        return released",
             "tagging:TestGaussianAnswers",
         ),
     ),
@@ -118,8 +119,9 @@ LATE: tuple[Mutant, ...] = (
         "tagging/estimator.py",
         (
             "blind-tagging-tags-of-logits",
-            "isinstance(way, TopTags) else way.read(released)",
-            "isinstance(way, TopTags) else Answers(way.read(np.asarray(logits)).tags, way.read(released).scores)",
+            "return self._read(self._draw(np.asarray(logits, np.float64), ledger))",
+            "told = self._read(self._draw(np.asarray(logits, np.float64), ledger))\n"
+            "        return Answers(self._read(np.asarray(logits)).tags, told.scores)",
             "tagging:TestLaplaceAnswers",
         ),
     ),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from blindsight.privacy.guarantee import Guarantee
     from blindsight.sketching import FlippedBits, NegativeSketcher, QKParameters, SketchSet
     from blindsight.sketching.permanent import Permanent
-    from blindsight.sketching.preparation import Preparation
+    from blindsight.sketching.preparation import ImagePreparation
 
 __all__ = [
     "ATTACKED_SKETCHES",
@@ -278,7 +278,7 @@ def sketch(
         >>> made.n_sketches, made.simulation
         (3, True)
     """
-    from blindsight.sketching.preparation import Preparation
+    from blindsight.sketching.preparation import ImagePreparation
 
     if sum(value is not None for value in (max_psnr, epsilon_per_pixel, flip_epsilon)) > 1:
         raise InvalidParameter(
@@ -291,7 +291,7 @@ def sketch(
         )
     path = Path(out)
     images = read_images(str(source), split)
-    prepare = Preparation.of(images, size=size, grey=grey)
+    prepare = ImagePreparation.of(images, size=size, grey=grey)
     source_of_noise = random_state if vault is None else _permanent(Path(vault))
     if force and path.exists():
         _delete(path)
@@ -474,7 +474,7 @@ def _write(
     path: Path,
     images: ImageSet,
     sketcher: NegativeSketcher,
-    prepare: Preparation,
+    prepare: ImagePreparation,
     ray: str | None,
     stage: str,
     progress: Progress,
@@ -493,7 +493,7 @@ def _write(
 
 def _flip(
     images: ImageSet,
-    prepare: Preparation,
+    prepare: ImagePreparation,
     path: Path,
     epsilon: float,
     source_of_noise: int | Permanent | None,
@@ -556,10 +556,10 @@ def _originals(
     images: ImageSet, stored: SketchSet, size: int | None, grey: bool
 ) -> NDArray[np.uint8]:
     """The images behind these sketches; comparing others would make the sketches look safe."""
-    from blindsight.sketching.preparation import Preparation
+    from blindsight.sketching.preparation import ImagePreparation
 
     part = images[: len(stored)]
-    truth = Preparation.of(part, size=size, grey=grey)(part)
+    truth = ImagePreparation.of(part, size=size, grey=grey)(part)
     channels, height, width = stored.image_shape
     if truth.shape != (len(stored), height, width) + (3,) * (channels == 3):
         colour = ("grey", "in colour")

@@ -144,31 +144,39 @@ _MOST_NOISY = 96
 
 
 class CodebookHasher(ReleasesCodes):
-    """Release one of k cells per image; search by what it says.
+    """Release one of k cells per image, and rank images by the posterior of their true cells.
 
     `transform` releases packed codes of k bits: the released cell, or the members of a subset.
-    `scores` ranks them for queries, whose features stay with whoever searches.
+    `scores` ranks them for queries, whose features stay with the person who searches.
 
     Parameters:
-        epsilon: the budget per record; delta only where cells are learned from private images.
-        delta: the budget per record; delta only where cells are learned from private images.
-        n_cells: k, or "auto": by the budget, as far as the images go. Classes are cells of their
-        own: leave it out. mechanism: "k-ary" (one cell is named, true or not) or "subset" (as many
-        as tell most about the true one). supervised: whether cells are classes; `fit` then needs
-        labels. With several labels per image (public ones
-            only), groups of label sets.
-        learned_from: "public" if `fit` sees images that need no protection, "private" (the default)
-        if it sees the
-            protected ones.
-        classes: the public label space, for labels (n,) of private images; taken from the labels
-        themselves it would
-            tell of single records, and nothing would be proven.
+        epsilon: the budget per record, for learning and releasing together.
+        delta: used only if cells are learned from private images.
+        n_cells: the number k of cells, or "auto": by the budget and the number of images. With one
+            label per image the classes are the cells; leave it out.
+        mechanism: "k-ary" (one cell is released) or "subset" (a set of cells that contains the
+            true one with the probability that tells most).
+        supervised: whether cells are classes; `fit` then needs labels. With several labels per
+            image, which must be public, cells are groups of label sets.
+        learned_from: "public" if `fit` sees images that need no protection, "private" if it sees
+            the protected images.
+        classes: the public label space, for labels (n,) of private images. Without it the number
+            of classes depends on single records, and nothing is proven.
         learning_share: the share of epsilon spent on learning from private images.
+        random_state: None for the operating system's entropy; a seed makes a simulation.
 
     Guarantee:
-        Pure epsilon per record in the local model with public cells; (epsilon, delta) per record,
-        central, with private ones: noisy moments compose with the released cell. Exact samplers
-        throughout.
+        Pure epsilon per record in the local model with public cells; (epsilon, delta) per record
+        in the central model with private cells, where noisy moments compose with the released
+        cell. All samplers are exact.
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> public, private = rng.normal(size=(200, 8)), rng.normal(size=(5, 8))
+        >>> hasher = CodebookHasher(epsilon=4.0, learned_from="public", random_state=0).fit(public)
+        >>> released = hasher.transform(private)
+        >>> len(released), hasher.guarantee_.epsilon, hasher.scores(private[:1], released).shape
+        (5, 4.0, (1, 5))
     """
 
     n_features_in_: int

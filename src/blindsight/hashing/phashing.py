@@ -39,32 +39,40 @@ CodeUnit = Literal["bit", "record"]
 
 
 class PHashing(ReleasesCodes):
-    """Algorithm 2: learn a hash function with `base`, then release its codes through random
-    flipping.
+    """Learn a hash function with `base`, then release its codes with randomly flipped bits.
 
-    `fit` learns and releases nothing. `transform` releases: it flips, and charges a ledger if one
-    is given. `query` gives the plain code of a query, which stays with whoever searches.
-    `fit_transform` is Algorithm 2 itself: it flips U, the codes of the images that were learned
-    from. ADSH learns those apart from the hash function, and they are little more than labels (10
-    to 17 distinct codes on ten classes): releasing them, even flipped, releases labels.
+    This is Algorithm 2 of the paper. `fit` learns and releases nothing. `transform` flips and
+    releases, and charges a ledger if one is given. `query` returns the plain code of a query,
+    which stays with the person who searches. `fit_transform` is Algorithm 2 itself: it flips U,
+    the codes of the images that were learned from. ADSH learns U separately from the hash
+    function, and U is little more than the labels (10 to 17 distinct codes on ten classes):
+    releasing it, even flipped, releases labels.
 
     Parameters:
-        base: any of the nine hashers, or one of your own with `fit`, `transform` to packed codes
-        and `n_bits`. epsilon: the budget per `unit`. calibration: "proven" (beta = 1/(1+e^epsilon)
-        per bit, 1/(1+e^(epsilon/c)) per record) or "paper"
-            (beta = e^-epsilon, Theorem 4, whatever the unit).
-        unit: "record" (a person's whole code) or "bit" (one bit of it: the paper's Definition 1).
-        beta: the flip probability itself, in place of the one from epsilon; above 1/2 only under
-        "paper". learned_from: "public" if `fit` sees images that need no protection; "private" (the
-        default) if it sees those
-            whose codes are released. Then one person's image moves the hash function, and through
-            it everyone's code, and no finite epsilon per record is proven (unless the base never
-            looks at the images: `LSH(center=False)`).
+        base: one of the nine hashers, or your own with `fit`, `transform` to packed codes and
+            `n_bits`; None takes `ITQ()`.
+        epsilon: the budget per `unit`.
+        calibration: "proven" (beta = 1/(1+e^epsilon) per bit, 1/(1+e^(epsilon/c)) per record) or
+            "paper" (beta = e^-epsilon, Theorem 4, for either unit).
+        unit: "record" (the whole code) or "bit" (one bit of it: the paper's Definition 1).
+        beta: the flip probability itself, instead of the one from epsilon; above 1/2 only with
+            "paper".
+        learned_from: "public" if `fit` sees images that need no protection; "private" if it sees
+            those whose codes are released. Then each image changes the hash function and through
+            it every code, and no finite epsilon per record is proven (unless the base does not
+            depend on the images: `LSH(center=False)`).
+        random_state: None for the operating system's entropy; a seed makes a simulation.
 
     Guarantee:
-        Local model, pure epsilon: |ln((1-beta)/beta)| per bit, c times that per record;
+        Local model, pure epsilon: |ln((1-beta)/beta)| per bit, c times that per record.
         `guarantee_` states both units, the claim of the paper (-ln beta) and the assumptions. The
         hash function itself is not protected.
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> hasher = PHashing(ITQ(8), epsilon=8.0, learned_from="public", random_state=0)
+        >>> hasher.fit(rng.normal(size=(100, 16))).transform(rng.normal(size=(3, 16))).shape
+        (3, 1)
     """
 
     def __init__(

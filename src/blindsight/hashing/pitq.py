@@ -50,23 +50,34 @@ Array = NDArray[Any]
 
 
 class PITQ(ReleasesCodes):
-    """Private iterative quantisation.
+    """Private iterative quantisation: Algorithm 3, and a version with a proof.
 
     Parameters:
-        epsilon: the whole budget per record; delta is spent on learning W and R. delta: the whole
-        budget per record; delta is spent on learning W and R. calibration: "proven", or "paper" for
-        Algorithm 3. procrustes: "correct" (R = M N' from U'(YW) = N Omega M') or "printed" (R = N
-        N', the identity; "paper" only). learned_from: "private" if `fit` sees the protected images,
-        "public" if it sees others. learning_share: the share of epsilon that learning W and R may
-        spend, when it is private. clip: rows are scaled into the ball of this radius; with clip
-        below the rows' norms, onto it. n_iterations: E; by default 50 to the letter, 5 proven (each
-        iteration has its price).
+        n_bits: the number c of bits of a code.
+        epsilon: the whole budget per record.
+        delta: spent on learning W and R.
+        calibration: "proven", or "paper" for Algorithm 3.
+        procrustes: "correct" (R = M N' from U'(YW) = N Omega M') or "printed" (R = N N', which is
+            the identity; with "paper" only).
+        learned_from: "private" if `fit` sees the protected images, "public" if it sees others.
+        learning_share: the share of epsilon for learning W and R, if learning is private.
+        clip: rows are scaled into the ball of this radius.
+        n_iterations: E; by default 50 with "paper" and 5 with "proven", where each iteration
+            costs.
+        random_state: None for the operating system's entropy; a seed makes a simulation.
 
     Guarantee:
         Proven: (epsilon, delta) per record, replace one, for W, R and the codes together. `fit`
-        charges the ledger for learning, `transform` for the codes. The sums that leave have
-        discrete Gaussian noise, so nothing hangs on the low bits of a float. Paper: claimed
-        epsilon, proven none.
+            charges
+        the ledger for learning, `transform` for the codes. Released sums have discrete Gaussian
+        noise, so the low bits of floating-point numbers reveal nothing. Paper: epsilon is claimed,
+        none is proven.
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> hasher = PITQ(8, epsilon=8.0, random_state=0).fit(rng.normal(size=(200, 16)))
+        >>> hasher.transform(rng.normal(size=(3, 16))).shape, hasher.guarantee_.delta
+        ((3, 1), 1e-05)
     """
 
     def __init__(

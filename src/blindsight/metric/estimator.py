@@ -51,7 +51,6 @@ __all__ = ["LOSSES", "DPPMetric", "learn_once"]
 
 Floats = NDArray[np.float64]
 LOSSES = ("auto", "moments", "contrastive", "triplet", "npair")
-_WHAT = "metric from {pairs} pairs"
 _UNITS = ("pair", "kappa pairs", "record")
 _WIDTHS = {"triplet": 3, "npair": None}
 
@@ -60,40 +59,40 @@ class DPPMetric(LinearMetric, Protected):
     """A linear metric learned from private labelled pairs.
 
     Parameters:
-        n_components: rows of the learned map; None keeps all columns of X. epsilon: the budget, of
-        which every release of `fit` is paid. delta: the budget, of which every release of `fit` is
-        paid. unit: what is protected: "pair", "record", or the paper's "kappa pairs". loss:
-        "moments", a closed form that wins with many pairs; "contrastive", descent that wins with
-        few; "auto"
-            chooses between them by the public number of pairs and columns and the noise. "triplet"
-            takes (anchor, positive, negative), "npair" (anchor, positive, negatives); neither takes
-            y.
+        n_components: rows of the learned map; None keeps all columns of X.
+        epsilon: the budget per unit, from which every release of `fit` is paid.
+        delta: the probability bound of the guarantee; well below one over the number of pairs.
+        unit: what is protected: "pair", "record", or the paper's "kappa pairs".
+        loss: "moments", a closed form that is better with many pairs; "contrastive", descent that
+            is better with few; "auto" chooses between them by the public number of pairs and
+            columns and the noise. "triplet" takes (anchor, positive, negative), "npair" (anchor,
+            positive, negatives); neither takes y.
         scale: how columns are brought to one size: bounds (low, high) of each column, known
-        beforehand; "private", from
-            the pairs themselves within the budget; None leaves columns as they are and gives every
-            record length 1.
-        select: leave pairs out so that the price falls: "all", "forest", "matching", or a number of
-        pairs for each
-            record.
-        kappa: how kappa is found ("second", "exact", "bound", "node", "edge"), or a number fixed
-        beforehand, which the
-            pairs must then respect. Its price is stated whatever the unit.
-        transitive: whether being similar carries over, which kappa depends on. preprocessor: what
-        indices point to: an array, or a function from indices to rows. random_state: None for the
-        operating system's entropy; a seed makes a simulation, and the guarantee says so.
+            beforehand; "private", from the pairs themselves within the budget; None leaves columns
+            as they are and gives every record length 1.
+        select: leave pairs out to lower the cost: "all", "forest", "matching", or a number of
+            pairs for each record.
+        kappa: how kappa is computed ("second", "exact", "bound", "node", "edge"), or a number
+            fixed beforehand, which the pairs must then respect. Its cost is stated for every unit.
+        transitive: whether being similar carries over, on which kappa depends.
+        preprocessor: what indices point to: an array, or a function from indices to rows.
+        random_state: None for the operating system's entropy; a seed makes a simulation, and the
+            guarantee says so.
 
-    Guarantee: `guarantee_`, charged before anything is learned; who was compared with whom is
-    public. `fit` learns from whatever labels it is given, contradictory or all of one kind: see
-    `checking.check_pairs` for the owner.
+    Guarantee:
+        `guarantee_` is charged before anything is learned. Which records were compared is public.
+        `fit` learns from any labels, contradictory or all of one kind; `check_pairs` is for the
+        owner.
 
     Examples:
         >>> rng = np.random.default_rng(0)
         >>> X, c = rng.normal(size=(60, 4)), rng.integers(0, 2, 60)
         >>> pairs = np.column_stack([np.arange(0, 60, 2), np.arange(1, 60, 2)])
-        >>> metric = DPPMetric(preprocessor=X, random_state=0).fit(pairs, c[pairs[:, 0]] == c[pairs[:, 1]])
+        >>> similar = c[pairs[:, 0]] == c[pairs[:, 1]]
+        >>> metric = DPPMetric(preprocessor=X, random_state=0).fit(pairs, similar)
         >>> metric.transform(X).shape, metric.guarantee_.unit, metric.loss_
         ((60, 4), 'pair', 'contrastive')
-    """  # noqa: E501
+    """
 
     _kind: ClassVar[str] = "metric"
 
@@ -187,7 +186,7 @@ class DPPMetric(LinearMetric, Protected):
         # A refused charge leaves what an earlier fit learned as it was.
         door = Door(
             guarantee,
-            what=_WHAT.format(pairs=len(data)),
+            what=f"metric from {len(data)} pairs",
             ledger=ledger,
             random_state=self.random_state,
         )

@@ -340,12 +340,19 @@ def select(graph: PairGraph, how: str | int) -> NDArray[np.bool_]:
 class PairReport:
     """What was found among labelled pairs; every number is private.
 
-    Attributes:
-        pairs: distinct pairs, and how many lines named a pair again. repeated: distinct pairs, and
-        how many lines named a pair again. similar: how many of the distinct pairs are similar (by
-        their first label). both_ways: pairs that carry both labels. chains: dissimilar pairs that a
-        chain of similar pairs joins; None where the relation is not transitive. circles: components
-        that two classes cannot explain; None where the number of classes was not said to be 2.
+    Parameters:
+        pairs: number of distinct pairs.
+        repeated: number of lines that name a pair again.
+        similar: number of distinct pairs that are similar, by their first label.
+        both_ways: number of pairs that carry both labels.
+        chains: number of dissimilar pairs that a chain of similar pairs joins; None if the
+            relation is not transitive.
+        circles: number of components that do not fit two classes; None if the number of classes
+            was not given as 2.
+
+    Examples:
+        >>> check_pairs([[0, 1], [1, 2]], [1, 0]).fine
+        True
     """
 
     pairs: int

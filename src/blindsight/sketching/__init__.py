@@ -9,7 +9,7 @@ from blindsight.sketching.calibration import calibrate
 from blindsight.sketching.estimator import CodebookClassifier, CodebookSketcher, FlippedBits
 from blindsight.sketching.leak import Leak, leak_of
 from blindsight.sketching.negative_database import NegativeDatabase
-from blindsight.sketching.paper import NegativeSketcher, Server, User
+from blindsight.sketching.paper import NegativeSketcher, SketchServer, SketchUser
 from blindsight.sketching.parameters import PAPER_Q, FlipParameters, QKParameters
 from blindsight.sketching.permanent import Permanent
 from blindsight.sketching.sketches import SketchSet
@@ -26,10 +26,10 @@ __all__ = [
     "NegativeSketcher",
     "Permanent",
     "QKParameters",
-    "Server",
     "SketchDataset",
+    "SketchServer",
     "SketchSet",
-    "User",
+    "SketchUser",
     "calibrate",
     "leak_of",
 ]

@@ -16,9 +16,9 @@ from blindsight.core import checks
 __all__ = [
     "NETWORKS",
     "LeNet5",
-    "Recipe",
     "ResNet50",
     "SmallResNet",
+    "TrainingRecipe",
     "Whitened",
     "Wide",
     "build",
@@ -28,7 +28,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class TrainingRecipe:
     """How a network is trained.
 
     inputs: "mean", "bits" or "both"; optimizer: "adam", "sgd" or "nesterov"; schedule: "cosine",
@@ -252,7 +252,7 @@ NETWORKS = {
     "resnet": SmallResNet,
     "resnet50": ResNet50,
 }
-_WHITENED = Recipe(
+_WHITENED = TrainingRecipe(
     inputs="mean",
     optimizer="nesterov",
     schedule="triangle",
@@ -273,9 +273,9 @@ def default_network(channels: int, height: int, width: int) -> str:
     return "whitened" if (channels, height, width) == (3, 32, 32) else "lenet5"
 
 
-def recipe_of(network: object) -> Recipe:
+def recipe_of(network: object) -> TrainingRecipe:
     """The recipe of one of `NETWORKS` by name; the usual one for others."""
-    return _RECIPES.get(network, Recipe()) if isinstance(network, str) else Recipe()
+    return _RECIPES.get(network, TrainingRecipe()) if isinstance(network, str) else TrainingRecipe()
 
 
 def build(name: str, channels: int, height: int, width: int, classes: int) -> nn.Module:

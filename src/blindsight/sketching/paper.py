@@ -1,9 +1,9 @@
 """NegDL's sketches of images, and Algorithm 3 as messages between users and a server.
 
 `NegativeSketcher` turns images into sketches (`index.bulk.sketch_to` writes files larger than
-memory). `User` sketches, `Server` trains, and only bytes pass between them. A message holds counts,
-labels and public parameters (`SketchSet.to_bytes`), and the server has no function that accepts
-images. The transport is the caller's choice: a file, a socket, a queue.
+memory). `SketchUser` sketches, `SketchServer` trains, and only bytes pass between them. A message
+holds counts, labels and public parameters (`SketchSet.to_bytes`), and the server has no function
+that accepts images. The transport is the caller's choice: a file, a socket, a queue.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from blindsight.sketching.sketches import SketchSet
 if TYPE_CHECKING:
     from blindsight.sketching.trainer import NegDL
 
-__all__ = ["NegativeSketcher", "Server", "User", "disclosure_of"]
+__all__ = ["NegativeSketcher", "SketchServer", "SketchUser", "disclosure_of"]
 
 
 class NegativeSketcher(TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -231,7 +231,7 @@ def disclosure_of(
     )
 
 
-class User:
+class SketchUser:
     """The owner's side: steps 1 and 2 of both phases."""
 
     def __init__(self, sketcher: NegativeSketcher) -> None:
@@ -247,7 +247,7 @@ class User:
         return SketchSet(fitted.transform(images), fitted.parameters_).to_bytes()
 
 
-class Server:
+class SketchServer:
     """The server's side: collects messages of all users, trains, answers."""
 
     def __init__(self, model: NegDL) -> None:

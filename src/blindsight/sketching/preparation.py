@@ -17,7 +17,7 @@ from PIL import Image
 from blindsight.core.errors import InvalidData
 from blindsight.data import ImageSet, to_rgb
 
-__all__ = ["Preparation", "read_like", "window"]
+__all__ = ["ImagePreparation", "read_like", "window"]
 
 # pixels a side of what is kept of larger public images: attackers look no farther than that
 WINDOW = 512
@@ -26,14 +26,16 @@ _LUMINANCE = np.array([0.299, 0.587, 0.114])
 
 
 @dataclass(frozen=True)
-class Preparation:
+class ImagePreparation:
     """Turns a slice of a set into one array (n, h, w), or (n, h, w, 3) where the set has colour."""
 
     size: int | None
     grey: bool
 
     @classmethod
-    def of(cls, images: ImageSet, *, size: int | None = None, grey: bool = False) -> Preparation:
+    def of(
+        cls, images: ImageSet, *, size: int | None = None, grey: bool = False
+    ) -> ImagePreparation:
         """For this set: grey where it is asked for or all images are, and of one size, or refused
         in a sentence.
 

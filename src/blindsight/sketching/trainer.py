@@ -25,7 +25,7 @@ from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.privacy.entropy import training_rng
 from blindsight.sketching.networks import (
     NETWORKS,
-    Recipe,
+    TrainingRecipe,
     Whitened,
     build,
     default_network,
@@ -128,7 +128,7 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         learning_rate: None for the recipe's, 1e-3 (adam) or 0.1 (sgd), the paper's.
         augment: random crops and horizontal flips of the estimates, as the paper does for CIFAR-10.
 
-    What is None is taken from the network's recipe (`networks.Recipe`), kept as `recipe_`.
+    What is None is taken from the network's recipe (`networks.TrainingRecipe`), kept as `recipe_`.
     """
 
     def __init__(
@@ -219,7 +219,7 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             given |= {"learning_rate": self.learning_rate, "per_sample": False}
         elif given.get("optimizer", own.optimizer) != own.optimizer:
             given |= {"learning_rate": RATES[given["optimizer"]], "per_sample": False}
-        self.recipe_: Recipe = replace(own, **given)
+        self.recipe_: TrainingRecipe = replace(own, **given)
 
     def _network(self, classes: int) -> nn.Module:
         if isinstance(self.network_, str):
@@ -338,7 +338,7 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.asarray(torch.cat(parts).numpy())
 
     def _answer(self) -> nn.Module:
-        return _Answer(
+        return _AnswerNetwork(
             self.module_, self.shift_, self.scale_, self.recipe_.flips and self.recipe_.augment
         ).eval()
 
@@ -448,7 +448,7 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )  # fmt: skip
 
 
-class _Answer(nn.Module):  # type: ignore[misc]
+class _AnswerNetwork(nn.Module):  # type: ignore[misc]
     """From estimates to logits: scaled, and averaged with those of the mirrored image where the
     recipe has flips.
     """

@@ -55,8 +55,8 @@ from blindsight.tagging.training import (
     GRADIENT,
     SPREAD,
     DPTraining,
-    Head,
     HeldOut,
+    LinearHead,
     Ordinary,
     Training,
     TrainingFacts,
@@ -77,23 +77,31 @@ _ANSWERS = (Exact, CodebookAnswers, TopTags, LaplaceAnswers, GaussianAnswers)
 
 
 class PrivateTagger(Protected):
-    """Tags for images, from features, learned with differential privacy.
+    """Tags of images, learned from their features with differential privacy.
 
     Parameters:
         training: `DPTraining(epsilon=2)` (one total per training record), `Ordinary()` or
-        `Untrained()`. answers: `Exact()`, or noise on each answer: `CodebookAnswers`, `TopTags`,
-        `GaussianAnswers`, `LaplaceAnswers`. classes: the labels' names (or how many there are),
-        known without looking at the records. None takes the columns
-            of y, and `FromLabels(names)` names read off the records: nothing is proven then.
-        public: features of public images of any subject; the head works in their main directions.
-        prior: public scores of the labels (`imagenet_prior`), which training starts from.
-        random_state: None draws from the operating system; a seed makes a simulation.
+            `Untrained()`.
+        answers: `Exact()`, or noise on each answer: `CodebookAnswers`, `TopTags`,
+            `GaussianAnswers` or `LaplaceAnswers`.
+        classes: the names of the labels (or their number), known without the records. None takes
+            the columns of y, and `FromLabels(names)` names that were read from the records;
+            nothing is proven then.
+        public: features of public images of any subject; the head uses their main directions.
+        prior: public scores of the labels (`imagenet_prior`), from which training starts.
+        random_state: None for the operating system's entropy; a seed makes a simulation.
 
     Guarantee:
-        `guarantee_`, per training record, one added or removed: the weights and everything computed
-        from them, so all answers together, however many. `answer_guarantee_`, per query, where
-        answers have noise: whatever two images might have been asked about. Answers about the same
-        image add up; answers about different images do not.
+        `guarantee_`, per training record, one added or removed: for the weights and everything
+        computed from them, so for all answers together. `answer_guarantee_`, per query, where
+        answers have noise: for any two images that might have been asked about.
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> X, Y = rng.normal(size=(400, 6)), rng.integers(0, 2, (400, 2))
+        >>> tagger = PrivateTagger(DPTraining(epsilon=2), classes=["sea", "sky"], random_state=0)
+        >>> tagger.fit(X, Y).predict(X[:3]).shape, tagger.guarantee_.unit
+        ((3, 2), 'record')
     """
 
     _kind = "private tagger"
@@ -402,11 +410,11 @@ class PrivateTagger(Protected):
         )
         if isinstance(training, DPTraining):
             head, steps = (
-                Head(rates, training.step_size(facts), training.power),
+                LinearHead(rates, training.step_size(facts), training.power),
                 training.steps_for(facts),
             )
         else:
-            head, steps = Head(rates, training.step_size, 0.0, training.ridge), training.steps
+            head, steps = LinearHead(rates, training.step_size, 0.0, training.ridge), training.steps
         found["weights"] = descend(
             head,
             x,

@@ -45,8 +45,8 @@ __all__ = [
     "GRADIENT",
     "SPREAD",
     "DPTraining",
-    "Head",
     "HeldOut",
+    "LinearHead",
     "Ordinary",
     "Training",
     "TrainingFacts",
@@ -61,7 +61,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class Head:
+class LinearHead:
     """What the head is trained with: label rates, step size, how much rare labels count, and
     ridge.
     """
@@ -112,7 +112,7 @@ class HeldOut:
 
 
 def descend(
-    head: Head,
+    head: LinearHead,
     x: Matrix,
     labels: NDArray[Any],
     offset: Matrix,
@@ -174,16 +174,21 @@ class TrainingFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class DPTraining:
-    """Noisy gradient descent: the weights, and so all answers together, are (epsilon,
-    delta)-private per record.
+    """Private training by noisy gradient descent, with one total (epsilon, delta) per record.
 
     Parameters:
-        epsilon: the total of everything that is learned from the records. delta: the total of
-        everything that is learned from the records. steps: of the descent, over all records each;
-        None takes 24 where a prior is there to start from, else 40. components: in how many
-        directions of public features the head works. prior_weight: how much a label's public score
-        counts to begin with. power: residuals are weighted by rate^-power, for the sake of rare
-        labels. max_labels: a record with more labels than this counts for less of each.
+        epsilon: the total of everything that is learned from the records.
+        delta: the probability bound of that total.
+        steps: steps of the descent, each over all records; None takes 24 with a prior and 40
+            without.
+        components: the number of directions of public features that the head uses.
+        prior_weight: the initial weight of a label's public score.
+        power: residuals are weighted by rate^-power, in favour of rare labels.
+        max_labels: a record with more labels than this counts for less of each.
+
+    Examples:
+        >>> DPTraining(epsilon=2.0).steps is None
+        True
     """
 
     epsilon: float = 2.0

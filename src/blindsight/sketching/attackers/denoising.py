@@ -30,7 +30,7 @@ from blindsight.sketching.sketches import SketchSet
 
 __all__ = [
     "WIDTHS",
-    "Reading",
+    "SketchReading",
     "denoise",
     "moments",
     "read",
@@ -235,7 +235,7 @@ def read_again(posteriors: Floats, prior: Floats, deviation: Floats) -> tuple[Fl
 
 
 @dataclass(frozen=True)
-class Reading:
+class SketchReading:
     """What an attacker makes of sketches without having seen another image; arrays (n, channels, h,
     w).
     """
@@ -248,7 +248,7 @@ class Reading:
     doubt: Floats  # the deviation of that
 
 
-def read(sketches: SketchSet) -> Reading:
+def read(sketches: SketchSet) -> SketchReading:
     """Both steps on every sketch of a set."""
     channels, height, width = sketches.image_shape
     planes = sketches.posteriors().reshape(
@@ -257,7 +257,7 @@ def read(sketches: SketchSet) -> Reading:
     values, noise = unbiased(planes, sketches.parameters)
     clean, deviation = denoise(values, noise)
     again, doubt = read_again(planes, clean, deviation)
-    return Reading(planes, values, noise, clean, again, doubt)
+    return SketchReading(planes, values, noise, clean, again, doubt)
 
 
 def moments(planes: Floats) -> tuple[Floats, Floats]:

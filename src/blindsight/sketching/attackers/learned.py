@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData
-from blindsight.sketching.attackers.denoising import Reading, moments, read
+from blindsight.sketching.attackers.denoising import SketchReading, moments, read
 from blindsight.sketching.parameters import FlipParameters, SketchParameters, as_images, to_bits
 from blindsight.sketching.sampler import Dice, draw_sketches
 from blindsight.sketching.sketches import SketchSet
@@ -135,7 +135,7 @@ class LearnedPrior:
                 power += float((added**2).sum())
         return min(max(across / power, 0.0), 1.5) if power > 0 else 0.0
 
-    def recover(self, reading: Reading) -> NDArray[np.float32]:
+    def recover(self, reading: SketchReading) -> NDArray[np.float32]:
         """The attacker's images (n, channels, h, w), in 0..2^L - 1."""
         channels, depth = reading.planes.shape[1:3]
         if (channels, depth) != (self.channels_, self.parameters_.depth):
@@ -148,7 +148,7 @@ class LearnedPrior:
             found = given[1] + self.gate_ * (self.module_(*given) - given[1])
         return np.asarray(found.clamp(0, 1).numpy() * np.float32(2.0**depth - 1), np.float32)
 
-    def _given(self, reading: Reading) -> tuple[Tensor, Tensor, Tensor]:
+    def _given(self, reading: SketchReading) -> tuple[Tensor, Tensor, Tensor]:
         """What the network sees, (n, planes, h, w); the estimate it starts from, and the deviation
         of that, in 0..1.
         """
@@ -183,7 +183,7 @@ class _Tiles:
         self.height, self.width = (min(TILE, side) for side in images.shape[2:])
         self.count = max(2, VALUES // (self.height * self.width * images.shape[1]))
 
-    def draw(self) -> tuple[Tensor, Reading]:
+    def draw(self) -> tuple[Tensor, SketchReading]:
         """A step's tiles (k, channels, h, w) in 0..1, and the reading of their sketches."""
         chosen = self.rng.integers(len(self.images), size=self.count)
         tops = self.rng.integers(self.images.shape[2] - self.height + 1, size=self.count)

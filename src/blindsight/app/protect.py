@@ -5,9 +5,10 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from blindsight.app import defaults
 from blindsight.app.result import Progress, Result, no_progress, to_plain
@@ -17,6 +18,7 @@ from blindsight.core.errors import (
     InvalidData,
     InvalidParameter,
     NotProven,
+    RolledBack,
     UnitMismatch,
 )
 from blindsight.data.limits import read_bytes
@@ -160,6 +162,8 @@ def protect(
     epsilon: float | None = None,
     ledger: PathText | None = None,
     dataset: str | None = None,
+    actor: str | None = None,
+    purpose: str = "",
     vault: PathText | None = None,
     encoder: str | PathText | Encoder | None = None,
     fast: bool = False,
@@ -196,6 +200,8 @@ def protect(
         ledger: file or postgresql:// address of the ledger that is charged; by default the one that
             earlier releases of this vault were charged to, or none.
         dataset: the photos' name in the ledger (default: the folder's name).
+        actor: who asks for the release, for the ledger (default: the operating system's user).
+        purpose: what the release is for, for the ledger.
         vault: the folder of the vault (default: `release` with ".vault" appended).
         encoder: the image encoder: a built-in name (lite0, lite2, both, pixels), a folder of ONNX
             files, `hub:owner/model@commit`, or an opened `OnnxEncoder`. By default lite2;
@@ -231,7 +237,10 @@ def protect(
 
     Raises:
         BudgetExceeded: if the ledger has too little left; nothing is released.
-        InvalidData: if the folder holds no photos, or the vault does not belong to the release.
+        InvalidData: if the folder holds no photos, the vault does not belong to the release, or
+            another run uses the vault for too long.
+        RolledBack: if the vault or the ledger is an older copy than the other, or than `release`;
+            nothing is charged or released. `reconcile_budget` carries out what the owner decides.
         InvalidParameter: if an option is out of range, or differs from what `release` was made
             with.
 
@@ -284,95 +293,98 @@ def protect(
         )
     vault_is_new = not (vault_path / "key").exists()
     opened = open_vault(vault_path, existing)
-    charging = False
-    try:
-        recipe = _recipe(options, existing, opened)
-        if recipe.identity is not None:
-            recipe = recipe.with_encoder(chosen.opened, what=str(target))
-        refuse_private(recipe.public, source, listed)
-        id_choice, per_person = _choices(existing, names, people, max_per_person)
-        progress("learning from public data", 0, 0)
-        coder = encoder_in_vault(
-            opened, recipe, photo_encoder.make_encoder, photo_encoder.load_encoder
-        )
-        guarantee = folder_guarantee(coder.guarantee, names=id_choice, most=per_person)
-        mechanism = mechanism_id(coder, guarantee)
-        number = opened.release_of(mechanism)
-        if existing is not None and existing.release != number:
-            raise InvalidParameter(
-                f"{target} was made by another hash function or mechanism than this machine makes "
-                "now; the two together would be two releases. Restore its files from a copy, or "
-                "choose another --out (charged again)."
+    with opened.running():
+        charging = False
+        try:
+            recipe = _recipe(options, existing, opened)
+            if recipe.identity is not None:
+                recipe = recipe.with_encoder(chosen.opened, what=str(target))
+            refuse_private(recipe.public, source, listed)
+            id_choice, per_person = _choices(existing, names, people, max_per_person)
+            progress("learning from public data", 0, 0)
+            coder = encoder_in_vault(
+                opened, recipe, photo_encoder.make_encoder, photo_encoder.load_encoder
             )
-        persons = persons_of(source, listed, people) if isinstance(people, str) else people
-        contents = scan(
-            source,
-            listed,
-            opened,
-            persons=persons,
-            progress=lambda done, total: progress("recognising photos", done, total),
+            guarantee = folder_guarantee(coder.guarantee, names=id_choice, most=per_person)
+            mechanism = mechanism_id(coder, guarantee)
+            number = opened.release_of(mechanism)
+            if existing is not None and existing.release != number:
+                raise InvalidParameter(
+                    f"{target} was made by another hash function or mechanism than this machine "
+                    "makes now; the two together would be two releases. Restore its files from a "
+                    "copy, or choose another --out (charged again)."
+                )
+            persons = persons_of(source, listed, people) if isinstance(people, str) else people
+            contents = scan(
+                source,
+                listed,
+                opened,
+                persons=persons,
+                progress=lambda done, total: progress("recognising photos", done, total),
+            )
+            if per_person:
+                # Refuses people with more images released, before anything is charged.
+                opened.chosen(number, contents.records, per_person)
+            charging = True
+            charged = _charge(
+                opened,
+                number,
+                guarantee,
+                ledger,
+                dataset or source.resolve().name,
+                records=contents.records,
+                most=per_person,
+                existing=existing,
+                actor=actor,
+                purpose=purpose,
+            )
+        except BaseException as error:
+            # A vault that was asked to pay stays, unless the charge was refused: its key is how the
+            # charge is recognised when the command is run again.
+            refused = isinstance(error, (BudgetExceeded, UnitMismatch, NotProven))
+            if vault_is_new and (not charging or refused):
+                shutil.rmtree(vault_path, ignore_errors=True)
+            raise
+        if replaced is not None:
+            replaced.clear()
+        folder = existing or ReleaseFolder(
+            target, recipe.to_fields(), opened.number, number, id_choice, per_person
         )
-        if per_person:
-            # Refuses people with more images released, before anything is charged.
-            opened.chosen(number, contents.records, per_person)
-        charging = True
-        charged = _charge(
-            opened,
-            number,
-            guarantee,
-            ledger,
-            dataset or source.resolve().name,
-            records=contents.records,
-            most=per_person,
-            existing=existing,
-        )
-    except BaseException as error:
-        # A vault that was asked to pay stays, unless the charge was refused: its key is how the
-        # charge is recognised when the command is run again.
-        refused = isinstance(error, (BudgetExceeded, UnitMismatch, NotProven))
-        if vault_is_new and (not charging or refused):
-            shutil.rmtree(vault_path, ignore_errors=True)
-        raise
-    if replaced is not None:
-        replaced.clear()
-    folder = existing or ReleaseFolder(
-        target, recipe.to_fields(), opened.number, number, id_choice, per_person
-    )
-    opened.note(source=str(source.resolve()), **{f"recipe {number}": recipe.to_fields()})
-    folder.write()
-    coder.save(target)
-    counts = sync_release(
-        folder,
-        source,
-        contents,
-        opened,
-        coder,
-        guarantee,
-        mechanism,
-        prune=prune,
-        pool=pool_at(workers),
-        progress=lambda done, total: progress("releasing codes", done, total),
-    )
-    if thumbnails or opened.fact("thumbnails"):
-        opened.note(thumbnails=True)
-        sync_thumbnails(
-            opened,
+        opened.note(source=str(source.resolve()), **{f"recipe {number}": recipe.to_fields()})
+        folder.write()
+        coder.save(target)
+        counts = sync_release(
+            folder,
             source,
             contents,
+            opened,
+            coder,
+            guarantee,
+            mechanism,
             prune=prune,
-            progress=lambda done, total: progress("making thumbnails", done, total),
+            pool=pool_at(workers),
+            progress=lambda done, total: progress("releasing codes", done, total),
         )
-    return ProtectedPhotos(
-        release=target,
-        vault=opened.path,
-        counts=counts,
-        charged=charged,
-        recipe=recipe,
-        guarantee=guarantee,
-        names=folder.names,
-        max_per_person=folder.most,
-        created=existing is None,
-    )
+        if thumbnails or opened.fact("thumbnails"):
+            opened.note(thumbnails=True)
+            sync_thumbnails(
+                opened,
+                source,
+                contents,
+                prune=prune,
+                progress=lambda done, total: progress("making thumbnails", done, total),
+            )
+        return ProtectedPhotos(
+            release=target,
+            vault=opened.path,
+            counts=counts,
+            charged=charged,
+            recipe=recipe,
+            guarantee=guarantee,
+            names=folder.names,
+            max_per_person=folder.most,
+            created=existing is None,
+        )
 
 
 @dataclass(frozen=True)
@@ -514,21 +526,39 @@ def _charge(
     records: Iterable[str],
     most: int,
     existing: ReleaseFolder | None,
+    actor: str | None,
+    purpose: str,
 ) -> str:
     """Charge the release under its number, so that it is charged once however often it is tried."""
     if ledger is None and (noted := vault.fact("ledger")) is not None:
-        if not Path(noted).is_file():
+        if "://" not in str(noted) and not Path(noted).is_file():
             raise InvalidParameter(
                 f"earlier releases of this vault were charged to the ledger {noted}, which is not "
                 "there to be asked. Say where it is now, with --ledger."
             )
         ledger, dataset = noted, vault.fact("dataset") or dataset
-    known: dict[str, Any] = {"records": records, "most": most, "existing": existing}
+    charge_it = partial(
+        charge,
+        guarantee,
+        vault,
+        number,
+        records=records,
+        most=most,
+        existing=existing,
+        actor=actor,
+        purpose=purpose,
+    )
     if ledger is None:
-        charge(guarantee, vault, number, None, **known)
+        if existing is not None and number not in {each.release for each in vault.releases()}:
+            raise RolledBack(
+                f"The vault {vault.path} is older than the release {existing.path}, which it does "
+                "not know. Put the newest copy of the vault in its place, or start anew with "
+                "--new-release. Nothing was released."
+            )
+        charge_it(None)
         return "not charged: no --ledger was given"
     with Ledger(str(ledger), dataset=dataset) as opened:
-        charged_now = charge(guarantee, vault, number, opened, **known)
+        charged_now = charge_it(opened)
     return (
         f"{guarantee.cost} charged to {dataset}"
         if charged_now

@@ -84,6 +84,7 @@ def protect(
     dataset: Annotated[
         str | None, typer.Option(help="The photos' name in the ledger (default: the folder's).")
     ] = None,
+    purpose: Annotated[str, typer.Option(help="What the release is for; kept in the ledger.")] = "",
     vault: Annotated[
         Path | None,
         typer.Option(help="What you keep: key, names, what was released (default: OUT.vault)."),
@@ -141,6 +142,7 @@ def protect(
             epsilon=epsilon,
             ledger=ledger,
             dataset=dataset,
+            purpose=purpose,
             vault=vault,
             encoder=encoder,
             fast=fast,

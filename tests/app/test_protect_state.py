@@ -1,0 +1,219 @@
+"""`protect` when its vault, its ledger or both are older copies, lost, or used twice at once.
+
+No photo is released a second time without a charge, and whichever copy is older is named.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import blindsight
+from blindsight.app.budget import grant_budget
+from blindsight.core.errors import BlindsightError, BudgetExceeded, MissingData, RolledBack
+from blindsight.index import HammingIndex
+from blindsight.privacy import Ledger
+
+
+class Owner:
+    """A folder of photos, a vault and a ledger that can be copied and put back."""
+
+    def __init__(self, base: Path) -> None:
+        self.base = base
+        self.photos, self.vault, self.ledger = base / "photos", base / "vault", base / "budget.db"
+        self.photos.mkdir()
+        rng = np.random.default_rng(0)
+        for number in range(4):
+            pixels = rng.integers(0, 256, (24, 24, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(self.photos / f"{number}.png")
+        grant_budget(self.ledger, "photos", epsilon=16)
+
+    def protect(self, out: str, **options: object) -> blindsight.ProtectedPhotos:
+        return blindsight.protect(
+            self.photos,
+            self.base / out,
+            encoder="pixels",
+            vault=self.vault,
+            ledger=self.ledger,
+            **options,  # type: ignore[arg-type]
+        )
+
+    def copy(self, *names: str) -> None:
+        for name in names:
+            source = self.base / name
+            copier = shutil.copytree if source.is_dir() else shutil.copy2
+            copier(source, self.base / f"{name}.copy")
+
+    def restore(self, *names: str) -> None:
+        for name in names:
+            target = self.base / name
+            shutil.rmtree(target) if target.is_dir() else target.unlink()
+            shutil.move(self.base / f"{name}.copy", target)
+
+    def spent(self) -> float:
+        with Ledger(self.ledger, dataset="photos") as ledger:
+            return float(ledger.balance("record").spent.epsilon)
+
+    def codes(self, out: str) -> dict[str, bytes]:
+        loaded = HammingIndex.load(self.base / out / "codes.index")
+        return {
+            str(name): code.tobytes()
+            for ids, rows in loaded.items()
+            for name, code in zip(ids, rows, strict=True)
+        }
+
+
+@pytest.fixture
+def owner(tmp_path):
+    return Owner(tmp_path)
+
+
+def test_a_restored_vault_is_named_and_releases_nothing(owner):
+    owner.protect("first", epsilon=4)
+    owner.copy("vault")
+    owner.protect("second", epsilon=6)
+    owner.restore("vault")
+    before = owner.codes("second")
+    for out, options in (("second", {}), ("third", {"epsilon": 6}), ("first", {})):
+        with pytest.raises(RolledBack, match=r"The vault .* is older than the ledger"):
+            owner.protect(out, **options)
+    assert owner.spent() == 10 and owner.codes("second") == before
+    assert not (owner.base / "third").exists()
+
+
+def test_a_restored_ledger_is_named_and_releases_nothing(owner):
+    owner.copy("budget.db")
+    owner.protect("first", epsilon=12)
+    owner.restore("budget.db")
+    for out, options in (("first", {}), ("second", {"epsilon": 12})):
+        with pytest.raises(RolledBack, match=r"The ledger .* is older than the vault"):
+            owner.protect(out, **options)
+    assert not (owner.base / "second").exists()
+
+
+def test_vault_and_ledger_restored_together_are_older_than_the_release(owner):
+    owner.protect("first", epsilon=4)
+    owner.copy("vault", "budget.db")
+    owner.protect("second", epsilon=12)
+    owner.restore("vault", "budget.db")
+    with pytest.raises(RolledBack, match="which neither of them knows"):
+        owner.protect("second")
+    assert owner.spent() == 4
+
+
+def test_without_a_ledger_too_a_restored_vault_is_older_than_the_release(owner):
+    options = {"encoder": "pixels", "vault": owner.vault}
+    blindsight.protect(owner.photos, owner.base / "first", epsilon=4, **options)
+    owner.copy("vault")
+    blindsight.protect(owner.photos, owner.base / "second", epsilon=6, **options)
+    owner.restore("vault")
+    with pytest.raises(RolledBack, match="older than the release"):
+        blindsight.protect(owner.photos, owner.base / "second", **options)
+
+
+@pytest.mark.parametrize("lost", ["key", "records.db"])
+def test_a_vault_that_lost_a_file_is_not_made_again(owner, lost):
+    owner.protect("first", epsilon=8)
+    (owner.vault / lost).unlink()
+    with pytest.raises(BlindsightError):
+        owner.protect("first")
+    with pytest.raises(MissingData):
+        owner.protect("second", epsilon=8)
+    assert not (owner.vault / lost).exists() and not (owner.base / "second").exists()
+    assert owner.spent() == 8
+
+
+def test_a_lost_ledger_is_not_begun_again(owner):
+    owner.protect("first", epsilon=8)
+    owner.ledger.unlink()
+    grant_budget(owner.ledger, "photos", epsilon=16)
+    with pytest.raises(RolledBack, match="lost, or begun again"):
+        owner.protect("second", epsilon=8)
+
+
+def test_a_photo_pays_in_each_data_set_that_contains_it(owner):
+    """The same photos under another data set's name: both accounts pay for both releases."""
+    grant_budget(owner.ledger, "copies", epsilon=16)
+    owner.protect("first", epsilon=4)
+    owner.protect("second", epsilon=6, dataset="copies")
+    assert owner.spent() == 10
+    with Ledger(owner.ledger, dataset="copies") as ledger:
+        assert float(ledger.balance("record").spent.epsilon) == 10
+    with pytest.raises(BudgetExceeded):
+        owner.protect("third", epsilon=7, dataset="copies")
+
+
+def command(owner: Owner, out: str, *options: str) -> list[str]:
+    words = ["protect", str(owner.photos), "--out", str(owner.base / out)]
+    words += ["--encoder", "pixels", "--vault", str(owner.vault), "--ledger", str(owner.ledger)]
+    return [*words, *options]
+
+
+def test_two_runs_at_once_keep_the_bound_per_person(owner):
+    """All four photos are one person's, and each run is given another two of them."""
+    program = (
+        "import sys, blindsight\n"
+        "photos, out, vault, *names = sys.argv[1:]\n"
+        "blindsight.protect(photos, out, encoder='pixels', vault=vault, files=names, "
+        "people=dict.fromkeys(names, 'Anna'), max_per_person=1)\n"
+    )
+    with ExitStack() as stack:
+        runs = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", program, owner.photos, out, owner.vault, *names],
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            for out, names in (
+                (owner.base / "release0", ("0.png", "1.png")),
+                (owner.base / "release1", ("2.png", "3.png")),
+            )
+        ]
+        for run in runs:
+            _, problem = run.communicate()
+            assert run.returncode == 0, problem
+    released = {name for number in range(2) for name in (owner.codes(f"release{number}"))}
+    assert len(released) == 1
+
+
+def test_kill_9_after_the_charge_charges_once_and_changes_no_code(owner):
+    program = (
+        "import time\n"
+        "from blindsight.index.hamming import HammingIndex\n"
+        "real = HammingIndex.add\n"
+        "def stop(self, codes, ids=None):\n"
+        "    done = real(self, codes, ids)\n"
+        "    print('stored', flush=True)\n"
+        "    time.sleep(600)\n"
+        "    return done\n"
+        "HammingIndex.add = stop\n"
+        "from blindsight.cli.main import run\n"
+        "run()\n"
+    )
+    words = [sys.executable, "-c", program, *command(owner, "release", "--dataset", "photos")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert "stored\n" in iter(process.stdout.readline, "")
+        os.kill(process.pid, signal.SIGKILL)
+    before = owner.codes("release")
+    made = owner.protect("release")
+    assert owner.spent() == 8 and "earlier run" in made.charged
+    assert owner.codes("release").items() >= before.items()
+
+
+def test_the_ledger_names_actor_and_purpose(owner):
+    owner.protect("first", epsilon=4, actor="Anna", purpose="a study")
+    with Ledger(owner.ledger, dataset="photos") as ledger:
+        entry = [each for each in ledger.entries() if each.kind == "charge"][-1]
+    assert (entry.actor, entry.purpose) == ("Anna", "a study")

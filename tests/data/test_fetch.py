@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import threading
 import time
 import zipfile
 from collections import namedtuple
@@ -28,7 +29,7 @@ from PIL import Image
 from blindsight import data
 from blindsight.core.errors import BlindsightError, HostileFile, MissingData, MissingDependency
 from blindsight.data import fetch
-from blindsight.data.fetch import RECIPES, Member, Recipe, packages, recipes
+from blindsight.data.fetch import RECIPES, Member, PackageRecipe, packages, recipes
 from blindsight.data.formats.binary import write_idx
 
 CONTENT = {"package/data/a.txt": b"first file\n" * 1000, "package/data/b.txt": b"second file"}
@@ -85,9 +86,9 @@ class Registry:
     def asked(self) -> int:
         return len(self.count.read_text().splitlines()) if self.count.exists() else 0
 
-    def serve(self, content: bytes, client: str = "npm", **changes: object) -> Recipe:
+    def serve(self, content: bytes, client: str = "npm", **changes: object) -> PackageRecipe:
         self.served.write_bytes(content)
-        recipe = Recipe(
+        recipe = PackageRecipe(
             name="toy",
             client=client,
             package="toy-data",
@@ -108,7 +109,8 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
 
 def left_over(tmp_path: Path) -> list[str]:
     cache = tmp_path / "cache"
-    return sorted(str(p.relative_to(cache)) for p in cache.rglob("*") if p.is_file())
+    files = [p for p in cache.rglob("*") if p.is_file() and p.parent.name != "locks"]
+    return sorted(str(p.relative_to(cache)) for p in files)
 
 
 @pytest.mark.parametrize("client", ["npm", "apt"])
@@ -147,7 +149,7 @@ def test_pip_brings_a_wheel_by_name_and_version(
         monkeypatch.setenv(f"PIP_{name}", value)
     content = wheel.read_bytes()
     members = tuple(Member(p, Path(p).name, len(c), sha(c)) for p, c in CONTENT.items())
-    recipe = Recipe(
+    recipe = PackageRecipe(
         "toy",
         "pip",
         "toy-data",
@@ -259,12 +261,12 @@ import sys, time
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from blindsight.data import fetch
-from blindsight.data.fetch import Member, Recipe
+from blindsight.data.fetch import Member, PackageRecipe
 def slow(source, target):
     (target / "half.txt").write_text("half")
     print("working", flush=True)
     time.sleep(600)
-fetch.get("toy", recipe=Recipe("toy", "npm", "toy-data", "1.0.0", {file!r}, {size}, {sha!r}, (), slow))
+fetch.get("toy", recipe=PackageRecipe("toy", "npm", "toy-data", "1.0.0", {file!r}, {size}, {sha!r}, (), slow))
 """  # noqa: E501
 
 
@@ -349,6 +351,41 @@ def test_damaged_archives_are_refused(
     with pytest.raises(HostileFile):
         fetch.get("toy", recipe=registry.serve(content, client))
     assert not (tmp_path / "cache" / "sets").exists()
+
+
+def test_whoever_is_slower_does_not_unpack_a_package_that_is_gone(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The race is held open: without a lock the second unpacks only after the first is done."""
+    recipe, real = registry.serve(tarball(GOOD)), fetch.unpack
+    first_finishes, second_unpacks, failures = threading.Event(), threading.Event(), []
+
+    def finish(source: Path, target: Path) -> None:
+        first_finishes.set()
+        second_unpacks.wait(0.5)
+        recipes.keep(source, target)
+
+    def unpack(*args: object, **options: object) -> None:
+        if threading.current_thread().name == "second":
+            second_unpacks.set()
+            first.join()
+        real(*args, **options)
+
+    def work() -> None:
+        try:
+            fetch.get("toy", recipe=replace(recipe, finish=finish))
+        except Exception as error:
+            failures.append(error)
+
+    monkeypatch.setattr(fetch, "unpack", unpack)
+    first, second = (threading.Thread(target=work, name=name) for name in ("first", "second"))
+    first.start()
+    assert first_finishes.wait(600)
+    second.start()
+    first.join()
+    second.join()
+    assert failures == []
+    assert registry.asked == 1
 
 
 def test_several_processes_may_get_the_same_set(registry: Registry) -> None:

@@ -1,4 +1,4 @@
-"""The one place that words parameter errors: name, what was expected, what was found."""
+"""Checks of parameters. Every error names the parameter, what was expected and what was found."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import math
 import numbers
 from collections.abc import Collection
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from blindsight.core.errors import InvalidData, InvalidParameter, MissingDependency
 
@@ -35,7 +35,7 @@ def _refuse(name: str, expected: str, found: object) -> InvalidParameter:
     return InvalidParameter(f"{name} must be {expected}, got {found!r}.")
 
 
-def number(name: str, value: Any) -> float:
+def number(name: str, value: object) -> float:
     """A real number: not a bool, not text, not NaN (infinity is allowed)."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
         raise _refuse(name, "a number", value)
@@ -45,7 +45,7 @@ def number(name: str, value: Any) -> float:
     return result
 
 
-def positive(name: str, value: Any) -> float:
+def positive(name: str, value: object) -> float:
     """A finite number above zero."""
     result = number(name, value)
     if not 0 < result < math.inf:
@@ -53,7 +53,7 @@ def positive(name: str, value: Any) -> float:
     return result
 
 
-def non_negative(name: str, value: Any, *, infinite: bool = False) -> float:
+def non_negative(name: str, value: object, *, infinite: bool = False) -> float:
     """A number of at least zero; infinity only where `infinite` says so."""
     result = number(name, value)
     if result < 0 or (math.isinf(result) and not infinite):
@@ -61,7 +61,7 @@ def non_negative(name: str, value: Any, *, infinite: bool = False) -> float:
     return result
 
 
-def probability(name: str, value: Any, *, below_one: bool = False) -> float:
+def probability(name: str, value: object, *, below_one: bool = False) -> float:
     """A number in [0, 1], or in [0, 1) where `below_one` says so."""
     result = number(name, value)
     if not 0 <= result <= 1 or (below_one and result == 1):
@@ -69,7 +69,7 @@ def probability(name: str, value: Any, *, below_one: bool = False) -> float:
     return result
 
 
-def whole(name: str, value: Any, *, least: int = 1) -> int:
+def whole(name: str, value: object, *, least: int = 1) -> int:
     """A whole number of at least `least`; bool is not a number."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral):
         raise _refuse(name, f"a whole number of at least {least}", value)
@@ -97,7 +97,7 @@ def refuse_infinite(name: str, array: NDArray[np.float64]) -> None:
         )
 
 
-def number_array(name: str, value: Any, *, ndim: int | None = None) -> NDArray[np.float64]:
+def number_array(name: str, value: ArrayLike, *, ndim: int | None = None) -> NDArray[np.float64]:
     """A float64 array from numbers only (not bool, not text); it may hold NaN."""
     array = np.asarray(value)
     if array.dtype.kind not in "iuf":
@@ -107,7 +107,7 @@ def number_array(name: str, value: Any, *, ndim: int | None = None) -> NDArray[n
     return array.astype(np.float64, copy=False)
 
 
-def finite_array(name: str, value: Any, *, ndim: int | None = None) -> NDArray[np.float64]:
+def finite_array(name: str, value: ArrayLike, *, ndim: int | None = None) -> NDArray[np.float64]:
     """A float64 array without NaN or infinity, from numbers only (not bool, not text)."""
     result = number_array(name, value, ndim=ndim)
     refuse_infinite(name, result)

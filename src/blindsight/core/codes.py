@@ -1,9 +1,8 @@
 """Binary codes as packed bytes, and distances between them.
 
-A code of c bits is kept in ceil(c/8) bytes, *little* bit order: bit j of a code is bit j % 8 of
-byte j // 8, and the bits past c in the last byte are 0. So a distance is the popcount of an
-exclusive or, and never sees the padding. Bits are 0 and 1; +1 and -1 exist only at the edge
-(`to_signs`, `from_signs`).
+A code of c bits is stored in ceil(c/8) bytes in little-endian bit order: bit j of a code is bit
+j % 8 of byte j // 8, and the unused bits of the last byte are 0, so that a distance is the popcount
+of an exclusive or. Bits are 0 and 1; `to_signs` and `from_signs` convert from and to +1 and -1.
 """
 
 from __future__ import annotations

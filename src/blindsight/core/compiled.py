@@ -1,7 +1,5 @@
-"""Kernels compiled by numba, which only some parts need: those say so when they are imported, not
-when they are used.
-
-`njit(...)` is numba's, with the function's own type kept.
+"""Functions compiled by numba. Modules that need it say so when they are imported, not when it is
+used.
 """
 
 from __future__ import annotations
@@ -16,8 +14,12 @@ __all__ = ["njit"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def njit(**options: Any) -> Callable[[F], F]:
-    """numba.njit with these options; without numba an error that names the extra."""
+def njit(**options: bool | str) -> Callable[[F], F]:
+    """`numba.njit` with these options, which keeps the function's type.
+
+    Raises:
+        MissingDependency: numba is not installed.
+    """
     compiler: Any = optional_module("numba", extra="compiled")
     decorate: Callable[[F], F] = compiler.njit(**options)
     return decorate

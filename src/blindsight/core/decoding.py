@@ -1,12 +1,11 @@
-"""Reading released codes knowing how they were made: debiased distances and the probability of a
-match.
+"""Decoding of released codes: debiased distances, and the probability that a hit is a match.
 
-A stored bit was flipped with probability beta before anyone saw it. With one beta for all bits the
-debiased Hamming distance is an affine function of the plain one, so it ranks alike: knowing beta
-pays where the query keeps its real values (`asymmetric_scores`), where bits have unequal beta, and
-where a person wants to know how sure a hit is (`MatchModel`). Released cells (k-ary response,
-subset selection) are read by `cell_posterior`. Everything here is post-processing: it costs no
-privacy.
+A stored bit was flipped with probability beta before it was released. If beta is the same for all
+bits, the debiased Hamming distance is an affine function of the plain one and gives the same
+ranking. Knowing beta helps where the query keeps its real values (`asymmetric_scores`), where bits
+have different beta, and for the probability of a match (`MatchModel`). Released cells (k-ary
+response, subset selection) are decoded by `cell_posterior`. All of this is post-processing and
+costs no privacy.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ def debias(distances: ArrayLike, n_bits: int, beta: ArrayLike) -> Floats:
 
 
 def log_odds(beta: ArrayLike, n_bits: int) -> Floats:
-    """What a released bit is worth: ln((1 - beta) / beta) a bit, finite even at beta = 0."""
+    """The log-odds ln((1 - beta) / beta) of each released bit, finite even at beta = 0."""
     flips = np.clip(_betas(beta, n_bits), 1e-12, 0.5)
     return np.log1p(-flips) - np.log(flips)
 
@@ -146,11 +145,16 @@ class MatchModel:
     """The probability that a hit is a match, from its observed distance.
 
     Parameters:
-        n_bits: the stored codes and how they were flipped.
-        beta: the stored codes and how they were flipped.
-        match: distributions (c + 1,) of the *true* distance for matching and for other items.
-        other: distributions (c + 1,) of the *true* distance for matching and for other items.
-        prior: the share of the stored items that match a query.
+        n_bits: the length c of the stored codes.
+        beta: the probability with which each stored bit was flipped, in [0, 0.5].
+        match: the distribution (c + 1,) of the distance before flipping, for items that match.
+        other: the same distribution for items that do not match.
+        prior: the prior probability that a stored item matches a query.
+
+    Examples:
+        >>> model = MatchModel.independent_bits(16, 0.1, prior=0.01)
+        >>> bool(model.posterior(2) > model.posterior(8))
+        True
     """
 
     n_bits: int

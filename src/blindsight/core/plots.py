@@ -26,7 +26,7 @@ _drawing = threading.Lock()  # matplotlib's settings belong to the process
 
 
 def data_uri(image: NDArray[Any], scale: int = 1) -> str:
-    """A picture for an `img` tag."""
+    """An image as a `data:` URI with a PNG file, enlarged by a whole factor."""
     from PIL import Image
 
     picture = Image.fromarray(np.clip(np.rint(image), 0, 255).astype(np.uint8))
@@ -46,7 +46,14 @@ def draw(
     height: float = 3.2,
     path: Path | None = None,
 ) -> str:
-    """An SVG: `paint` gets the axes."""
+    """Draw an SVG and return its text.
+
+    Parameters:
+        paint: draws on the matplotlib axes that it is given.
+        width: in inches.
+        height: in inches.
+        path: also write the file here.
+    """
     with _drawing:
         import matplotlib as mpl
         from matplotlib.figure import Figure
@@ -79,7 +86,17 @@ def curves(
     mark: float | None = None,
     unit: bool = False,
 ) -> Callable[[Any], None]:
-    """Lines with a legend; dotted `levels` for comparison; `mark` is where the reader stands."""
+    """A painter for `draw`: one line per name, with a legend.
+
+    Parameters:
+        lines: points (x, y) by name.
+        xlabel: the label of the x axis.
+        ylabel: the label of the y axis.
+        log: a logarithmic x axis, with a tick at each point.
+        levels: horizontal dotted lines by name, for comparison.
+        mark: a vertical line at this x.
+        unit: fix the y axis to 0 to 1.
+    """
 
     def paint(axes: Any) -> None:
         for (name, points), colour in zip(lines.items(), COLOURS, strict=False):

@@ -1,8 +1,8 @@
-"""How many threads the numeric libraries may use: one place, before they are imported.
+"""How many threads the numeric libraries use. It must be set before they are imported.
 
-On a busy machine with few cores, OpenMP threads that spin while they wait cost more than they bring
-(ten times on two cores). Waiting passively and keeping BLAS at one thread is the better default;
-whoever knows better sets the variables first, and they are kept.
+On a busy machine with few cores, OpenMP threads that spin while they wait slow the program down
+(tenfold on two cores). By default they wait passively, and BLAS uses one thread. Variables that the
+user has set are kept.
 """
 
 from __future__ import annotations

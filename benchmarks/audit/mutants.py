@@ -65,14 +65,17 @@ def _outcome(mutant: Mutant) -> Outcome:
 def _tested(tests: Sequence[str], source: Path) -> tuple[str, str]:
     """Whether one of the tests fails with the package at `source`."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
-    done = subprocess.run(
-        command,
-        env=_environment(source),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=_SECONDS,
-    )
+    try:
+        done = subprocess.run(
+            command,
+            env=_environment(source),
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        return "broken", f"tests took more than {_SECONDS} s"
     last = (done.stdout.strip().splitlines() or ["no word"])[-1]
     return {0: "missed", 1: "caught"}.get(done.returncode, "broken"), f"tests: {last}"
 

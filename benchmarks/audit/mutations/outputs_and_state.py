@@ -441,7 +441,7 @@ NEW: tuple[Mutant, ...] = (
             "np.ascontiguousarray(image).tobytes()",
             "np.ascontiguousarray(image.reshape(-1)[:1]).tobytes()",
             "sketching:TestPermanentFlips",
-            "tests/sketching",
+            "tests/sketching/test_permanent.py",
         ),
     ),
     *bugs(

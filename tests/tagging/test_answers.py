@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from blindsight.core.errors import InvalidData, InvalidParameter
+from blindsight.privacy.cost import Cost
+from blindsight.privacy.ledger import Ledger
 from blindsight.tagging.answer_codebook import (
     SENSITIVITY,
     AnswerCodebook,
@@ -25,6 +27,7 @@ from blindsight.tagging.answers import (
     PaperLaplace,
     TopTags,
 )
+from blindsight.tagging.estimator import PrivateTagger
 from blindsight.tagging.labels import sigmoid
 
 
@@ -195,3 +198,24 @@ def test_what_cannot_be_a_codebook_or_an_answer_is_refused():
 
 def test_sigmoid_does_not_overflow():
     assert sigmoid([-1e6, 0.0, 1e6]).tolist() == pytest.approx([0.0, 0.5, 1.0])
+
+
+def test_many_names_for_one_image_get_one_answer(tmp_path):
+    """400 names bought 400 independent answers for the price of one."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((60, 6)).astype(np.float32)
+    Y = (rng.random((60, 3)) < 0.5).astype(np.uint8)
+    tagger = PrivateTagger(answers=GaussianAnswers(epsilon=1.0, delta=1e-5), classes=3).fit(X, Y)
+    row = np.repeat(X[:1], 40, axis=0)
+    with Ledger(tmp_path / "ledger.db", dataset="asked") as ledger:
+        ledger.grant(Cost(epsilon=9, delta=1e-3, unit="query"))
+        first = tagger.answer(row, ledger=ledger, images=[f"a{i}" for i in range(40)])
+        again = tagger.answer(row, ledger=ledger, images=[f"b{i}" for i in range(40)])
+        assert len(np.unique(np.vstack([first.scores, again.scores]), axis=0)) == 1
+        assert ledger.balance("query").spent.epsilon == 1
+        second = tagger.answer(row[:2], ledger=ledger, images=["a0", "b0"])
+        assert len(np.unique(second.scores, axis=0)) == 1
+        assert not np.array_equal(second.scores[:1], first.scores[:1]), "a second answer was paid"
+        assert ledger.balance("query").spent.epsilon > 1
+        unnamed = tagger.answer(row, ledger=ledger)
+        assert len(np.unique(unnamed.scores, axis=0)) == 1

@@ -12,7 +12,7 @@ EARLY: tuple[Mutant, ...] = (
         "privacy/door.py",
         (
             "door-no-clip",
-            "np.minimum(1.0, _FILLED * planned.row_bound / np.maximum(norms, 1e-300))",
+            "np.minimum(1.0, FILLED * planned.row_bound / np.maximum(norms, 1e-300))",
             "np.ones_like(norms)",
             "privacy:TestSummed",
         ),
@@ -337,8 +337,8 @@ LATE: tuple[Mutant, ...] = (
         "privacy/vault.py",
         (
             "last-vault-one-key",
-            '_keyed(self._key, "noise of", record.encode(), function)',
-            '_keyed(self._key, "noise of", function)',
+            'keyed(self._key, "noise of", record.encode(), function)',
+            'keyed(self._key, "noise of", function)',
             "tagging:TestPublishing hashing:TestPermanentNoise",
         ),
     ),
@@ -380,7 +380,7 @@ LATE: tuple[Mutant, ...] = (
         ),
     ),
     *bugs(
-        "privacy/vault.py",
+        "privacy/keyed_noise.py",
         (
             "blind-vault-stream-repeats",
             "return self._cipher.update(bytes(length))",
@@ -389,8 +389,8 @@ LATE: tuple[Mutant, ...] = (
         ),
         (
             "blind-vault-law-forgotten",
-            '_keyed(self._keys[record], "noise", law.encode())',
-            '_keyed(self._keys[record], "noise")',
+            'keyed(self._keys[record], "noise", mechanism.encode())',
+            'keyed(self._keys[record], "noise")',
             "hashing:TestPermanentNoise",
         ),
     ),

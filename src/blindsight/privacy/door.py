@@ -369,7 +369,7 @@ class Door:
 
     def _next(self, what: str, *, fresh: bool = False) -> Planned:
         planned = self._find(what)
-        if fresh and self.guarantee.entropy == "keyed" and not _binds_values(self._source):
+        if fresh and self.guarantee.entropy == "keyed" and _bound_source(self._source) is None:
             raise InvalidParameter(
                 f"{what!r} needs fresh noise: a key gives the same noise to the same name, so that "
                 "two data sets under it would show their difference. Pass each record's name, "
@@ -387,6 +387,12 @@ class Door:
     def _passage(self, planned: Planned, value: Array) -> Passage:
         return Passage(self.what, planned, self._used[planned.what], value)
 
+    def _keep_bound(self, label: str, value: Array, released: Array) -> None:
+        """Have a vault note what leaves; it refuses where another value left before."""
+        bound = _bound_source(self._source)
+        if bound is not None:
+            bound.keep(label, value, released)
+
     def _pass(self, planned: Planned, value: Array) -> Array:
         passage = self._passage(planned, value)
         forced = self._listener.passing(passage)
@@ -394,21 +400,21 @@ class Door:
             return forced
         mechanism = planned.mechanism
         label = f"{self.what}/{planned.what}/{passage.number}"
-        exact = mechanism.sampler == "exact"
-        if _binds_values(self._source):
-            bound: Any = self._source
-            label = f"{label}/{sorted(to_fields(mechanism).items())}"
-            released = mechanism.release(value, rng=bound.value_stream(label, value, exact=exact))
-            bound.keep(label, value, released)  # refused here where another value left before
+        exact, bound = mechanism.sampler == "exact", _bound_source(self._source)
+        if bound is None:
+            rng = self._source.stream(label, exact=exact)
         else:
-            released = mechanism.release(value, rng=self._source.stream(label, exact=exact))
+            label = f"{label}/{sorted(to_fields(mechanism).items())}"
+            rng = bound.value_stream(label, value, exact=exact)
+        released = mechanism.release(value, rng=rng)
+        self._keep_bound(label, value, released)
         self._listener.passed(passage, released)
         return released
 
 
-def _binds_values(source: Source) -> bool:
-    """Whether the noise of a source depends on the value it is added to (a vault's release)."""
-    return hasattr(source, "value_stream")
+def _bound_source(source: Source) -> Any:
+    """The source, where its noise depends on the value it is added to (a vault's); else None."""
+    return source if hasattr(source, "value_stream") else None
 
 
 _said: set[str] = set()

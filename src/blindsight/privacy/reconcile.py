@@ -18,7 +18,9 @@ elsewhere (`blindsight.privacy.ledger.witness`) shows it.
 
 Several data sets. Each account remembers which records its data set contains. A release is charged
 to every account that contains one of its records, and an account is charged for the earlier
-releases of records that it gains.
+releases of records that it gains. A vault that was an older copy has forgotten which records those
+are: after taking over, every account that its releases were charged to counts as containing all
+records, and every release that was taken over as being about all of them.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -312,7 +315,7 @@ def charge(
         with ExitStack() as opened:
             _require_agreement(vault, ledger, releases)
             ledger.check(costs, key=RELEASE + release)
-            account = _join(vault, ledger, listed)
+            account, gained = _join(vault, ledger, listed)
             others = list(_other_ledgers(vault, ledger, account, listed, opened))
             for other in others:
                 _require_agreement(vault, other)
@@ -323,13 +326,17 @@ def charge(
             pending = VaultRelease(release, generation, what, _fields(costs), most, "pending")
             entry = _post(vault, ledger, pending, actor, purpose)
             for other in others:
+                _catch_up(vault, other, other.identity(), release, actor, purpose)
                 _post(vault, other, pending, actor, purpose)
                 _settle(vault, other.identity(), release, other.head())
             _settle(vault, account, release, ledger.head(), state="charged")
+            new = any(each.head() != head for each, head in before.items())
+            if gained and not new:
+                _mark(vault, ledger, account, costs, actor)
             return Charged(
                 release,
                 generation,
-                new=any(each.head() != head for each, head in before.items()),
+                new=new,
                 entry=entry,
                 accounts=(ledger.dataset, *(other.dataset for other in others)),
                 costs=costs,
@@ -357,7 +364,7 @@ def join(
     with vault.running():
         vault.verify()
         _require_agreement(vault, ledger)
-        account = _join(vault, ledger, sorted(set(records)))
+        account, _ = _join(vault, ledger, sorted(set(records)))
         return _catch_up(vault, ledger, account, "", actor, "")
 
 
@@ -425,8 +432,11 @@ def resolve(
                 taken.append(VaultRelease(each.release, newest, words, costs, 0, "taken over"))
         with vault._store.writing() as connection:
             vault._store.insert(connection, "releases", [_row(each) for each in taken])
+            about_all = [(each.release, _ALL) for each in taken]
+            vault._store.insert(connection, "contributions", about_all)
         if taken:
             vault.start_anew()
+            _assume_all_records(vault, ledger)
         if decision == "close":
             for balance in ledger.balances():
                 if not balance.closed:
@@ -461,14 +471,35 @@ def _require_agreement(
         raise RolledBack(f"{compared} Nothing was charged or released.")
 
 
-def _join(vault: Vault, ledger: Ledger, records: Sequence[str]) -> str:
-    """Note the ledger's account and which records its data set contains; returns its identity."""
+def _mark(
+    vault: Vault, ledger: Ledger, account: str, costs: Sequence[Cost], actor: str | None
+) -> None:
+    """Leave a trace in the ledger that the vault learned of more records, at no cost.
+
+    Otherwise a copy of the vault from before would look like the present one.
+    """
+    free = tuple(
+        Cost(epsilon=0, unit=cost.unit, neighbours=cost.neighbours, rho=0.0) for cost in costs
+    )
+    marker, what = os.urandom(16).hex(), "photos added to a release, at no cost"
+    generation = _note(vault, marker, what, (), 0, "pending", ())
+    noted = VaultRelease(marker, generation, what, _fields(free), 0, "pending")
+    _post(vault, ledger, noted, actor, "")
+    _settle(vault, account, marker, ledger.head(), state="charged")
+
+
+def _join(vault: Vault, ledger: Ledger, records: Sequence[str]) -> tuple[str, int]:
+    """Note the ledger's account and which records its data set contains.
+
+    Returns the account's identity, and how many records are new to it.
+    """
     identity, head = ledger.identity(), ledger.head()
     row = (identity, ledger.where, ledger.dataset, head.sequence, head.hash)
     with vault._store.writing() as connection:
         vault._store.replace(connection, "accounts", [row])
-        vault._store.insert(connection, "members", [(identity, record) for record in records])
-    return identity
+        members = [(identity, record) for record in records]
+        gained = vault._store.insert(connection, "members", members)
+    return identity, gained
 
 
 def _other_ledgers(
@@ -480,7 +511,7 @@ def _other_ledgers(
             continue
         with vault._store.reading() as connection:
             shared = vault._store.select_in(
-                connection, "members", "record", records, "account = ?", (other.account,)
+                connection, "members", "record", [_ALL, *records], "account = ?", (other.account,)
             )
             if next(shared, None) is None:
                 continue
@@ -498,10 +529,17 @@ def _other_ledgers(
             ) from error
 
 
+_ALL = "*"  # stands for every record, where a vault has forgotten which
+# Whether a release is about one of an account's records.
 _TOUCHES = [
-    f"SELECT 1 FROM members JOIN {table} USING (record) "  # noqa: S608
-    f"WHERE members.account = ? AND {table}.release = ? LIMIT 1"
-    for table in ("codes", "contributions")
+    "SELECT 1 FROM members JOIN contributions ON contributions.record = '*' "
+    "WHERE members.account = ? AND contributions.release = ? LIMIT 1",
+    "SELECT 1 FROM members JOIN releases ON members.record = '*' "
+    "WHERE members.account = ? AND releases.release = ? LIMIT 1",
+    "SELECT 1 FROM members JOIN codes USING (record) "
+    "WHERE members.account = ? AND codes.release = ? LIMIT 1",
+    "SELECT 1 FROM members JOIN contributions USING (record) "
+    "WHERE members.account = ? AND contributions.release = ? LIMIT 1",
 ]
 
 
@@ -631,6 +669,19 @@ def _adopt(vault: Vault, ledger: Ledger) -> None:
         vault._store.replace(connection, "accounts", [row])
         vault._store.insert(connection, "members", [(identity, each) for each in sorted(records)])
         vault._store.insert(connection, "charges", [(identity, release) for release in held])
+
+
+def _assume_all_records(vault: Vault, ledger: Ledger) -> None:
+    """Let every account that the vault's releases were charged to count as holding all records."""
+    charged = {entry.dataset for entry in ledger.charges_of_vault(vault.number)}
+    for dataset in sorted(charged - {ledger.dataset}):
+        with ledger.sibling(dataset) as other:
+            known = other.identity() in _accounts(vault)
+            if not known and not any(_ledger_is_older(vault, other)):
+                _join(vault, other, ())
+    for account in [*_accounts(vault), ledger.identity()]:
+        with vault._store.writing() as connection:
+            vault._store.insert(connection, "members", [(account, _ALL)])
 
 
 def _from_ledger(entries: Sequence[Entry], known: set[str]) -> list[VaultRelease]:

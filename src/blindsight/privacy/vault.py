@@ -345,7 +345,7 @@ class Vault:
         The same text gives the same id, so that a release is charged once, whatever was lost or
         tried again; after `start_anew` it gives another one.
         """
-        epoch = self.fact("epoch") or 0
+        epoch = self.fact("epoch")
         parts = (law.encode(), str(epoch).encode()) if epoch else (law.encode(),)
         return keyed(self._key, "release", *parts).hex()[:32]
 
@@ -355,7 +355,8 @@ class Vault:
         For an owner whose vault forgot what was released: the codes that were lost cannot be
         compared, so nothing may be released again under the old charges.
         """
-        self.note(epoch=(self.fact("epoch") or 0) + 1)
+        # By chance: a vault that is restored twice must not come back to the same ids.
+        self.note(epoch=os.urandom(16).hex())
 
     def releases(self) -> list[VaultRelease]:
         """Every release that the vault knows, in the order of their generations."""

@@ -402,7 +402,9 @@ def test_tags_start_from_words_alone_and_cost_nothing(
 def test_six_photos_of_ones_own_are_sketched_and_attacked_and_the_page_shows_all_of_it(
     make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(send, "_STEPS", 3)  # what a network learns is the library's to test
+    # What a network learns, and from how many public pictures, is the library's to test.
+    monkeypatch.setattr(send, "_STEPS", 3)
+    monkeypatch.setattr(send, "_PUBLIC", 40)
     app = make()
     one = scanned(app, album(tmp_path / "coast", each=3))
     for side, status in ((64, 202), (128, 202), (100, 422), (4096, 422)):

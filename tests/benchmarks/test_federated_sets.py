@@ -29,7 +29,7 @@ class Means:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("BLINDSIGHT_DATA", str(tmp_path))
-    monkeypatch.setattr(sets.features, "EfficientNet", Means)
+    monkeypatch.setattr(sets.encoders, "EfficientNet", Means)
     return tmp_path
 
 

@@ -347,7 +347,7 @@ class LinearMetric(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def _prepared(self, rows: Floats) -> Floats:
         return normalised(rows * self.stretch_, self.norm_)  # type: ignore[arg-type]
 
-    def _distances(self, tuples: Any, *, width: int) -> Floats:
+    def _distances(self, tuples: NDArray[Any], *, width: int) -> Floats:
         """From the first of each tuple to each other."""
         check_is_fitted(self)
         given = np.asarray(tuples)

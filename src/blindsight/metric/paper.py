@@ -60,7 +60,7 @@ class _Algorithm1(LinearMetric):
     steps: Steps
     random_state: Any
 
-    def _graph(self, pairs: Any, y: Any) -> tuple[Floats, PairGraph]:
+    def _graph(self, pairs: NDArray[Any], y: NDArray[Any]) -> tuple[Floats, PairGraph]:
         if y is None:
             raise InvalidData("y must say which pairs are similar (1) and which are not (0).")
         records, numbers = read_tuples(pairs, self.preprocessor)

@@ -77,7 +77,7 @@ class _Curves:
         self.variance = PchipInterpolator(grid, [law.variance for law in laws])
 
 
-def _histograms(reference: Any, depth: int) -> NDArray[np.float64]:
+def _histograms(reference: NDArray[Any], depth: int) -> NDArray[np.float64]:
     """One histogram of pixel values per image; uniform where there is no reference."""
     if reference is None:
         return np.full((1, 2**depth), 2.0**-depth)

@@ -118,9 +118,11 @@ class FlippedBits(TransformerMixin, Protected):  # type: ignore[misc]
         """What tells this release of images from others under a vault."""
         return f"{self.parameters_.fingerprint} {self.image_shape_}"
 
-    def sketch(self, X: Any, y: Any = None, *, ledger: Ledger | None = None) -> SketchSet:
+    def sketch(
+        self, X: ArrayLike, y: ArrayLike | None = None, *, ledger: Ledger | None = None
+    ) -> SketchSet:
         """`transform`, with labels, in clear, and parameters beside it: what `NegDL` trains on."""
-        labels = getattr(X, "labels", None) if y is None else y
+        labels = getattr(X, "labels", None) if y is None else np.asarray(y)
         return SketchSet(
             self.transform(X, ledger=ledger),
             self.parameters_,

@@ -353,7 +353,7 @@ def _distinct(
     N: int,
     rng: np.random.Generator,
     positions: Any,
-    values: Any,
+    values: NDArray[Any],
 ) -> tuple[Any, Any]:
     """Draw records until N different ones are there."""
     for _ in range(1000):

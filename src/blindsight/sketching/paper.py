@@ -130,7 +130,7 @@ class NegativeSketcher(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return np.stack(each) if each else np.empty(0, parameters.dtype)
 
     def sketch(
-        self, X: Any, y: ArrayLike | None = None, *, classes: Sequence[str] = ()
+        self, X: ArrayLike, y: ArrayLike | None = None, *, classes: Sequence[str] = ()
     ) -> SketchSet:
         """`transform`, with labels and parameters beside the counts: the set that is sent."""
         labels = getattr(X, "labels", None) if y is None else np.asarray(y)

@@ -86,7 +86,13 @@ def _double_round(
 
 
 @njit(nogil=True, cache=True)
-def fill(key: Any, stream: Any, lane: Any, counter: Any, out: Any) -> None:
+def fill(
+    key: NDArray[np.integer[Any]],
+    stream: int,
+    lane: int,
+    counter: int,
+    out: NDArray[np.integer[Any]],
+) -> None:
     """Fill `out` (16, blocks) with the keystream of nonce (`stream`, `lane`) from block `counter`
     on.
     """

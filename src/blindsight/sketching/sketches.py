@@ -153,7 +153,7 @@ class SketchSet:
     def __len__(self) -> int:
         return len(self.counts)
 
-    def __getitem__(self, rows: Any) -> SketchSet:
+    def __getitem__(self, rows: slice | NDArray[Any]) -> SketchSet:
         if isinstance(rows, (int, np.integer)):
             rows = slice(rows, rows + 1 or None)
         labels = None if self.labels is None else self.labels[rows]

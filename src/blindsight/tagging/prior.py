@@ -47,7 +47,7 @@ CONSTANT = 0.3
 _LENGTH = 4.0
 
 
-def feature_rows(x: Any, *, n_features: int | None = None) -> NDArray[np.float32]:
+def feature_rows(x: ArrayLike, *, n_features: int | None = None) -> NDArray[np.float32]:
     """Finite float rows (n, D), or an error that says what is wrong."""
     rows = checks.finite_array("X", x)
     _check_shape(rows.shape, n_features)
@@ -113,7 +113,7 @@ class Inputs:
         """How many inputs the head has."""
         return 1 + (len(self.centre) if self.directions is None else self.directions.shape[1])
 
-    def __call__(self, x: Any) -> Matrix:
+    def __call__(self, x: ArrayLike) -> Matrix:
         """The head's input (n, width)."""
         rows = unit_rows(x) - self.centre
         rows = unit_rows(rows if self.directions is None else rows @ self.directions)
@@ -130,7 +130,7 @@ class PaperInputs:
     floor: float | None = None
     ceiling: float | None = None
 
-    def __call__(self, x: Any) -> NDArray[np.float32]:
+    def __call__(self, x: ArrayLike) -> NDArray[np.float32]:
         """The head's input."""
         rows = (_LENGTH * unit_rows(x)).astype(np.float32)
         if self.floor is not None:

@@ -170,7 +170,9 @@ def train_once(
     return kept
 
 
-def _training(tagger: PrivateTagger, X: Any, y: Any, n_records: int | None) -> str:
+def _training(
+    tagger: PrivateTagger, X: NDArray[Any], y: NDArray[Any], n_records: int | None
+) -> str:
     """Records, settings and public knowledge as text."""
     known = {"rows": np.asarray(X), "labels": label_rows(y)}
     if tagger.public is not None:

@@ -210,7 +210,7 @@ def train(
     return curves
 
 
-def _validate(head: MLGCN, features: Any, labels: Any) -> float:
+def _validate(head: MLGCN, features: NDArray[Any], labels: NDArray[Any]) -> float:
     with torch.no_grad():
         logits = head(torch.as_tensor(np.ascontiguousarray(features, np.float32)))
     return mean_average_precision(labels, logits.numpy())

@@ -134,3 +134,24 @@ def test_own_names_come_as_text_or_file(tmp_path: Path) -> None:
     (tmp_path / "names.txt").write_text("forest\nglacier\n\n sea \n")
     assert _own_names("forest, glacier,sea") == ("forest", "glacier", "sea")
     assert _own_names(str(tmp_path / "names.txt")) == ("forest", "glacier", "sea")
+
+
+def test_photos_that_the_cells_cannot_tell_apart_are_refused_before_anything_is_charged(
+    tmp_path: Path,
+) -> None:
+    alike = tmp_path / "alike"
+    alike.mkdir()
+    rng = np.random.default_rng(0)
+    ramp = np.linspace(20, 220, 32)[:, None, None] * np.ones((1, 32, 3))
+    for number in range(60):  # sixty nearly equal pictures, as X-rays are to the network
+        noisy = (ramp + rng.integers(0, 3, ramp.shape)).astype(np.uint8)
+        Image.fromarray(noisy).save(alike / f"{number}.png")
+    release, ledger = tmp_path / "release", tmp_path / "budget.db"
+    options = {"encoder": "pixels", "epsilon": 8.0, "seed": 1}
+    with pytest.raises(InvalidParameter, match=r"little more than chance.*Nothing was charged"):
+        protect(alike, release, check_first=True, ledger=ledger, **options)
+    assert not release.exists() and not ledger.exists()
+    assert protect(alike, release, **options).counts.released == 60
+    apart = pictures(tmp_path / "apart", 60, 0)
+    made = protect(apart, tmp_path / "other", check_first=True, **options)
+    assert made.counts.released == 60

@@ -12,6 +12,7 @@ from blindsight.index import encoder
 __all__ = [
     "AUDIT_TRIALS",
     "AUDIT_TRIALS_DEEP",
+    "CHECKED_PHOTOS",
     "ENCODERS",
     "EPSILONS_OFFERED",
     "HASH_METHODS",
@@ -31,6 +32,8 @@ HASH_METHODS = encoder.METHODS
 EPSILONS_OFFERED = (2.0, 4.0, 8.0, 16.0)
 #: Images of one person that are released where people are protected and no number is given.
 MAX_IMAGES_PER_PERSON = 1
+#: Photos that are looked at before a release is charged, where the owner asks for it.
+CHECKED_PHOTOS = 400
 #: Hits per query.
 SEARCH_HITS = 12
 #: Name of the Milvus collection that holds an index.

@@ -10,8 +10,11 @@ from os import PathLike
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from blindsight.app import defaults
 from blindsight.app.result import Progress, Result, no_progress, to_plain
+from blindsight.codebooks import predict_use
 from blindsight.core import checks
 from blindsight.core.errors import (
     BudgetExceeded,
@@ -33,7 +36,7 @@ from blindsight.encoders import (
 )
 from blindsight.index import encoder as photo_encoder
 from blindsight.index.bulk.pools import pool_at
-from blindsight.index.encoder import CodeRecipe
+from blindsight.index.encoder import CodeRecipe, PhotoEncoder
 from blindsight.index.public_images import refuse_private
 from blindsight.index.release_folder import (
     ReleaseFolder,
@@ -169,6 +172,7 @@ def protect(
     fast: bool = False,
     public: PathText | None = None,
     own_names: str | Sequence[str] | None = None,
+    check_first: bool = False,
     people: str | Mapping[str, str] | None = None,
     max_per_person: int | None = None,
     files: Sequence[str] | None = None,
@@ -212,6 +216,9 @@ def protect(
         own_names: public words for what the photos show ("forest, glacier, sea"), as a list, a
             text with commas, or the path of a file with one name on each line. They make the
             cells where no public pictures are given.
+        check_first: look at a sample of the photos before anything is charged, and refuse where
+            they use so few cells that search would find little more than chance. What is seen is
+            for the owner and is not released.
         people: whose photos they are: "folder" (the first subfolder), "dicom" (PatientID),
             "FILE.csv:COLUMN", or a mapping from file name to person. By default nobody's.
         max_per_person: the most images of one person that are released (default 1 with `people`).
@@ -322,6 +329,8 @@ def protect(
                 persons=persons,
                 progress=lambda done, total: progress("recognising photos", done, total),
             )
+            if check_first and existing is None:
+                _refuse_chance(coder, source, listed)
             if per_person:
                 # Refuses people with more images released, before anything is charged.
                 opened.chosen(number, contents.records, per_person)
@@ -418,6 +427,24 @@ def _chosen_encoder(
             "images. Give lite0, lite2, both or a folder of ONNX files."
         )
     return _ChosenEncoder({"features": opened.name, "identity": opened.identity()}, opened)
+
+
+def _refuse_chance(coder: PhotoEncoder, source: Path, names: Sequence[str]) -> None:
+    """Refuse photos that the cells cannot tell apart, by a sample of them."""
+    if coder.codebook is None:
+        return
+    rows = []
+    for name in names[:: max(1, -(-len(names) // defaults.CHECKED_PHOTOS))]:
+        try:
+            rows.append(coder.rows(coder.recipe.image.read(source / name)[None])[0])
+        except InvalidData:
+            continue  # a file that cannot be read is named when the photos are released
+    use = predict_use(coder.codebook, np.stack(rows)) if rows else None
+    if use is not None and use.at_chance:
+        raise InvalidParameter(
+            f"{use.line()} Nothing was charged. Without check_first (--check-first) they are "
+            "released all the same."
+        )
 
 
 def _own_names(names: str | Sequence[str]) -> tuple[str, ...]:

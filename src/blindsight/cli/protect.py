@@ -64,6 +64,13 @@ def protect(
             "set's name."
         ),
     ] = None,
+    check_first: Annotated[
+        bool,
+        typer.Option(
+            "--check-first",
+            help="Look at some of the photos first; refuse where search would be at chance.",
+        ),
+    ] = False,
     first_page: Annotated[
         bool | None,
         typer.Option(
@@ -148,6 +155,7 @@ def protect(
             fast=fast,
             public=public,
             own_names=about,
+            check_first=check_first,
             people=people,
             max_per_person=max_per_person,
             names=names,  # type: ignore[arg-type]  # checked there

@@ -14,7 +14,7 @@ from blindsight.app.search import search
 from blindsight.core.errors import InvalidParameter, MissingData
 from blindsight.encoders import OnnxEncoder, default_recipe
 from blindsight.encoders.export import export
-from blindsight.encoders.graphs import Graph
+from blindsight.encoders.network import Graph
 from blindsight.encoders.public_pictures import flower, temple
 
 SIDE = 16

@@ -17,7 +17,13 @@ from blindsight.encoders import default_recipe
 SOURCE = str(Path(blindsight.__file__).parent)
 IS_FUNCTION = 0x1  # CO_OPTIMIZED: set for functions, not for the bodies of modules and classes
 COMPREHENSIONS = {"<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>"}
+<<<<<<< HEAD
 MOST_MODULES, MOST_FUNCTIONS = 47, 380
+=======
+MOST_MODULES, MOST_FUNCTIONS = 45, 320
+# Reading the weights of a network and building it are twenty functions more.
+MOST_FUNCTIONS_OF_A_NETWORK = 340
+>>>>>>> eecf88e (Pass fewer modules and functions when a folder is protected)
 
 
 def functions_called(photos: Path, out: Path, encoder: str) -> set[tuple[str, str]]:
@@ -62,4 +68,5 @@ def test_protecting_a_folder_runs_few_modules_and_functions(tmp_path, encoder):
     modules = {module for module, _ in way}
     assert {"privacy/door.py", "privacy/vault.py", "index/index_file.py"} <= modules
     assert len(modules) <= MOST_MODULES, sorted(modules)
-    assert len(way) <= MOST_FUNCTIONS, sorted(way)
+    most = MOST_FUNCTIONS if encoder == "pixels" else MOST_FUNCTIONS_OF_A_NETWORK
+    assert len(way) <= most, sorted(way)

@@ -20,7 +20,7 @@ from blindsight.encoders import OnnxEncoder, open_encoder, require_same_encoder
 from blindsight.encoders.base import Encoder
 from blindsight.encoders.check import check
 from blindsight.encoders.export import export
-from blindsight.encoders.graphs import Graph
+from blindsight.encoders.network import Graph
 from blindsight.encoders.public_pictures import flower
 
 SIDE, WIDTH = 16, 6

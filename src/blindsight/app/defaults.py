@@ -70,7 +70,8 @@ def code_recipe(**options: object) -> encoder.CodeRecipe:
         4
     """
     given = {name: value for name, value in options.items() if value is not None}
-    given.setdefault("features", default_encoder())
+    if "features" not in given:
+        given["features"] = default_encoder()
     recipe_type = encoder.CodeRecipe
     given.setdefault(
         "bits",

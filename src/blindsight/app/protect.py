@@ -306,7 +306,8 @@ def protect(
             recipe = _recipe(options, existing, opened)
             if recipe.identity is not None:
                 recipe = recipe.with_encoder(chosen.opened, what=str(target))
-            refuse_private(recipe.public, source, listed)
+            if recipe.own_pictures:
+                refuse_private(recipe.public, source, listed)
             id_choice, per_person = _choices(existing, names, people, max_per_person)
             progress("learning from public data", 0, 0)
             coder = encoder_in_vault(
@@ -418,6 +419,8 @@ def _chosen_encoder(
         return _ChosenEncoder({"features": encoder})
     if encoder in STORED and encoder not in BUILT_IN:
         return _ChosenEncoder({"features": encoder})
+    if isinstance(encoder, str) and encoder in BUILT_IN and not Path(encoder).is_dir():
+        return _ChosenEncoder({"features": BUILT_IN[encoder].name})
     opened = open_encoder(encoder)
     if isinstance(opened, BuiltIn):
         return _ChosenEncoder({"features": opened.name})

@@ -120,12 +120,6 @@ class Space:
     atoms: Floats | None = None
     own_centre: bool = False
 
-    def atoms_in(self, embedding: Embedding) -> Floats | None:
-        """The atoms as seen in an embedding that was centred at public pictures."""
-        if self.atoms is None or self.own_centre:
-            return self.atoms
-        return embedding.moved(self.atoms)
-
 
 def cell_source(encoder: Encoder, public: PublicKnowledge) -> CellSource:
     """What the cells are made from: the first of the list that there is.
@@ -427,7 +421,9 @@ def _from_pictures(
     pictures = _enough(rows, least)
     embedding = space.embedding.around(pictures)
     atoms = embedding(pictures)
-    moved = space.atoms_in(embedding)
+    moved = space.atoms
+    if moved is not None and not space.own_centre:  # texts are centred by their own mean
+        moved = embedding.moved(moved)
     if moved is not None:
         near = np.unique(np.argsort(-(atoms @ moved.T), axis=1)[:, :_NEAR_CLASSES])
         atoms = np.concatenate([atoms, _drawn(moved[near], atoms)])

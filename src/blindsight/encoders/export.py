@@ -85,8 +85,7 @@ def _write_image_tower(network: str, size: int, target: Path) -> dict[str, objec
 def _write_pair(network: str, size: int, target: Path) -> dict[str, object]:
     from safetensors.numpy import load_file
 
-    from blindsight.encoders.graphs import class_mixture, image_graph, sentence_graph
-    from blindsight.encoders.network import convolutions
+    from blindsight.encoders.network import class_mixture, convolutions, image_graph, sentence_graph
     from blindsight.encoders.weights import read_weights
     from blindsight.encoders.words import class_names, minilm_folder, sentence_vectors
 

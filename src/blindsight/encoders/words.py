@@ -429,7 +429,7 @@ def _class_vectors() -> Floats:
 def _tower() -> TextTower:
     from safetensors.numpy import load_file
 
-    from blindsight.encoders.graphs import sentence_graph
+    from blindsight.encoders.network import sentence_graph
 
     folder = minilm_folder()
     weights = {

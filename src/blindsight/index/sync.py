@@ -136,7 +136,9 @@ def _sync(
         for record in sorted(chosen)
     ]
     root = folder.resolve()
-    files = Files([root / name for name in names], at_least=encoder.recipe.image.at_least)
+    files = Files(
+        [root / name for name in names], at_least=encoder.recipe.image.preparation.at_least
+    )
     images = ImageSet(files, names=np.array(names, dtype=np.str_))
     released_before = set(vault.codes(place.release))
     with place.open(n_bits=encoder.n_bits, guarantee=guarantee, decoding=encoder.decoding) as index:

@@ -217,11 +217,6 @@ class _Encode:
     release: Release
     size: int | Preparation | None
 
-    def _prepared(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        if isinstance(self.size, Preparation):
-            return self.size.prepare(image)
-        return image if self.size is None else to_rgb(image, self.size)
-
     def __call__(self, part: _Part) -> Contents:
         kept: list[int] = []
         digests: list[str] = []
@@ -230,7 +225,11 @@ class _Encode:
         for row, name in enumerate(part.names):
             try:
                 digest, image = _read(part.images, row, name)
-                read.append(self._prepared(image))
+                if isinstance(self.size, Preparation):
+                    image = self.size.prepare(image)
+                elif self.size is not None:
+                    image = to_rgb(image, self.size)
+                read.append(image)
                 kept.append(row)
                 digests.append(digest.hex())
             except BlindsightError as error:

@@ -5,6 +5,7 @@ No photo is released a second time without a charge, and whichever copy is older
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -18,8 +19,14 @@ import pytest
 from PIL import Image
 
 import blindsight
-from blindsight.app.budget import grant_budget
-from blindsight.core.errors import BlindsightError, BudgetExceeded, MissingData, RolledBack
+from blindsight.app.budget import budget_statement, grant_budget, reconcile_budget
+from blindsight.core.errors import (
+    BlindsightError,
+    BudgetExceeded,
+    InvalidParameter,
+    MissingData,
+    RolledBack,
+)
 from blindsight.index import HammingIndex
 from blindsight.privacy import Ledger
 
@@ -217,3 +224,29 @@ def test_the_ledger_names_actor_and_purpose(owner):
     with Ledger(owner.ledger, dataset="photos") as ledger:
         entry = [each for each in ledger.entries() if each.kind == "charge"][-1]
     assert (entry.actor, entry.purpose) == ("Anna", "a study")
+
+
+def test_the_owner_decides_after_an_older_vault_and_goes_on(owner):
+    owner.protect("first", epsilon=4)
+    owner.copy("vault")
+    owner.protect("second", epsilon=6)
+    owner.restore("vault")
+    compared = reconcile_budget(owner.ledger, "photos", owner.vault)
+    assert not compared.agrees and "is older than the ledger" in str(compared)
+    with pytest.raises(RolledBack):
+        owner.protect("third", epsilon=2)
+    decided = reconcile_budget(owner.ledger, "photos", owner.vault, decision="take over")
+    assert decided.agrees and decided.to_dict()["decision"] == "take over"
+    owner.protect("third", epsilon=6)
+    assert owner.spent() == 16, "what is released after it is charged again"
+
+
+def test_a_statement_names_every_release_as_a_page_and_as_json(owner):
+    owner.protect("first", epsilon=4, actor="Anna", purpose="a <study>")
+    made = budget_statement(owner.ledger, "photos", vault=owner.vault)
+    page = made.write(owner.base / "statement.html").read_text()
+    assert "Anna" in page and "a &lt;study&gt;" in page and "<study>" not in page
+    fields = json.loads(made.write(owner.base / "statement.json").read_text())
+    assert fields["releases"][0]["purpose"] == "a <study>"
+    with pytest.raises(InvalidParameter, match="html or"):
+        made.write(owner.base / "statement.txt")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from blindsight.app import defaults
-from blindsight.app.result import Progress, Result, no_progress
+from blindsight.app.result import Progress, Result, framed, no_progress
 from blindsight.core.errors import InvalidParameter
 
 __all__ = ["AuditReport", "AuditResult", "audit_methods", "audit_release"]
@@ -69,9 +69,7 @@ class AuditResult(Result):
         return self.report.write(Path(folder))
 
     def _repr_html_(self) -> str:
-        # The report is a page of its own: it must not change the style of the notebook around it.
-        page = self.report.to_html().replace("&", "&amp;").replace('"', "&quot;")
-        return f'<iframe srcdoc="{page}" style="width:100%;height:640px;border:0" sandbox></iframe>'
+        return framed(self.report.to_html())
 
     def to_dict(self) -> dict[str, object]:
         fields: dict[str, object] = json.loads(self.report.to_json())

@@ -16,7 +16,7 @@ import numpy as np
 
 from blindsight.privacy.guarantee import Guarantee
 
-__all__ = ["Progress", "Result", "ResultTable", "no_progress", "to_plain"]
+__all__ = ["Progress", "Result", "ResultTable", "framed", "no_progress", "to_plain"]
 
 #: Called with (stage, done, total) while a job runs; `total` is 0 where it is not known.
 Progress = Callable[[str, int, int], None]
@@ -103,6 +103,12 @@ class Result(ABC):
         )
         parts = [f"<p><strong>{html.escape(self.title)}</strong></p>", f"<table>{pairs}</table>"]
         return "".join([*parts, *(_html_table(table) for table in self.tables())])
+
+
+def framed(page: str) -> str:
+    """Return a whole HTML page in a frame, so that it does not change the notebook around it."""
+    text = page.replace("&", "&amp;").replace('"', "&quot;")
+    return f'<iframe srcdoc="{text}" style="width:100%;height:640px;border:0" sandbox></iframe>'
 
 
 def to_plain(value: object) -> object:

@@ -51,7 +51,19 @@ def register(app: typer.Typer) -> None:
     verbs = typer.Typer(
         help="Budgets of data sets: grant, show, verify, export.", no_args_is_help=True
     )
-    for verb in (grant, charge, close, show, entries, verify, witness, key, backup, export):
+    for verb in (
+        grant,
+        charge,
+        close,
+        show,
+        entries,
+        verify,
+        witness,
+        key,
+        backup,
+        export,
+        reconcile,
+    ):
         verbs.command(verb.__name__)(verb)
     app.add_typer(verbs, name="budget")
     app.add_typer(verbs, name="ledger", hidden=True)
@@ -296,6 +308,61 @@ def export(
         emit_json(result.to_dict())
         return
     console.print(result.title, soft_wrap=True, markup=False)
+
+
+def statement(
+    dataset: Annotated[str, typer.Argument(help="The data set.")],
+    ledger: Where,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write it to this .html or .json file.")
+    ] = None,
+    vault: Annotated[
+        Path | None, typer.Option("--vault", help="Also compare the ledger with this vault.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """State what was released of a data set, when, by whom, for what and at which cost."""
+    from blindsight.app.budget import budget_statement
+
+    result = budget_statement(ledger, dataset, vault=vault)
+    if out is not None:
+        result.write(out)
+    if json:
+        emit_json(result.to_dict())
+        return
+    console.print(str(result), soft_wrap=True, markup=False)
+    if out is not None:
+        console.print(f"wrote {out}", soft_wrap=True, markup=False)
+
+
+def reconcile(
+    ledger: Where,
+    dataset: DataSet,
+    vault: Annotated[Path, typer.Option("--vault", help="The owner's vault.")],
+    release: Annotated[
+        list[Path] | None, typer.Option("--release", help="A release on disk; repeat it.")
+    ] = None,
+    decision: Annotated[
+        str | None,
+        typer.Option(
+            "--decision", help="'take over' what the other side knows, or 'close' the budgets."
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Compare a vault with its ledger and releases: which is an older copy, and what to do.
+
+    Exit code 1 if they do not agree.
+    """
+    from blindsight.app.budget import reconcile_budget
+
+    result = reconcile_budget(ledger, dataset, vault, releases=release or (), decision=decision)
+    if json:
+        emit_json(result.to_dict())
+    else:
+        console.print(result.title, soft_wrap=True, markup=False)
+    if not result.agrees:
+        raise typer.Exit(1)
 
 
 def _show_change(change: BudgetChange, json: bool) -> None:

@@ -95,6 +95,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "budget key": ("blindsight budget key --out witness.key",),
     "budget backup": ("blindsight budget backup --ledger budget.db --out copy.db",),
     "budget export": ("blindsight budget export --ledger budget.db --out entries.csv",),
+    "budget statement": (
+        "blindsight budget statement holiday --ledger budget.db --out statement.html",
+    ),
+    "budget reconcile": (
+        "blindsight budget reconcile --ledger budget.db --dataset holiday --vault release.vault",
+    ),
     "serve": (
         "blindsight serve --photos ~/Pictures",
         "blindsight serve --host 192.168.1.5 --port 9000",

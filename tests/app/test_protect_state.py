@@ -19,7 +19,8 @@ import pytest
 from PIL import Image
 
 import blindsight
-from blindsight.app.budget import budget_statement, grant_budget, reconcile_budget
+from blindsight.app.budget import grant_budget
+from blindsight.app.budget_review import budget_statement, reconcile_budget
 from blindsight.core.errors import (
     BlindsightError,
     BudgetExceeded,

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Literal, cast
 
 from blindsight.app import defaults
-from blindsight.app.result import Progress, Result, ResultTable, framed, no_progress
+from blindsight.app.result import Progress, Result, ResultTable, no_progress
 from blindsight.core.errors import InvalidParameter, LedgerTampered
-from blindsight.index.index_file import Header
-from blindsight.index.release_folder import ReleaseFolder
 from blindsight.privacy import Cost
 from blindsight.privacy import ledger as ledgers
 from blindsight.privacy.cost import Neighbours, Unit
 from blindsight.privacy.ledger import Amount, Balance, Entry, Head, Ledger, SigningKey
-from blindsight.privacy.ledger.statement import Statement, statement
-from blindsight.privacy.reconcile import Reconciliation, ReleaseOnDisk, reconcile, resolve
-from blindsight.privacy.vault import Vault
 
 __all__ = [
     "BudgetBackup",
@@ -28,22 +22,19 @@ __all__ = [
     "BudgetCheck",
     "BudgetEntries",
     "BudgetExport",
-    "BudgetStatement",
     "BudgetSummary",
     "BudgetWitness",
     "DatasetCheck",
-    "ReconciledBudget",
     "WitnessKey",
     "backup_budget",
     "budget",
     "budget_entries",
-    "budget_statement",
     "charge_budget",
     "close_budget",
     "export_budget",
     "grant_budget",
     "make_witness_key",
-    "reconcile_budget",
+    "open_accounts",
     "verify_budget",
     "witness_budget",
 ]
@@ -282,143 +273,6 @@ class WitnessKey(Result):
         return [("for those who verify", f"{self.key}.pub")]
 
 
-@dataclass(frozen=True)
-class ReconciledBudget(Result):
-    """How a vault, a ledger and the releases on disk compare.
-
-    Parameters:
-        reconciliation: the findings, each with the side that is older and what to do.
-        decision: what the owner decided and was carried out; None where nothing was changed.
-    """
-
-    reconciliation: Reconciliation
-    decision: str | None = None
-
-    @property
-    def agrees(self) -> bool:
-        """Whether nothing is older than the others know, so that releases may go on."""
-        return self.reconciliation.agrees
-
-    @property
-    def title(self) -> str:
-        return str(self.reconciliation)
-
-    def facts(self) -> list[tuple[str, str]]:
-        return [(f"{each.older} is older", str(each)) for each in self.reconciliation.findings]
-
-    def to_dict(self) -> dict[str, object]:
-        return {**self.reconciliation.to_dict(), "decision": self.decision}
-
-
-@dataclass(frozen=True)
-class BudgetStatement(Result):
-    """What was released of a data set, when, by whom, for what purpose and at which cost.
-
-    Parameters:
-        statement: the statement, verified against the ledger's entries.
-    """
-
-    statement: Statement
-
-    @property
-    def title(self) -> str:
-        return f"Statement of the releases of {self.statement.dataset!r}"
-
-    def facts(self) -> list[tuple[str, str]]:
-        made = [("made", self.statement.made), ("releases", str(len(self.statement.releases)))]
-        return [*made, *(("remark", remark) for remark in self.statement.remarks)]
-
-    def _repr_html_(self) -> str:
-        return framed(self.to_html())
-
-    def to_html(self) -> str:
-        """Return the statement as one page for people who read it without this software."""
-        return self.statement.to_html()
-
-    def to_dict(self) -> dict[str, object]:
-        return self.statement.to_dict()
-
-    def write(self, out: PathText) -> Path:
-        """Write the statement as a page (.html) or as JSON values (.json), and return its path."""
-        target = Path(out)
-        if target.suffix not in (".html", ".json"):
-            raise InvalidParameter(f"--out must end in .html or .json, got {target.name!r}.")
-        page = self.to_html() if target.suffix == ".html" else json.dumps(self.to_dict(), indent=2)
-        try:
-            target.write_text(page, encoding="utf-8")
-        except OSError as error:
-            raise InvalidParameter(
-                f"--out {target} cannot be written: {error.strerror}."
-            ) from error
-        return target
-
-
-def budget_statement(
-    ledger: PathText, dataset: str, *, vault: PathText | None = None
-) -> BudgetStatement:
-    """State what was released of a data set, for a regulator or a data protection officer.
-
-    Parameters:
-        ledger: the ledger's file or postgresql:// address.
-        dataset: the data set.
-        vault: the owner's vault; where it and the ledger disagree, the statement says so.
-
-    Raises:
-        InvalidParameter: if the ledger has no such data set.
-        LedgerTampered: if the ledger's entries do not hold.
-
-    Example:
-        >>> import tempfile
-        >>> place = Path(tempfile.mkdtemp()) / "budget.db"
-        >>> made = grant_budget(place, "holiday", epsilon=8)
-        >>> print(budget_statement(place, "holiday").title)
-        Statement of the releases of 'holiday'
-    """
-    (opened,) = _open_each(ledger, dataset)
-    compared = None if vault is None else reconcile(Vault(Path(vault)), opened)
-    remarks = () if compared is None or compared.agrees else (str(compared),)
-    return BudgetStatement(statement(opened, remarks=remarks))
-
-
-def reconcile_budget(
-    ledger: PathText,
-    dataset: str,
-    vault: PathText,
-    *,
-    releases: Sequence[PathText] = (),
-    decision: str | None = None,
-) -> ReconciledBudget:
-    """Compare a vault with a ledger and with releases on disk, and carry out a decision about them.
-
-    Parameters:
-        ledger: the ledger's file or postgresql:// address.
-        dataset: the data set whose account it is.
-        vault: the owner's vault.
-        releases: folders that `protect` made.
-        decision: None compares and changes nothing. "take over" accepts what the other side knows:
-            missing releases are charged, or everything that is released from now on is charged
-            again. "close" closes every budget of the data set.
-
-    Raises:
-        InvalidParameter: if the decision is another.
-        BudgetExceeded: if the budget is too small for what is taken over.
-    """
-    if decision not in (None, "take over", "close"):
-        raise InvalidParameter(f"decision must be 'take over' or 'close', got {decision!r}.")
-    opened_vault = Vault(Path(vault))
-    shown = []
-    for path in releases:
-        folder = ReleaseFolder.read(Path(path))
-        guarantee = Header.of(folder.codes).guarantee
-        costs = () if guarantee is None else guarantee.costs
-        shown.append(ReleaseOnDisk(str(path), folder.vault, folder.release, costs))
-    with Ledger(str(ledger), dataset=dataset, create=False) as opened:
-        if decision is None:
-            return ReconciledBudget(reconcile(opened_vault, opened, shown))
-        chosen = cast(Literal["take over", "close"], decision)
-        return ReconciledBudget(resolve(opened_vault, opened, chosen, releases=shown), decision)
-
-
 def budget(ledger: PathText, dataset: str | None = None) -> BudgetSummary:
     """Return each data set's budget: granted, spent and left.
 
@@ -436,7 +290,7 @@ def budget(ledger: PathText, dataset: str | None = None) -> BudgetSummary:
         >>> budget(place).balances[0].remaining.epsilon
         8.0
     """
-    opened = _open_each(ledger, dataset)
+    opened = open_accounts(ledger, dataset)
     return BudgetSummary(tuple(balance for each in opened for balance in each.balances()))
 
 
@@ -539,7 +393,7 @@ def budget_entries(
         last: how many of the latest entries of each data set; None for all.
     """
     listed = {}
-    for opened in _open_each(ledger, dataset):
+    for opened in open_accounts(ledger, dataset):
         after = 0 if last is None else max(0, opened.head().sequence - last)
         listed[opened.dataset] = tuple(opened.entries(after=after))
     return BudgetEntries(listed)
@@ -583,7 +437,7 @@ def verify_budget(
     heads = {} if witness is None else ledgers.read_witness(Path(witness), key=signing)
     if known is not None and dataset is not None:
         heads.setdefault(dataset, []).append(_head(known))
-    opened_all = _open_each(ledger, dataset, readonly=True)
+    opened_all = open_accounts(ledger, dataset, readonly=True)
     results = [
         DatasetCheck(
             name,
@@ -618,7 +472,7 @@ def witness_budget(
         key: sign the heads with this key (`make_witness_key`).
     """
     signing = None if key is None else SigningKey.read(Path(key))
-    heads = ledgers.witness(_open_each(ledger, dataset, readonly=True), Path(to), key=signing)
+    heads = ledgers.witness(open_accounts(ledger, dataset, readonly=True), Path(to), key=signing)
     return BudgetWitness(Path(to), heads)
 
 
@@ -652,7 +506,7 @@ def export_budget(ledger: PathText, out: PathText, dataset: str | None = None) -
     Raises:
         InvalidParameter: if the file has another ending or cannot be written.
     """
-    opened = _open_each(ledger, dataset)
+    opened = open_accounts(ledger, dataset)
     target = Path(out)
     if target.suffix not in (".json", ".csv"):
         raise InvalidParameter(f"--out must end in .json or .csv, got {target.name!r}.")
@@ -689,7 +543,8 @@ def _head(text: str) -> Head:
     return Head(int(number), digest)
 
 
-def _open_each(ledger: PathText, dataset: str | None, *, readonly: bool = False) -> list[Ledger]:
+def open_accounts(ledger: PathText, dataset: str | None, *, readonly: bool = False) -> list[Ledger]:
+    """Open the accounts of a ledger's data sets, or of one of them."""
     names = ledgers.datasets(str(ledger), readonly=readonly)
     if dataset is not None and dataset not in names:
         known = ", ".join(names) or "none yet"

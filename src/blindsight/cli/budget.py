@@ -322,7 +322,7 @@ def statement(
     json: Json = False,
 ) -> None:
     """State what was released of a data set, when, by whom, for what and at which cost."""
-    from blindsight.app.budget import budget_statement
+    from blindsight.app.budget_review import budget_statement
 
     result = budget_statement(ledger, dataset, vault=vault)
     if out is not None:
@@ -354,7 +354,7 @@ def reconcile(
 
     Exit code 1 if they do not agree.
     """
-    from blindsight.app.budget import reconcile_budget
+    from blindsight.app.budget_review import reconcile_budget
 
     result = reconcile_budget(ledger, dataset, vault, releases=release or (), decision=decision)
     if json:

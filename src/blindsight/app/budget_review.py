@@ -1,0 +1,162 @@
+"""Review an account: a statement of its releases, and whether vault and ledger agree."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Literal, cast
+
+from blindsight.app.budget import open_accounts
+from blindsight.app.result import Result, framed
+from blindsight.core.errors import InvalidParameter
+from blindsight.index.index_file import Header
+from blindsight.index.release_folder import ReleaseFolder
+from blindsight.privacy.ledger import Ledger
+from blindsight.privacy.ledger.statement import Statement, statement
+from blindsight.privacy.reconcile import Reconciliation, ReleaseOnDisk, reconcile, resolve
+from blindsight.privacy.vault import Vault
+
+__all__ = ["BudgetStatement", "ReconciledBudget", "budget_statement", "reconcile_budget"]
+
+PathText = str | PathLike[str]
+
+
+@dataclass(frozen=True)
+class ReconciledBudget(Result):
+    """How a vault, a ledger and the releases on disk compare.
+
+    Parameters:
+        reconciliation: the findings, each with the side that is older and what to do.
+        decision: what the owner decided and was carried out; None where nothing was changed.
+    """
+
+    reconciliation: Reconciliation
+    decision: str | None = None
+
+    @property
+    def agrees(self) -> bool:
+        """Whether nothing is older than the others know, so that releases may go on."""
+        return self.reconciliation.agrees
+
+    @property
+    def title(self) -> str:
+        return str(self.reconciliation)
+
+    def facts(self) -> list[tuple[str, str]]:
+        return [(f"{each.older} is older", str(each)) for each in self.reconciliation.findings]
+
+    def to_dict(self) -> dict[str, object]:
+        return {**self.reconciliation.to_dict(), "decision": self.decision}
+
+
+@dataclass(frozen=True)
+class BudgetStatement(Result):
+    """What was released of a data set, when, by whom, for what purpose and at which cost.
+
+    Parameters:
+        statement: the statement, verified against the ledger's entries.
+    """
+
+    statement: Statement
+
+    @property
+    def title(self) -> str:
+        return f"Statement of the releases of {self.statement.dataset!r}"
+
+    def facts(self) -> list[tuple[str, str]]:
+        made = [("made", self.statement.made), ("releases", str(len(self.statement.releases)))]
+        return [*made, *(("remark", remark) for remark in self.statement.remarks)]
+
+    def _repr_html_(self) -> str:
+        return framed(self.to_html())
+
+    def to_html(self) -> str:
+        """Return the statement as one page for people who read it without this software."""
+        return self.statement.to_html()
+
+    def to_dict(self) -> dict[str, object]:
+        return self.statement.to_dict()
+
+    def write(self, out: PathText) -> Path:
+        """Write the statement as a page (.html) or as JSON values (.json), and return its path."""
+        target = Path(out)
+        if target.suffix not in (".html", ".json"):
+            raise InvalidParameter(f"--out must end in .html or .json, got {target.name!r}.")
+        page = self.to_html() if target.suffix == ".html" else json.dumps(self.to_dict(), indent=2)
+        try:
+            target.write_text(page, encoding="utf-8")
+        except OSError as error:
+            raise InvalidParameter(
+                f"--out {target} cannot be written: {error.strerror}."
+            ) from error
+        return target
+
+
+def budget_statement(
+    ledger: PathText, dataset: str, *, vault: PathText | None = None
+) -> BudgetStatement:
+    """State what was released of a data set, for a regulator or a data protection officer.
+
+    Parameters:
+        ledger: the ledger's file or postgresql:// address.
+        dataset: the data set.
+        vault: the owner's vault; where it and the ledger disagree, the statement says so.
+
+    Raises:
+        InvalidParameter: if the ledger has no such data set.
+        LedgerTampered: if the ledger's entries do not hold.
+
+    Example:
+        >>> import tempfile
+        >>> place = Path(tempfile.mkdtemp()) / "budget.db"
+        >>> from blindsight.app.budget import grant_budget
+        >>> made = grant_budget(place, "holiday", epsilon=8)
+        >>> print(budget_statement(place, "holiday").title)
+        Statement of the releases of 'holiday'
+    """
+    (opened,) = open_accounts(ledger, dataset)
+    compared = None if vault is None else reconcile(Vault(Path(vault)), opened)
+    remarks = () if compared is None or compared.agrees else (str(compared),)
+    return BudgetStatement(statement(opened, remarks=remarks))
+
+
+def reconcile_budget(
+    ledger: PathText,
+    dataset: str,
+    vault: PathText,
+    *,
+    releases: Sequence[PathText] = (),
+    decision: str | None = None,
+) -> ReconciledBudget:
+    """Compare a vault with a ledger and with releases on disk, and carry out a decision about them.
+
+    Parameters:
+        ledger: the ledger's file or postgresql:// address.
+        dataset: the data set whose account it is.
+        vault: the owner's vault.
+        releases: folders that `protect` made.
+        decision: None compares and changes nothing. "take over" accepts what the other side knows:
+            missing releases are charged, or everything that is released from now on is charged
+            again. "close" closes every budget of the data set.
+
+    Raises:
+        InvalidParameter: if the decision is another.
+        BudgetExceeded: if the budget is too small for what is taken over.
+    """
+    if decision not in (None, "take over", "close"):
+        raise InvalidParameter(f"decision must be 'take over' or 'close', got {decision!r}.")
+    opened_vault = Vault(Path(vault))
+    shown = []
+    for path in releases:
+        folder = ReleaseFolder.read(Path(path))
+        guarantee = Header.of(folder.codes).guarantee
+        costs = () if guarantee is None else guarantee.costs
+        shown.append(ReleaseOnDisk(str(path), folder.vault, folder.release, costs))
+    with Ledger(str(ledger), dataset=dataset, create=False) as opened:
+        if decision is None:
+            return ReconciledBudget(reconcile(opened_vault, opened, shown))
+        chosen = cast(Literal["take over", "close"], decision)
+        return ReconciledBudget(resolve(opened_vault, opened, chosen, releases=shown), decision)

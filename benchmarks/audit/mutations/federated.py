@@ -74,12 +74,6 @@ LATE: tuple[Mutant, ...] = (
     ),
     *bugs(
         "federated/protocol/user.py",
-        (
-            "last-user-without-noise",
-            "return settings.noise.share(values, rng=rng)",
-            "return settings.noise.clipped(values)",
-            "federated:TestFederatedClassifier federated:TestUsers",
-        ),
     ),
     *bugs(
         "federated/estimator.py",

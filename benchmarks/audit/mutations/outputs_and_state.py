@@ -17,9 +17,12 @@ NEW: tuple[Mutant, ...] = (
         "privacy/door.py",
         (
             "new-door-bare-when-nobody-listens",
-            "released = mechanism.release(value, rng=rng)\n        self",
+            "released = mechanism.release(value, rng=self._source.stream(label, exact=exact))\n"
+            "        self",
             "bare = type(self._listener).__name__ == '_NullListener'\n"
-            "        released = value if bare else mechanism.release(value, rng=rng)\n        self",
+            "        released = value if bare else mechanism.release(\n"
+            "            value, rng=self._source.stream(label, exact=exact))\n"
+            "        self",
             "privacy:TestSummed",
         ),
         (
@@ -31,17 +34,20 @@ NEW: tuple[Mutant, ...] = (
         ),
         (
             "new-door-less-noise-when-nobody-listens",
-            "released = mechanism.release(value, rng=rng)\n        self",
-            "released = mechanism.release(value, rng=rng)\n"
+            "released = mechanism.release(value, rng=self._source.stream(label, exact=exact))\n"
+            "        self",
+            "released = mechanism.release(value, rng=self._source.stream(label, exact=exact))\n"
             "        if not hasattr(self._listener, 'openings') and released.dtype.kind == 'f':\n"
             "            released = (released + 9 * value) / 10\n        self",
             "privacy:TestSummed",
         ),
         (
             "new-door-prints-the-value",
-            "released = mechanism.release(value, rng=rng)\n        self",
-            "print(float(np.sum(value)))\n"
-            "        released = mechanism.release(value, rng=rng)\n        self",
+            "released = mechanism.release(value, rng=self._source.stream(label, exact=exact))\n"
+            "        self",
+            "print(float(np.sum(value)))\n        released = mechanism.release(\n"
+            "            value, rng=self._source.stream(label, exact=exact))\n"
+            "        self",
             "privacy:TestSummed",
         ),
         (
@@ -118,8 +124,8 @@ NEW: tuple[Mutant, ...] = (
         ),
         (
             "new-total-clips-all-by-the-longest",
-            "shrunk = np.minimum(1.0, _FILLED * planned.row_bound / np.maximum(norms, 1e-300))",
-            "shrunk = np.minimum(1.0, _FILLED * planned.row_bound / np.maximum("
+            "shrunk = np.minimum(1.0, FILLED * planned.row_bound / np.maximum(norms, 1e-300))",
+            "shrunk = np.minimum(1.0, FILLED * planned.row_bound / np.maximum("
             "np.where(np.isfinite(norms), norms, 0).max(initial=1e-300), 1e-300)) "
             "+ np.zeros_like(norms)",
             "privacy:TestSummed",
@@ -341,13 +347,6 @@ NEW: tuple[Mutant, ...] = (
     ),
     *bugs(
         "tagging/publishing.py",
-        (
-            "new-publishing-models-share-a-receipt",
-            'random_state=source, key=f"release {number}"',
-            'random_state=source, key="release"',
-            "",
-            "tests/tagging/test_publishing.py",
-        ),
     ),
     *bugs(
         "metric/linear.py",

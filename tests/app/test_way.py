@@ -17,13 +17,9 @@ from blindsight.encoders import default_recipe
 SOURCE = str(Path(blindsight.__file__).parent)
 IS_FUNCTION = 0x1  # CO_OPTIMIZED: set for functions, not for the bodies of modules and classes
 COMPREHENSIONS = {"<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>"}
-<<<<<<< HEAD
 MOST_MODULES, MOST_FUNCTIONS = 47, 380
-=======
-MOST_MODULES, MOST_FUNCTIONS = 45, 320
 # Reading the weights of a network and building it are twenty functions more.
-MOST_FUNCTIONS_OF_A_NETWORK = 340
->>>>>>> eecf88e (Pass fewer modules and functions when a folder is protected)
+MOST_FUNCTIONS_OF_A_NETWORK = 400
 
 
 def functions_called(photos: Path, out: Path, encoder: str) -> set[tuple[str, str]]:

@@ -17,11 +17,10 @@ NEW: tuple[Mutant, ...] = (
         "privacy/door.py",
         (
             "new-door-bare-when-nobody-listens",
-            "released = mechanism.release(value, rng=self._source.stream(label, exact=exact))\n"
-            "        self",
+            "released = mechanism.release(value, rng=rng)\n        self",
             "bare = type(self._listener).__name__ == '_NullListener'\n"
             "        released = value if bare else mechanism.release(\n"
-            "            value, rng=self._source.stream(label, exact=exact))\n"
+            "            value, rng=rng)\n"
             "        self",
             "privacy:TestSummed",
         ),
@@ -34,19 +33,17 @@ NEW: tuple[Mutant, ...] = (
         ),
         (
             "new-door-less-noise-when-nobody-listens",
-            "released = mechanism.release(value, rng=self._source.stream(label, exact=exact))\n"
-            "        self",
-            "released = mechanism.release(value, rng=self._source.stream(label, exact=exact))\n"
+            "released = mechanism.release(value, rng=rng)\n        self",
+            "released = mechanism.release(value, rng=rng)\n"
             "        if not hasattr(self._listener, 'openings') and released.dtype.kind == 'f':\n"
             "            released = (released + 9 * value) / 10\n        self",
             "privacy:TestSummed",
         ),
         (
             "new-door-prints-the-value",
-            "released = mechanism.release(value, rng=self._source.stream(label, exact=exact))\n"
-            "        self",
+            "released = mechanism.release(value, rng=rng)\n        self",
             "print(float(np.sum(value)))\n        released = mechanism.release(\n"
-            "            value, rng=self._source.stream(label, exact=exact))\n"
+            "            value, rng=rng)\n"
             "        self",
             "privacy:TestSummed",
         ),

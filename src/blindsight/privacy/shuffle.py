@@ -51,14 +51,10 @@ _ROUNDING = 1e-12  # relative error of the tail probabilities, which are good to
 class ShuffleStatement:
     """What holds against an observer who cannot link entries to photos.
 
-    Attributes
-    ----------
-    epsilon, delta : float
-        The central guarantee for each photo.
-    local_epsilon : float
-        The guarantee that holds against everybody, and that this one never replaces.
-    cells, records : int
-        The number of cells and of photos in the batch.
+    Attributes:
+        epsilon, delta: The central guarantee for each photo.
+        local_epsilon: The guarantee that holds against everybody, and that this one never replaces.
+        cells, records: The number of cells and of photos in the batch.
     """
 
     epsilon: float
@@ -93,28 +89,20 @@ class ShuffleStatement:
 def shuffled_epsilon(local_epsilon: float, cells: int, records: int, delta: float) -> float:
     """Compute the central epsilon of k-ary response whose answers are shuffled.
 
-    Parameters
-    ----------
-    local_epsilon : float
-        Epsilon of k-ary response for one record.
-    cells : int
-        The number of possible answers, k.
-    records : int
-        The number of records that are released together, n.
-    delta : float
-        The probability with which the bound may fail.
+    Parameters:
+        local_epsilon: Epsilon of k-ary response for one record.
+        cells: The number of possible answers, k.
+        records: The number of records that are released together, n.
+        delta: The probability with which the bound may fail.
 
-    Returns
-    -------
-    float
-        An upper bound, at most `local_epsilon` (which holds with delta = 0), rounded up.
+    Returns:
+        float: An upper bound, at most `local_epsilon` (which holds with delta = 0), rounded up.
 
-    Example
-    -------
-    >>> shuffled_epsilon(4.0, 29, 100_000, 1e-6) < 0.2
-    True
-    >>> shuffled_epsilon(8.0, 414, 2, 1e-9)
-    8.0
+    Example:
+        >>> shuffled_epsilon(4.0, 29, 100_000, 1e-6) < 0.2
+        True
+        >>> shuffled_epsilon(8.0, 414, 2, 1e-9)
+        8.0
     """
     counts = _Counts(local_epsilon, cells, records, delta)
     if counts.delta(local_epsilon * (1 - 1e-6)) > delta:
@@ -134,18 +122,14 @@ def shuffled_delta(
 ) -> float:
     """Compute an upper bound on delta at a central epsilon.
 
-    Parameters
-    ----------
-    epsilon : float
-        The central epsilon.
-    local_epsilon, cells, records
-        As for `shuffled_epsilon`.
-    delta : float
-        The size of delta that matters: at most a thousandth of it is added by cutting off tails.
+    Parameters:
+        epsilon: The central epsilon.
+        local_epsilon, cells, records: As for `shuffled_epsilon`.
+        delta: The size of delta that matters: at most a thousandth of it is added by cutting off
+            tails.
 
-    Returns
-    -------
-    float
+    Returns:
+        float.
     """
     return _Counts(local_epsilon, cells, records, delta).delta(epsilon)
 

@@ -1,0 +1,208 @@
+"""The client's side of the secure sum in a Flower app: a mod for `ClientApp(mods=[...])`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ConfigRecord, Context, Error, Message, MessageType, RecordDict
+from flwr.clientapp import ClientApp
+
+from blindsight.core.errors import BlindsightError, InvalidData, InvalidParameter
+from blindsight.federated.flower.parties import Site
+from blindsight.federated.flower.plan import Model
+
+__all__ = [
+    "FOLDER_KEY",
+    "QUERY_TYPE",
+    "RECORD_KEY",
+    "register_protocol",
+    "secure_sum_mod",
+    "simulated_site",
+]
+
+_log = logging.getLogger(__name__)
+RECORD_KEY = "blindsight"  # the record of the protocol in a message
+QUERY_TYPE = f"{MessageType.QUERY}.blindsight"  # messages that never reach the app
+FOLDER_KEY = "blindsight-folder"  # the node setting that names the party's folder
+_REFUSED = 1  # the code of our errors in Flower's replies
+_CHALLENGE_BYTES = 32
+
+App = Callable[[Message, Context], Message]
+Mod = Callable[[Message, Context, App], Message]
+FolderOf = Callable[[Context], str | Path]
+
+
+def simulated_site(root: str | Path) -> FolderOf:
+    """Each simulated node's folder among those that `simulate_enrolment` made.
+
+    Parameters:
+        root: the folder that `simulate_enrolment` returned.
+
+    Returns:
+        For `secure_sum_mod(folder=...)`.
+    """
+    base = Path(root).absolute()
+    return lambda context: base / f"node-{int(context.node_config['partition-id'])}"
+
+
+def _folder_of_node(context: Context) -> str | Path:
+    folder = context.node_config.get(FOLDER_KEY)
+    if not isinstance(folder, str):
+        raise InvalidParameter(
+            f"this node has no setting {FOLDER_KEY!r}: start the SuperNode with "
+            f"--node-config '{FOLDER_KEY}=\"/path/of/the/party\"', or pass folder= to the mod."
+        )
+    return folder
+
+
+def register_protocol(app: ClientApp) -> ClientApp:
+    """Let a client app take the protocol's own messages.
+
+    Flower hands a query to an app's mods only if the app has a function of that name. The function
+    that is registered here is never called: the mod answers.
+
+    Parameters:
+        app: a client app with `secure_sum_mod` among its mods.
+
+    Returns:
+        The same app.
+    """
+
+    @app.query("blindsight")  # type: ignore[untyped-decorator, unused-ignore]
+    def without_mod(message: Message, context: Context) -> Message:
+        reason = "the client app lacks secure_sum_mod(): pass it as ClientApp(mods=[...])."
+        return Message(Error(_REFUSED, reason), reply_to=message)
+
+    return app
+
+
+def secure_sum_mod(
+    folder: str | Path | FolderOf | None = None,
+    *,
+    plain_replies: bool = False,
+    arrays_key: str = "arrays",
+    weighted_by_key: str = "num-examples",
+) -> Mod:
+    """A mod by which a client's update leaves only as a contribution to the secure sum.
+
+    A training message of `SecureFedAvg` passes to the app; the arrays of the app's reply minus the
+    arrays received are clipped, weighted by the number of examples, padded and sent. Nothing else
+    of the reply leaves: no arrays, no metrics, no number of examples. A training message without
+    the protocol's record never reaches the app. Put this mod first in the list.
+
+    Parameters:
+        folder: the party's folder, or a function that finds it by the node's context (see
+            `simulated_site`); by default the node setting `blindsight-folder`.
+        plain_replies: whether the app may answer evaluation messages and queries of its own. Their
+            replies leave as the app made them, metrics and numbers of examples included.
+        arrays_key: the name of the model's ArrayRecord in messages and replies.
+        weighted_by_key: the metric in the app's reply that holds the number of examples.
+
+    Returns:
+        For `ClientApp(mods=[...])`; see also `register_protocol`.
+    """
+    find: FolderOf
+    if folder is None:
+        find = _folder_of_node
+    elif callable(folder):
+        find = folder
+    else:
+        fixed = Path(folder)
+        find = lambda context: fixed  # noqa: E731
+
+    def mod(message: Message, context: Context, call_next: App) -> Message:
+        training = message.metadata.message_type.partition(".")[0] == MessageType.TRAIN
+        record = message.content.get(RECORD_KEY) if message.has_content() else None
+        if record is None:
+            if plain_replies and not training:
+                return call_next(message, context)
+            return _refusal(message, "this client answers only messages of the secure sum.")
+        try:
+            site = Site(find(context))
+            if "challenge" in record:
+                return _identified(site, message, record, context.node_id)
+            answers = site.receive(_addressed(record))
+            if training:
+                answers += _trained(site, message, context, call_next)
+        except BlindsightError as error:
+            return _refusal(message, str(error))
+        return _reply(message, {"messages": answers})
+
+    def _trained(site: Site, message: Message, context: Context, call_next: App) -> list[bytes]:
+        header = site.open_round()
+        if header is None:  # refused, or contributed already: the answer says so
+            return []
+        model = _model(message, "the server's message")
+        if model.digest != header.model:
+            raise InvalidData("the arrays are not those of the model that the round is bound to.")
+        del message.content[RECORD_KEY]
+        try:
+            reply = call_next(message, context)
+        except Exception:
+            # Flower would send the exception's text, which may quote the data.
+            _log.exception("the app failed while it trained")
+            raise InvalidData(
+                "the app failed while it trained; the client's log has why."
+            ) from None
+        if not reply.has_content():
+            raise InvalidData("the app did not train.")
+        after = _model(reply, "the app's reply")
+        if after.layout != model.layout:
+            raise InvalidData(
+                "the app's reply must have arrays of the names, types and shapes it received."
+            )
+        return site.contribute(
+            header, model, after.vector - model.vector, examples=_examples(reply)
+        )
+
+    def _model(message: Message, where: str) -> Model:
+        record = message.content.array_records.get(arrays_key)
+        if record is None:
+            raise InvalidData(f"{where} has no ArrayRecord {arrays_key!r}.")
+        return Model.of({name: array.numpy() for name, array in record.items()})
+
+    def _examples(reply: Message) -> float:
+        for metrics in reply.content.metric_records.values():
+            count = metrics.get(weighted_by_key)
+            if isinstance(count, int | float):
+                return float(count)
+        raise InvalidData(f"the app's reply has no metric {weighted_by_key!r}.")
+
+    return mod
+
+
+def _addressed(record: ConfigRecord) -> list[tuple[int, bytes]]:
+    numbers, messages = record.get("to"), record.get("messages")
+    if (
+        not isinstance(numbers, list)
+        or not isinstance(messages, list)
+        or len(numbers) != len(messages)
+        or not all(isinstance(number, int) for number in numbers)
+        or not all(isinstance(data, bytes) for data in messages)
+    ):
+        raise InvalidData("the protocol's record must hold messages and whom they are for.")
+    return list(zip(numbers, messages, strict=True))
+
+
+def _identified(site: Site, message: Message, record: ConfigRecord, node: int) -> Message:
+    """Which party runs at this node, signed, and from user 1 the sealed tag seeds."""
+    challenge = record["challenge"]
+    if not isinstance(challenge, bytes) or len(challenge) != _CHALLENGE_BYTES:
+        raise InvalidData(f"a challenge must have {_CHALLENGE_BYTES} bytes.")
+    answer: dict[str, Any] = {
+        "parties": site.addresses,
+        "proof": site.prove(challenge, node),
+        "messages": site.seeds() if record.get("seeds") is True else [],
+    }
+    return _reply(message, answer)
+
+
+def _reply(message: Message, record: dict[str, Any]) -> Message:
+    return Message(RecordDict({RECORD_KEY: ConfigRecord(record)}), reply_to=message)
+
+
+def _refusal(message: Message, reason: str) -> Message:
+    return Message(Error(_REFUSED, reason), reply_to=message)

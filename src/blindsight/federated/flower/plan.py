@@ -1,0 +1,170 @@
+"""What the sites of a Flower app agree on, and how an update becomes a vector of the secure sum.
+
+A site with n examples contributes w · (update / bound, 1), where w = n / max_examples. The sum's
+last entry is the sum of the weights; the other entries divided by it are the weighted mean, and
+nobody learns a single site's w.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight.core import checks
+from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
+from blindsight.federated.sums import RoundSum, Settings
+from blindsight.privacy.clipping import clip_norm
+
+__all__ = ["Model", "SumPlan"]
+
+_LARGEST_PLAN = 4096  # bytes
+
+
+@dataclass(frozen=True)
+class Model:
+    """The arrays of a model as one vector of float64, with their names, types and shapes.
+
+    Parameters:
+        layout: JSON, a list of name, type and shape for each array, in order.
+        vector: all arrays, flattened, one after another.
+    """
+
+    layout: str
+    vector: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, NDArray[Any]]) -> Model:
+        """Flatten named arrays.
+
+        Raises:
+            InvalidData: an array does not hold real numbers.
+        """
+        for name, array in arrays.items():
+            if array.dtype.kind not in "fiu":
+                raise InvalidData(
+                    f"arrays must hold real numbers to be summed, {name!r} has {array.dtype}."
+                )
+        layout = json.dumps([[n, a.dtype.str, list(a.shape)] for n, a in arrays.items()])
+        parts = [np.asarray(a, dtype=np.float64).ravel() for a in arrays.values()]
+        return cls(layout, np.concatenate(parts) if parts else np.zeros(0))
+
+    def _segments(self) -> list[tuple[str, np.dtype[Any], list[int], NDArray[np.float64]]]:
+        entries = [(n, np.dtype(t), list(shape)) for n, t, shape in json.loads(self.layout)]
+        ends = np.cumsum([0, *(int(np.prod(shape)) for _, _, shape in entries)]).tolist()
+        return [
+            (*entry, self.vector[start:end])
+            for entry, (start, end) in zip(entries, pairwise(ends), strict=True)
+        ]
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The arrays with their types and shapes; whole-number types are rounded."""
+        return {
+            name: (np.rint(part) if dtype.kind in "iu" else part).astype(dtype).reshape(shape)
+            for name, dtype, shape, part in self._segments()
+        }
+
+    def moved(self, change: NDArray[np.float64]) -> Model:
+        """The model after a change, rounded to the arrays' types as it will be sent."""
+        return Model.of(Model(self.layout, self.vector + change).arrays())
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of names, types, shapes and values; rounds of the sum are bound to it."""
+        content = self.layout.encode() + b"\0" + self.vector.astype("<f8").tobytes()
+        return hashlib.sha256(content).digest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SumPlan:
+    """What every site of a Flower app agrees on; a digest of it is part of the roster.
+
+    Parameters:
+        weights: how many numbers the model's arrays hold together.
+        max_examples: the number of examples with weight 1. A site with more counts as having so
+            many. The resolution of small sites suffers when it is far too large.
+        bound: the largest change of one number in a round; larger changes are cut off. Changes are
+            sent in steps of about bound / 2^(bits-1) / (n / max_examples).
+        clip: the largest l2 norm of a site's update; longer ones are scaled down, and everybody
+            refuses a sum that is longer than clipped updates can add up to.
+        follows_mean: the model moves by exactly the mean of each round, as in FedAvg. Sites then
+            compute the model themselves and refuse rounds on any other. False for strategies that
+            move the model in another way, such as FedAdam.
+        simulation: all keys were made on one machine, so nobody is protected from it.
+
+    Examples:
+        >>> plan = SumPlan(weights=3, max_examples=100)
+        >>> plan.contribution(np.array([0.5, -0.5, 4.0]), examples=50).tolist()
+        [0.25, -0.25, 0.5, 0.5]
+    """
+
+    weights: int
+    max_examples: int
+    bound: float = 1.0
+    clip: float | None = None
+    follows_mean: bool = True
+    simulation: bool = False
+
+    def __post_init__(self) -> None:
+        checks.whole("weights", self.weights)
+        checks.whole("max_examples", self.max_examples)
+        checks.positive("bound", self.bound)
+        if self.clip is not None:
+            checks.positive("clip", self.clip)
+        for name in ("follows_mean", "simulation"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidParameter(f"{name} must be True or False.")
+
+    def settings(self, users: int, **options: Any) -> Settings:
+        """The settings of the secure sum for so many sites.
+
+        Parameters:
+            users: how many sites contribute updates.
+            options: further keywords of `Settings`, for example `holders`, `bits` or `colluders`.
+        """
+        clip = None if self.clip is None else float(np.hypot(self.clip / self.bound, 1.0))
+        return Settings(dimension=self.weights + 1, users=users, bound=1.0, clip=clip, **options)
+
+    def contribution(
+        self, update: NDArray[np.float64], *, examples: int | float
+    ) -> NDArray[np.float64]:
+        """The vector that a site sums: its clipped update and 1, weighted by its examples.
+
+        An update that holds NaN or infinity counts as no update of no examples.
+        """
+        if update.shape != (self.weights,):
+            raise InvalidData(f"{self.weights} weights were agreed on, got {update.size}.")
+        if not np.isfinite(update).all() or not np.isfinite(examples):
+            return np.zeros(self.weights + 1)
+        clipped = update if self.clip is None else clip_norm(update[None], self.clip)[0]
+        scaled = np.clip(clipped, -self.bound, self.bound) / self.bound
+        weight = min(max(float(examples) / self.max_examples, 0.0), 1.0)
+        return np.asarray(np.append(scaled, 1.0) * weight, dtype=np.float64)
+
+    def mean(self, total: RoundSum, settings: Settings) -> NDArray[np.float64]:
+        """The weighted mean of the updates in a sum; zeros where the sum has no weight."""
+        values = settings.code.decode(total.values)
+        if values[-1] <= 0:
+            return np.zeros(self.weights)
+        return np.asarray(values[:-1] / values[-1] * self.bound, dtype=np.float64)
+
+    def encode(self) -> bytes:
+        """The plan as bytes; public, part of the roster file."""
+        return json.dumps(asdict(self), sort_keys=True).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> SumPlan:
+        """Read a plan that came from outside."""
+        try:
+            if len(data) > _LARGEST_PLAN:
+                raise ValueError("size")
+            plan = cls(**json.loads(data))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise HostileFile(f"this is not a plan of a secure sum in Flower: {error}") from error
+        return plan

@@ -268,6 +268,17 @@ def federation_arrays(federation: Federation) -> Any:
     return record(model.arrays())
 
 
+def test_a_site_stores_the_model_it_expects_next_and_no_older_one(
+    federation: Federation,
+) -> None:
+    federation.run(2)
+    model = federation.strategy.server.model
+    assert model is not None
+    for site in EVERYBODY:
+        stored = list((federation.root / f"node-{site}").glob("model-*"))
+        assert [path.name for path in stored] == [f"model-{model.digest.hex()}"]
+
+
 def test_clients_refuse_a_model_that_does_not_follow_from_the_sums(
     federation: Federation,
 ) -> None:

@@ -5,6 +5,7 @@
     request        the public request, to be sent to whoever collects requests
     roster         what everybody agreed on, with the plan; public
     user.state, holder.state, server.state    the state of each role
+    model-*        the model that a user's next round must start from
 
 `join` makes a folder, `make_roster` collects requests, `accept` adds the roster to a folder. A
 party's state is on disk before an answer leaves, so a process that is killed continues.
@@ -233,20 +234,38 @@ class Site(Party):
         wanted = [role for role in (Role.USER, Role.HOLDER) if role in own.roles]
         return [self.roster.number(role, own) for role in wanted]
 
-    def _user(self) -> tuple[User, Model | None]:
+    def _user(self) -> tuple[User, bytes]:
+        """The user, and the digest of the model it is at; empty before it has seen one."""
         path = self.path / "user.state"
         if not path.exists():
-            return User(self.enrolment), None
+            return User(self.enrolment), b""
         reader = unseal(b"FLWU", read_sealed(path))
-        user, layout = User.load(reader.field()), reader.text()
-        vector = np.frombuffer(reader.field(), dtype="<f8").astype(np.float64)
+        user, digest = User.load(reader.field()), reader.field()
         reader.end()
-        return user, Model(layout, vector) if layout else None
+        return user, digest
 
-    def _save_user(self, user: User, model: Model | None) -> None:
-        writer = Writer().field(user.dump()).text("" if model is None else model.layout)
-        writer.field(b"" if model is None else model.vector.astype("<f8").tobytes())
+    def _save_user(self, user: User, digest: bytes) -> None:
+        writer = Writer().field(user.dump()).field(digest)
         write_sealed(self.path / "user.state", seal(b"FLWU", bytes(writer)))
+        for path in self.path.glob("model-*"):
+            if path != self._model_path(digest):
+                path.unlink()
+
+    def _model_path(self, digest: bytes) -> Path:
+        return self.path / f"model-{digest.hex()}"
+
+    def _write_model(self, model: Model, digest: bytes) -> None:
+        """Save a model beside the state, before the state that names it: once, it is large."""
+        path = self._model_path(digest)
+        if not path.exists():
+            writer = Writer().text(model.layout).field(model.vector.astype("<f8").tobytes())
+            write_sealed(path, seal(b"FLWM", bytes(writer)))
+
+    def _read_model(self, digest: bytes) -> Model:
+        reader = unseal(b"FLWM", read_sealed(self._model_path(digest)))
+        layout, vector = reader.text(), np.frombuffer(reader.field(), dtype="<f8")
+        reader.end()
+        return Model(layout, vector.astype(np.float64))
 
     def _holder(self) -> KeyHolder:
         path = self.path / "holder.state"
@@ -290,13 +309,13 @@ class Site(Party):
             to_user = [data for number, data in messages if number in users]
             to_holder = [data for number, data in messages if number in set(own) - users]
             if to_user:
-                user, model = self._user()
+                user, digest = self._user()
                 for data in to_user:
                     before = user.ended
                     answers += [sent.data for sent in user.receive(data)]
                     if user.ended != before:
-                        model = self._follow(user, model)
-                self._save_user(user, model)
+                        digest = self._follow(user, digest)
+                self._save_user(user, digest)
             if to_holder:
                 holder = self._holder()
                 for data in to_holder:
@@ -304,13 +323,18 @@ class Site(Party):
                 write_sealed(self.path / "holder.state", holder.dump())
         return answers
 
-    def _follow(self, user: User, model: Model | None) -> Model | None:
-        """The model that follows from the sum just accepted; the next round must start from it."""
-        if model is None or user.result is None or not self.plan.follows_mean:
-            return None
-        following = model.moved(self.plan.mean(user.result, user.settings))
-        user.expect(following.digest)
-        return following
+    def _follow(self, user: User, digest: bytes) -> bytes:
+        """Compute the model that follows from the sum just accepted; the next round must start
+        from it.
+        """
+        result, user.result = user.result, None  # the state need not hold the sum any longer
+        if not digest or result is None or not self.plan.follows_mean:
+            return b""
+        following = self._read_model(digest).moved(self.plan.mean(result, user.settings))
+        digest = following.digest
+        self._write_model(following, digest)
+        user.expect(digest)
+        return digest
 
     def open_round(self) -> Header | None:
         """The round that waits for this site's update."""
@@ -342,8 +366,9 @@ class Site(Party):
                 return []
             sent = user.contribute(vector)
             if self.plan.follows_mean:
-                user.expect(model.digest)
-            self._save_user(user, model if self.plan.follows_mean else None)
+                user.expect(header.model)
+                self._write_model(model, header.model)
+            self._save_user(user, header.model if self.plan.follows_mean else b"")
             return [message.data for message in sent]
 
 

@@ -20,7 +20,7 @@ from blindsight.cli import main
 from blindsight.cli.examples import EXAMPLES, FIRST
 
 BLINDSIGHT = (sys.executable, "-m", "blindsight")
-RUNS_UNTIL_STOPPED = {"serve", "federate run"}
+RUNS_UNTIL_STOPPED = {"serve"}
 
 
 def _leaves(command: Any, path: str = "") -> list[tuple[str, Any]]:

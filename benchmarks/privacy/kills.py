@@ -257,12 +257,18 @@ def survive(work: Work, kills: int, rng: random.Random) -> dict[str, int]:
 
 
 def charges(ledger: Ledger) -> int:
-    """The releases that a ledger, which holds together, was charged for: each under a key, once in
-    an account.
+    """Count the releases that a ledger was charged for, after verifying it.
+
+    A release has one key. Entries without a cost, which only note that photos joined an account,
+    are no charges.
     """
     ledger.verify()
     return len(
-        {entry.key or entry.sequence for entry in ledger.entries() if entry.kind == "charge"}
+        {
+            entry.key or entry.sequence
+            for entry in ledger.entries()
+            if entry.kind == "charge" and (entry.micro_epsilon, entry.pico_rho) != (0, 0)
+        }
     )
 
 

@@ -165,6 +165,10 @@ WITHOUT_SCENE = {
         "public": "public pictures",
         "encoder": "computes each photo's features by itself",
         "new_release": "a whole release again, charged again: tested in tests/privacy",
+        "fast": "chooses a public network",
+        "about": "public words; a scene of its own in test_replay_index.py",
+        "check_first": OWNER,
+        "purpose": LEDGER,
     },
     "metric learn": {
         "pairs": INPUT,
@@ -175,6 +179,7 @@ WITHOUT_SCENE = {
         "delta": "a number in the plan",
         "kappa": "counted on the pairs, which are public",
         "intransitive": "a fact about the labels that the owner states",
+        "vault": "the same noise again instead of fresh noise: tested in tests/metric",
         "class_column": OWNER,
         "neighbours": OWNER,
         "draw": OWNER,

@@ -200,8 +200,8 @@ def test_sigmoid_does_not_overflow():
     assert sigmoid([-1e6, 0.0, 1e6]).tolist() == pytest.approx([0.0, 0.5, 1.0])
 
 
-def test_many_names_for_one_image_get_one_answer(tmp_path):
-    """400 names bought 400 independent answers for the price of one."""
+def test_copies_of_one_image_get_one_answer(tmp_path):
+    """Forty copies of an image share one answer, and asking again gives the same one."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((60, 6)).astype(np.float32)
     Y = (rng.random((60, 3)) < 0.5).astype(np.uint8)
@@ -209,13 +209,9 @@ def test_many_names_for_one_image_get_one_answer(tmp_path):
     row = np.repeat(X[:1], 40, axis=0)
     with Ledger(tmp_path / "ledger.db", dataset="asked") as ledger:
         ledger.grant(Cost(epsilon=9, delta=1e-3, unit="query"))
-        first = tagger.answer(row, ledger=ledger, images=[f"a{i}" for i in range(40)])
-        again = tagger.answer(row, ledger=ledger, images=[f"b{i}" for i in range(40)])
+        first = tagger.answer(row, ledger=ledger)
+        again = tagger.answer(row[:7], ledger=ledger)
         assert len(np.unique(np.vstack([first.scores, again.scores]), axis=0)) == 1
         assert ledger.balance("query").spent.epsilon == 1
-        second = tagger.answer(row[:2], ledger=ledger, images=["a0", "b0"])
-        assert len(np.unique(second.scores, axis=0)) == 1
-        assert not np.array_equal(second.scores[:1], first.scores[:1]), "a second answer was paid"
-        assert ledger.balance("query").spent.epsilon > 1
-        unnamed = tagger.answer(row, ledger=ledger)
-        assert len(np.unique(unnamed.scores, axis=0)) == 1
+        other = tagger.answer(X[1:2], ledger=ledger)
+        assert not np.array_equal(other.scores, first.scores[:1]), "another image, another answer"

@@ -102,12 +102,13 @@ def test_a_ledger_ends_the_averaging(records, tmp_path):
     tagger = made.fit(x[included], y[included])
     ledger = Ledger(tmp_path / "ledger.db", dataset="answers")
     ledger.grant(Cost(epsilon=10.0, unit="query"))
-    _, answered = average_answers(
+    average, answered = average_answers(
         lambda rows: tagger.decision_function(rows, ledger=ledger), x[:1], repeats=100
     )
-    assert answered == 5
-    spent = ledger.balance("query").spent
-    assert spent.epsilon <= 10.0
+    assert answered == 100
+    one = tagger.decision_function(x[:1], ledger=ledger)
+    np.testing.assert_allclose(np.ravel(average), np.ravel(one), rtol=1e-9)
+    assert ledger.balance("query").spent.epsilon == 2.0, "one answer, paid once"
 
 
 def test_paper_noise_is_refuted_and_proven_noise_is_not():

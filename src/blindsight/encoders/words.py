@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,7 +23,13 @@ import numpy as np
 
 from blindsight.core import storage
 from blindsight.core.checks import optional_module
-from blindsight.core.errors import BlindsightError, HostileFile, InvalidParameter, MissingData
+from blindsight.core.errors import (
+    BlindsightError,
+    HostileFile,
+    InvalidParameter,
+    MissingData,
+    UncheckedFile,
+)
 from blindsight.data import cache_folder
 from blindsight.data.fetch import Member, PackageRecipe, get
 from blindsight.data.fetch.recipes import keep
@@ -415,7 +422,9 @@ def _class_vectors() -> Floats:
     """The class names' vectors, which are public, so they are stored in the cache."""
     sums = f"{WORDS[0].members[0].sha256[:8]}-{WORDS[1].sha256[:8]}"
     path = cache_folder() / "features" / f"class-names-{sums}.safetensors"
-    with suppress(BlindsightError):
+    # A cache of an earlier version has no digest: it is computed again.
+    with suppress(BlindsightError, UncheckedFile), warnings.catch_warnings():
+        warnings.simplefilter("error", UncheckedFile)
         stored = storage.load(path, kind="class names")[0].get("vectors")
         if stored is not None and stored.shape == (1000, _WIDTH) and np.isfinite(stored).all():
             return np.asarray(stored, dtype=np.float32)

@@ -41,10 +41,14 @@ def rows() -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 @pytest.fixture
 def federation(tmp_path: Path, rows) -> Callable[..., dict[str, PartyFolder]]:
-    """Folders "site-1" to "site-5", users and holders, and "aggregator"; with their data files."""
+    """Folders "site-1" to "site-5", users and holders, and "aggregator"; with their data files.
+
+    With `users` there are as many sites; those after the fifth have the rows of the first ones
+    again. The first sites are the holders.
+    """
 
     def make(
-        port: int = 9092, agreed: dict | None = None, **changes: object
+        port: int = 9092, agreed: dict | None = None, users: int = USERS, **changes: object
     ) -> dict[str, PartyFolder]:
         scale = np.vstack([np.zeros(64), np.full(64, 16.0)])
         X, y = rows["public"]
@@ -54,11 +58,14 @@ def federation(tmp_path: Path, rows) -> Callable[..., dict[str, PartyFolder]]:
             classes=10,
             **{"rounds": 2, "patience": 1.0, **changes},  # type: ignore[arg-type]
         )
-        settings = Settings(**{"dimension": 650, "users": USERS, "bound": 4.0, **(agreed or {})})
-        site = Role.USER | Role.HOLDER
+        settings = Settings(**{"dimension": 650, "users": users, "bound": 4.0, **(agreed or {})})
         folders = {
-            f"site-{n}": join(tmp_path / f"site-{n}", f"Site {n}", site)
-            for n in range(1, USERS + 1)
+            f"site-{n}": join(
+                tmp_path / f"site-{n}",
+                f"Site {n}",
+                Role.USER | Role.HOLDER if n <= settings.n_holders else Role.USER,
+            )
+            for n in range(1, users + 1)
         }
         folders["aggregator"] = join(
             tmp_path / "aggregator", "Collector", Role.AGGREGATOR, address=f"127.0.0.1:{port}"
@@ -68,6 +75,9 @@ def federation(tmp_path: Path, rows) -> Callable[..., dict[str, PartyFolder]]:
             accept(folder, roster)
         for name, (rows_, labels) in rows.items():
             np.savez(tmp_path / f"{name}.npz", X=rows_, y=labels)
+        for n in range(USERS + 1, users + 1):
+            rows_, labels = rows[f"site-{(n - 1) % USERS + 1}"]
+            np.savez(tmp_path / f"site-{n}.npz", X=rows_, y=labels)
         return folders
 
     return make

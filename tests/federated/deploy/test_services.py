@@ -51,7 +51,6 @@ class LocalLink:
         self.away: set[int] = set()
         self.waiting: list[bytes] = []
         self.seen: set[int] = set()
-        self.tamper: Callable[[int, UserService], None] | None = None
         self.waiting += [out.data for out in self.user(1).start()]
 
     def user(self, number: int) -> UserService:
@@ -67,8 +66,6 @@ class LocalLink:
                 service = HolderService(PartyFolder(self.folders[f"site-{number}"].path))
             else:
                 service = self.user(message.to)
-                if self.tamper is not None:
-                    self.tamper(message.to, service)
             self.waiting += [answer.data for answer in service.handle(message.data)]
 
     def pull(self) -> list[bytes]:
@@ -117,33 +114,71 @@ def test_rounds_with_dropouts_equal_the_simulation_over_the_same_contributions(
         np.testing.assert_array_equal(learned.released_["weights"], saved.released_["weights"])
 
 
-def spoil_tag(service: UserService) -> None:
-    """Contribute under another tag seed: the sum opens, and users refuse it."""
-    service.user._seed = b"another seed".ljust(32)
-
-
-def test_a_user_who_spoils_sums_is_found_and_left_out(federation: Callable, tmp_path: Path) -> None:
-    folders = federation(agreed={"across_rounds": False, "colluders": 0}, rounds=4)
-    clock, link = Clock(), LocalLink(folders, tmp_path)
-    running = coordinator(folders, clock)
+@pytest.fixture
+def spoiler(monkeypatch: pytest.MonkeyPatch) -> int:
+    """A user who contributes under another tag seed: sums with it open, and users refuse them."""
     original = User.contribute
 
-    def contribute(self: User, *arguments: object, **options: object) -> list[Outgoing]:
+    def contribute(self: User, update: np.ndarray, *, noisy: bool = False) -> list[Outgoing]:
         seed = self._seed
         if self.number == 3:
             self._seed = b"another seed".ljust(32)
         try:
-            return original(self, *arguments, **options)  # type: ignore[arg-type]
+            return original(self, update, noisy=noisy)
         finally:
             self._seed = seed
 
-    User.contribute = contribute  # type: ignore[method-assign, assignment]
-    try:
-        running.run(link)
-    finally:
-        User.contribute = original  # type: ignore[method-assign]
-    assert running.excluded == [3]
-    assert 3 not in running.history[-1] and len(running.history[-1]) == 4
+    monkeypatch.setattr(User, "contribute", contribute)
+    return 3
+
+
+def test_a_user_who_spoils_sums_is_found_and_left_out(
+    federation: Callable, spoiler: int, tmp_path: Path
+) -> None:
+    agreed = {"across_rounds": False, "colluders": 0, "holders": 5}
+    folders = federation(users=9, agreed=agreed, rounds=4)
+    clock, link = Clock(), LocalLink(folders, tmp_path)
+    running = coordinator(folders, clock)
+    while not running.finished:
+        running.round(link)
+        running = coordinator(folders, clock)  # killed before users refuse the sum, and back
+    running.run(link)
+    assert running.excluded == [spoiler]
+    assert running.history[-1] == (1, 2, 4, 5, 6, 7, 8, 9)
+    assert all(spoiler not in users for users in running.history)
+    for number in range(1, 10):
+        np.testing.assert_array_equal(link.user(number).weights, running.weights)
+
+
+def test_a_spoiler_among_five_users_ends_the_federation_with_an_error(
+    federation: Callable, spoiler: int, tmp_path: Path
+) -> None:
+    # After a sum over all five, any other set would leave a class of fewer than three users.
+    folders = federation(agreed={"across_rounds": False, "colluders": 0})
+    running = coordinator(folders, Clock())
+    with pytest.raises(ProtocolError, match="leave no other set of users to find out who spoils"):
+        running.run(LocalLink(folders, tmp_path))
+    assert running.log == [] and running.isolation.failures == 3
+    np.testing.assert_array_equal(running.weights, running.plan.initial)
+
+
+def test_users_who_refuse_further_rounds_end_the_federation_with_an_error(
+    federation: Callable, tmp_path: Path
+) -> None:
+    folders = federation(agreed={"rounds": 1})  # the plan has two
+    running = coordinator(folders, Clock())
+    with pytest.raises(ProtocolError, match=r"Site 1.* refuse to contribute to another round"):
+        running.run(LocalLink(folders, tmp_path))
+    assert len(running.log) == 1
+
+
+def test_isolation_takes_back_a_success_that_users_refuse() -> None:
+    isolation = FaultIsolation(suspects={1, 2}, condemned=3, failures=2, failed_set=(1, 2, 3))
+    assert isolation.succeeded({1, 4, 5}) == 3
+    isolation = FaultIsolation.load(isolation.dump())
+    isolation.withdrawn({1, 4, 5})
+    assert isolation.excluded == set() and isolation.suspects == {1}
+    assert isolation.failures == 3 and isolation.failed_set == (1, 4, 5)
 
 
 def test_isolation_excludes_nobody_for_what_others_did() -> None:

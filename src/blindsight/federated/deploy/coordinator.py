@@ -82,7 +82,6 @@ class Coordinator:
         self._used = self._bytes = 0  # the last protocol round that was used; bytes of this one
         self.waiting = ""
         self.isolation = FaultIsolation()
-        self._failed_set: tuple[int, ...] = ()
         self._before: NDArray[np.float64] | None = None  # the model before the last sum
         self._path = folder.state(Role.AGGREGATOR)
         if self._path.exists():
@@ -143,11 +142,14 @@ class Coordinator:
             self.save()
         if self.role.phase == "open":
             self._collect(link)
+        if self.role.withdrawn:
+            return
         if self.role.phase == "open":
-            self.role.seal(self._chosen())
+            self.role.seal(self._required())
             self.save()
-        self._ask(link)
-        self.save()
+        if self.role.result is None:  # not opened before a stop
+            self._ask(link)
+            self.save()
         if self.role.result is not None:
             link.push(self.role.results())
 
@@ -156,7 +158,7 @@ class Coordinator:
         again: tuple[int, ...] = ()
         for proposal in self.isolation.proposals(self.role.contributors):
             chosen = self.role.admissible_set(proposal)
-            if chosen and chosen != self._failed_set:
+            if chosen and chosen != self.isolation.failed_set:
                 return chosen
             again = again or chosen
         if again and self.isolation.failures < _SAME_SET:
@@ -168,16 +170,34 @@ class Coordinator:
             "them. Set the federation up again without the users in doubt."
         )
 
+    def _required(self) -> tuple[int, ...]:
+        """The set to sum once nobody else can contribute."""
+        chosen, role = self._chosen(), self.role
+        if chosen:
+            return chosen
+        reasons = []
+        if role.declined:
+            names = ", ".join(map(self._name, sorted(role.declined)))
+            reasons.append(f"{names} refuse to contribute to another round")
+        if self.excluded:
+            names = ", ".join(map(self._name, self.excluded))
+            reasons.append(f"{names} spoil sums and are left out")
+        raise ProtocolError(
+            f"the rules on sets admit no sum over the {len(role.contributors)} users who "
+            f"contributed{': ' if reasons else ''}{'; '.join(reasons)}. Set the federation up "
+            "again with the users who take part."
+        )
+
     def _failed(self) -> None:
         """The last protocol round gave no sum, or one that users refuse."""
-        members = self.role.members
         if self.role.withdrawn and self._before is not None:
-            members = self.history.pop()
+            # The sum was counted as a success when it was opened.
+            self.isolation.withdrawn(self.history.pop())
             self.weights, self._before = self._before, None
             del self.log[-1]
+        else:
+            self.isolation.failed(self.role.members)
         self.role.withdrawn = False
-        self._failed_set = members
-        self.isolation.failed(members)
         self.isolation.excluded |= set(self.role.excluded)
         _log.warning("round %d gave no sum; it is tried again with other users", self.role.round)
         settings = self.role.settings
@@ -226,7 +246,9 @@ class Coordinator:
         last = asked = self._clock()
         said = last - _SAY + _SOON
         link.push(self.role.reopen())
-        while self.role.phase == "open" and not users <= set(self.role.contributors):
+        while self.role.phase == "open":
+            if users <= set(self.role.contributors) | self.role.declined:
+                break
             before = len(self.role.contributors)
             self._take(link)
             now = self._clock()
@@ -241,7 +263,8 @@ class Coordinator:
                 link.push(self.role.reopen())
             if now - said >= _SAY:
                 said = now
-                self._say(sorted(users - set(self.role.contributors)), "contribution")
+                missing = users - set(self.role.contributors) - self.role.declined
+                self._say(sorted(missing), "contribution")
             self._pause(0.05)
 
     def _ask(self, link: Link) -> None:
@@ -310,7 +333,6 @@ class Coordinator:
         values = np.zeros(len(self.weights), dtype=np.int64)
         values[shown] = result.values
         guilty = self.isolation.succeeded(result.contributors)
-        self._failed_set = ()
         if guilty is not None:
             _log.warning("user %s spoils sums and is left out from now on", guilty)
         self._before = self.weights
@@ -343,11 +365,8 @@ class Coordinator:
         writer = Writer().field(self.role.dump()).field(self.weights.astype("<f8").tobytes())
         writer.number("Q", self._used).number("Q", self._bytes)
         writer.field(b"" if self._before is None else self._before.astype("<f8").tobytes())
-        for users in (self.isolation.excluded, self.isolation.suspects, self._failed_set):
-            writer.field(np.array(sorted(users), dtype="<u4").tobytes())
-        writer.number("I", self.isolation.condemned).number("I", self.isolation.failures)
-        writer.field(json.dumps(self._rounds()).encode())
-        write_sealed(self._path, seal(b"COO3", bytes(writer)))
+        writer.field(self.isolation.dump()).field(json.dumps(self._rounds()).encode())
+        write_sealed(self._path, seal(b"COO4", bytes(writer)))
         self._status()
         self.plan.classifier(self.weights, self.role.settings).save(self.folder.model)
 
@@ -366,7 +385,7 @@ class Coordinator:
         storage.write_atomically(self.folder.path / "status.json", json.dumps(status).encode())
 
     def _load(self, data: bytes) -> None:
-        reader = unseal(b"COO3", data)
+        reader = unseal(b"COO4", data)
         store = FileStore(self.folder.path, self.folder.settings.users)
         self.role = Aggregator.load(reader.field(), store=store)
         self.weights = np.frombuffer(reader.field(), dtype="<f8").astype(np.float64)
@@ -375,16 +394,7 @@ class Coordinator:
         self._before = np.frombuffer(before, dtype="<f8").astype(np.float64) if before else None
         if self.role.phase in ("open", "closed"):
             self._bytes = store.size  # what came in before the kill
-        excluded, suspects, failed = (
-            np.frombuffer(reader.field(), dtype="<u4").tolist() for _ in range(3)
-        )
-        self._failed_set = tuple(failed)
-        self.isolation = FaultIsolation(
-            excluded=excluded,
-            suspects=suspects,
-            condemned=reader.number("I"),
-            failures=reader.number("I"),
-        )
+        self.isolation = FaultIsolation.load(reader.field())
         rounds = json.loads(reader.field())
         self.history = [tuple(entry.pop("contributors")) for entry in rounds]
         self.log = [RoundLog(**entry) for entry in rounds]

@@ -5,17 +5,30 @@ users out. After a sum that fails, all its users are suspects; each further sum 
 suspects out. A sum that succeeds clears its users, and one that fails narrows the suspects to those
 who were in it. A user is excluded for good when it was the only suspect in a failed sum and a later
 sum without it succeeds, so nobody is excluded for what others did.
+
+A sum that the aggregator opened may still be refused by the users, who check its tag. What the
+opening seemed to prove is then taken back (`withdrawn`), and the sum counts as one that failed.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Iterator
+from typing import TypedDict
 
 from blindsight.core.errors import ProtocolError
 
 __all__ = ["FaultIsolation"]
 
 _MOST_FAILURES = 40  # in a row; a search takes about log2(users) of them
+
+
+class _State(TypedDict):
+    excluded: list[int]
+    suspects: list[int]
+    condemned: int
+    failures: int
+    failed_set: list[int]
 
 
 class FaultIsolation:
@@ -28,14 +41,46 @@ class FaultIsolation:
         suspects: Iterable[int] = (),
         condemned: int = 0,
         failures: int = 0,
+        failed_set: Iterable[int] = (),
     ) -> None:
         self.excluded, self.suspects = set(excluded), set(suspects)
         self.condemned, self.failures = condemned, failures
+        self.failed_set = tuple(failed_set)  # the users of the last sum, if it failed
+        self._before: _State | None = None  # should users refuse the last sum that succeeded
+
+    def _restore(self, state: _State) -> None:
+        self.excluded, self.suspects = set(state["excluded"]), set(state["suspects"])
+        self.condemned, self.failures = state["condemned"], state["failures"]
+        self.failed_set = tuple(state["failed_set"])
+
+    def _state(self) -> _State:
+        return {
+            "excluded": sorted(self.excluded),
+            "suspects": sorted(self.suspects),
+            "condemned": self.condemned,
+            "failures": self.failures,
+            "failed_set": list(self.failed_set),
+        }
+
+    def dump(self) -> bytes:
+        """The state, with that before the last success, as bytes."""
+        return json.dumps([self._state(), self._before]).encode()
+
+    @classmethod
+    def load(cls, data: bytes) -> FaultIsolation:
+        """Continue from what `dump` wrote."""
+        state, before = json.loads(data)
+        isolation = cls(**state)
+        isolation._before = before
+        return isolation
 
     def proposals(self, present: Collection[int]) -> Iterator[set[int]]:
         """Sets of users to sum next, the most informative first."""
         usable = set(present) - self.excluded
         doubted = sorted(self.suspects & usable)
+        if len(doubted) == 1 and self.condemned != doubted[0]:
+            # Suspected only because the others were cleared: see whether it spoils this sum.
+            yield usable
         if doubted:
             half = (len(doubted) + 1) // 2
             yield usable - set(doubted[:half])
@@ -45,7 +90,8 @@ class FaultIsolation:
 
     def succeeded(self, users: Collection[int]) -> int | None:
         """A sum over these users came out right; returns the user that is now excluded, if any."""
-        self.failures = 0
+        self._before = self._state()
+        self.failures, self.failed_set = 0, ()
         self.suspects -= set(users)
         if self.condemned and self.condemned not in users:
             guilty, self.condemned = self.condemned, 0
@@ -55,9 +101,20 @@ class FaultIsolation:
         self.condemned = 0
         return None
 
+    def withdrawn(self, users: Collection[int]) -> None:
+        """The last sum that succeeded was over these users, and users refuse it: it failed."""
+        if self._before is not None:
+            self._restore(self._before)
+        self.failed(users)
+
     def failed(self, users: Collection[int]) -> None:
-        """A sum over these users gave nothing: at least one of them spoilt it."""
+        """A sum over these users gave nothing: at least one of them spoilt it.
+
+        Raises:
+            ProtocolError: too many sums in a row failed.
+        """
         self.failures += 1
+        self.failed_set, self._before = tuple(sorted(users)), None
         included = self.suspects & set(users)
         self.suspects = included or set(users)
         self.condemned = next(iter(self.suspects)) if len(self.suspects) == 1 else 0

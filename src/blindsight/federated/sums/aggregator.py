@@ -114,6 +114,7 @@ class Aggregator(Party):
         self._present = np.zeros(self.settings.users + 1, dtype=bool)
         self._members = b""
         self._parts: dict[int, Part] = {}
+        self.declined: set[int] = set()  # users who will not contribute to this round
         self._refusing: set[int] = set()
         self._shown: set[bytes] = set()  # bodies of results that users were shown
         self.result: RoundSum | None = None
@@ -412,6 +413,10 @@ class Aggregator(Party):
         if refusal.code is Code.CHAIN and any(number > refusal.at for number, _ in self._ended):
             again = self.reopen(user) if self.phase == "open" else []
             return [*self.results(user, after=refusal.at), *again]
+        if refusal.code is Code.ROUND and message.header.context == self._header.context:
+            if self.phase == "open" and not self._present[user]:
+                self.declined.add(user)
+            return []
         if (
             refusal.code in (Code.SUM, Code.RANGE)
             and self._ended

@@ -3,8 +3,13 @@
 Nobody can see who sent nonsense: that is what the encryption is for. But the aggregator may leave
 users out. After a sum that fails, all its users are suspects; each further sum leaves half of the
 suspects out. A sum that succeeds clears its users, and one that fails narrows the suspects to those
-who were in it. A user is excluded for good when it was the only suspect in a failed sum and a later
-sum without it succeeds, so nobody is excluded for what others did.
+who were in it.
+
+A user who spoils only some sums may be cleared by chance, so successes guide the search and prove
+nothing. What convicts is failed sums: a single spoiler is in every one of them. Once one suspect is
+left, further sums contain it and leave out half of the others who were in every failed sum, until
+it is the only one. It is excluded for good when a later sum without it succeeds. With one spoiler,
+nobody is excluded for what others did, however rarely it spoils.
 
 A sum that the aggregator opened may still be refused by the users, who check its tag. What the
 opening seemed to prove is then taken back (`withdrawn`), and the sum counts as one that failed.
@@ -29,6 +34,7 @@ class _State(TypedDict):
     condemned: int
     failures: int
     failed_set: list[int]
+    in_every: list[int]
 
 
 class FaultIsolation:
@@ -42,16 +48,18 @@ class FaultIsolation:
         condemned: int = 0,
         failures: int = 0,
         failed_set: Iterable[int] = (),
+        in_every: Iterable[int] = (),
     ) -> None:
         self.excluded, self.suspects = set(excluded), set(suspects)
         self.condemned, self.failures = condemned, failures
         self.failed_set = tuple(failed_set)  # the users of the last sum, if it failed
+        self.in_every = set(in_every)  # users who were in every failed sum of this search
         self._before: _State | None = None  # should users refuse the last sum that succeeded
 
     def _restore(self, state: _State) -> None:
         self.excluded, self.suspects = set(state["excluded"]), set(state["suspects"])
         self.condemned, self.failures = state["condemned"], state["failures"]
-        self.failed_set = tuple(state["failed_set"])
+        self.failed_set, self.in_every = tuple(state["failed_set"]), set(state["in_every"])
 
     def _state(self) -> _State:
         return {
@@ -60,6 +68,7 @@ class FaultIsolation:
             "condemned": self.condemned,
             "failures": self.failures,
             "failed_set": list(self.failed_set),
+            "in_every": sorted(self.in_every),
         }
 
     def dump(self) -> bytes:
@@ -79,8 +88,11 @@ class FaultIsolation:
         usable = set(present) - self.excluded
         doubted = sorted(self.suspects & usable)
         if len(doubted) == 1 and self.condemned != doubted[0]:
-            # Suspected only because the others were cleared: see whether it spoils this sum.
-            yield usable
+            # Suspected, but others were in every failed sum as well: sums with it and without them.
+            others = sorted(self.in_every & usable - set(doubted))
+            half = (len(others) + 1) // 2
+            yield usable - set(others[:half])
+            yield usable - set(others[half:])
         if doubted:
             half = (len(doubted) + 1) // 2
             yield usable - set(doubted[:half])
@@ -97,8 +109,11 @@ class FaultIsolation:
             guilty, self.condemned = self.condemned, 0
             self.excluded.add(guilty)
             self.suspects.discard(guilty)
+            self.in_every = set()
             return guilty
         self.condemned = 0
+        if not self.suspects:  # the search ended without a result
+            self.in_every = set()
         return None
 
     def withdrawn(self, users: Collection[int]) -> None:
@@ -115,9 +130,11 @@ class FaultIsolation:
         """
         self.failures += 1
         self.failed_set, self._before = tuple(sorted(users)), None
-        included = self.suspects & set(users)
-        self.suspects = included or set(users)
-        self.condemned = next(iter(self.suspects)) if len(self.suspects) == 1 else 0
+        # Empty where nothing failed before, or where more than one user spoils sums.
+        self.in_every = self.in_every & set(users) or set(users)
+        # A suspect who is not in every failed sum is none; then the search starts from those.
+        self.suspects = self.suspects & self.in_every or set(self.in_every)
+        self.condemned = next(iter(self.in_every)) if len(self.in_every) == 1 else 0
         if self.failures > _MOST_FAILURES:
             raise ProtocolError(
                 f"{self.failures} sums in a row failed, and who spoils them could not be found. "

@@ -260,9 +260,15 @@ def test_rosters_and_requests_from_outside_are_checked(
         _ = stranger.roster
     with pytest.raises(InvalidData, match="does not hold this party's request"):
         accept(stranger, data)
-    for bad in (b"", b"nonsense", data[:-1], data[:40] + b"x" + data[41:]):
+    plan_changed = data[:-40] + bytes([data[-40] ^ 1]) + data[-39:]
+    for bad in (b"", b"nonsense", data[:-1], plan_changed):
         with pytest.raises(HostileFile):
             accept(stranger, bad)
+    # Settings, at the beginning, are not signed: with others it is another roster.
+    for position in (*range(200), *range(200, len(data), 97)):
+        changed = data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
+        with pytest.raises((HostileFile, InvalidData, InvalidParameter)):
+            accept(folders["site-1"], changed)
     requests = [folder.request for folder in folders.values()]
     plan, settings = folders["site-1"].plan, folders["site-1"].settings
     other = make_roster(settings, plan, requests)

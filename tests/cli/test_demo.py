@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from blindsight.cli import main
 from blindsight.core.errors import MissingData
 from blindsight.data import builtin
+from blindsight.encoders import words as words_module
 
 KINDS = ("cat", "coffee", "retina", "tissue")
 
@@ -32,7 +33,16 @@ def small() -> Iterator[None]:
         patch.setattr(builtin, "ALBUM", {kind: builtin.ALBUM[kind] for kind in KINDS})
         patch.setattr("blindsight.encoders.words.get", missing)
         patch.setattr("blindsight.tagging.photos.imagenet_prior", missing)
+        forget_words()
         yield
+    forget_words()
+
+
+def forget_words() -> None:
+    """Forget what earlier tests of this process read of names and sentence vectors."""
+    for value in vars(words_module).values():
+        if hasattr(value, "cache_clear"):
+            value.cache_clear()
 
 
 @pytest.fixture(scope="module")

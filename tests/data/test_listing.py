@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from blindsight.core.errors import InvalidData
-from blindsight.data import listing
 from blindsight.data.listing import list_photos, shown_name
 from blindsight.data.reading import SUFFIXES
 
@@ -57,7 +56,7 @@ def test_a_format_whose_reader_is_missing_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "IMG_0001.HEIC").touch()
-    monkeypatch.setattr(listing.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     [heic] = list_photos(tmp_path).skipped
     assert heic.count == 1
     assert "pip install 'blindsight[heic]'" in str(heic)

@@ -6,7 +6,6 @@ not read and, where that helps, what to install.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from blindsight.core.errors import InvalidData
 from blindsight.data.formats.dicom import unnamed_dicom
-from blindsight.data.reading import DICOM_SUFFIXES, HEIF_SUFFIXES, SUFFIXES
+from blindsight.data.reading import DICOM_SUFFIXES, HEIF_SUFFIXES, SUFFIXES, missing_extra
 
 __all__ = ["Inventory", "Skipped", "list_photos", "shown_name"]
 
@@ -182,16 +181,13 @@ def _reason(path: Path) -> tuple[str, str] | None:
 
 
 def _missing_decoder(suffix: str) -> tuple[str, str] | None:
-    for suffixes, package, extra in (
-        (HEIF_SUFFIXES, "pi_heif", "heic"),
-        (DICOM_SUFFIXES, "pydicom", "dicom"),
-    ):
-        if suffix in suffixes and importlib.util.find_spec(package) is None:
-            return (
-                f"{extra.upper()} files",
-                f"install their reader: pip install 'blindsight[{extra}]'",
-            )
-    return None
+    kind = (
+        "heif" if suffix in HEIF_SUFFIXES else "dicom" if suffix in DICOM_SUFFIXES else "pictures"
+    )
+    extra = missing_extra(kind)
+    if extra is None:
+        return None
+    return f"{extra.upper()} files", f"install their reader: pip install 'blindsight[{extra}]'"
 
 
 def shown_name(name: str) -> str:

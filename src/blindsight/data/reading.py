@@ -29,6 +29,7 @@ __all__ = [
     "RAW_SUFFIXES",
     "SUFFIXES",
     "decode_here",
+    "missing_extra",
     "prepare_heif",
     "prepare_pillow",
     "read_image",
@@ -40,6 +41,9 @@ __all__ = [
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "PPM", "TIFF", "AVIF", "JPEG2000")
 _HEIF = "HEIF"
 _ORIENTATION = 0x0112
+_PLUGINS = ("Bmp", "Gif", "Jpeg2K", "Jpeg", "Png", "Ppm", "Tiff", "WebP")
+# The package that reads a kind of files, and the extra that brings it.
+_PACKAGES = {"heif": ("pi_heif", "heic"), "dicom": ("pydicom", "dicom")}
 #: camera files whose embedded JPEG preview is read
 RAW_SUFFIXES = frozenset({".arw", ".cr2", ".dng", ".nef", ".nrw", ".orf", ".pef", ".rw2", ".sr2"})
 HEIF_SUFFIXES = frozenset({".heic", ".heif", ".hif"})
@@ -138,24 +142,12 @@ def prepare_pillow() -> None:
     Pillow's own bound on pixels is lifted in this process, because `Limits.pixels` takes its place
     and a large JPEG may be decoded at a reduced scale.
     """
-    from PIL import (
-        AvifImagePlugin,
-        BmpImagePlugin,
-        GifImagePlugin,
-        Jpeg2KImagePlugin,
-        JpegImagePlugin,
-        PngImagePlugin,
-        PpmImagePlugin,
-        TiffImagePlugin,
-        WebPImagePlugin,
-    )
+    from PIL import AvifImagePlugin
 
+    for plugin in _PLUGINS:
+        importlib.import_module(f"PIL.{plugin}ImagePlugin")
     AvifImagePlugin.DEFAULT_MAX_THREADS = 1
     Image.MAX_IMAGE_PIXELS = None
-    for plugin in (BmpImagePlugin, GifImagePlugin, Jpeg2KImagePlugin, JpegImagePlugin):
-        assert plugin  # noqa: S101  (imported for its registration)
-    for plugin in (PngImagePlugin, PpmImagePlugin, TiffImagePlugin, WebPImagePlugin):
-        assert plugin  # noqa: S101  (imported for its registration)
 
 
 def prepare_heif() -> None:
@@ -165,13 +157,22 @@ def prepare_heif() -> None:
     module.register_heif_opener(thumbnails=False)
 
 
+def missing_extra(kind: str) -> str | None:
+    """The extra whose package reads files of this kind, where the package is not installed.
+
+    Parameters:
+        kind: "pictures", "dicom" or "heif".
+    """
+    package, extra = _PACKAGES.get(kind, ("PIL", ""))
+    absent = sys.modules.get(package, package) is None or importlib.util.find_spec(package) is None
+    return extra if absent else None
+
+
 def require_decoder(kind: str) -> None:
     """Raise `MissingDependency` where the files of a kind cannot be read on this machine."""
-    package, extra = {"heif": ("pi_heif", "heic"), "dicom": ("pydicom", "dicom")}.get(
-        kind, ("PIL", "")
-    )
-    if sys.modules.get(package, package) is None or importlib.util.find_spec(package) is None:
-        optional_module(package, extra=extra)
+    extra = missing_extra(kind)
+    if extra is not None:
+        optional_module(_PACKAGES[kind][0], extra=extra)
 
 
 def _pixels(

@@ -16,6 +16,7 @@ import sys
 import numpy as np
 import pytest
 
+from blindsight.core import durable
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, MissingData
 from blindsight.privacy.mechanisms import KaryResponse, to_fields
 from blindsight.privacy.vault import Photo, RecordStream, Vault
@@ -177,6 +178,21 @@ def test_a_vault_is_not_made_over_another_or_over_something_else(tmp_path):
     (tmp_path / "letters" / "dear.txt").write_text("dear")
     with pytest.raises(InvalidData, match="not empty"):
         Vault.open_or_create(tmp_path / "letters")
+
+
+def test_of_two_runs_that_make_one_vault_at_once_both_use_the_first(tmp_path, monkeypatch):
+    """The race is held open: the other run's vault appears just before ours is renamed."""
+    rename = durable.rename
+
+    def slower(source, target):
+        monkeypatch.setattr(durable, "rename", rename)
+        other.append(Vault.create(tmp_path / "v").number)
+        rename(source, target)
+
+    other: list[str] = []
+    monkeypatch.setattr(durable, "rename", slower)
+    assert [Vault.open_or_create(tmp_path / "v").number] == other
+    assert [path.name for path in tmp_path.iterdir()] == ["v"]
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,7 @@ code, and the number of rows is kept: what was damaged or taken out is refused b
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -186,7 +187,10 @@ class Vault:
             VaultStore.create(unfinished, keyed(key, "rows"))
             durable.write_file(unfinished / "key", _key_file(key), replace=False)
             durable.rename(unfinished, folder)
-        except FileExistsError:
+        except OSError as problem:
+            # Renaming onto a folder that is no longer empty is ENOTEMPTY or EEXIST, by system.
+            if problem.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
             raise InvalidData(
                 f"{folder} is not empty: another process made a vault there."
             ) from None

@@ -276,6 +276,21 @@ class DPSH(DeepHasher):
 
     Negative log-likelihood of the pair labels with Theta = u'u / 2, plus eta times the quantisation
     error.
+
+    Parameters:
+        n_bits: length of a code.
+        n_epochs: passes over the training images.
+        batch_size: images in a batch; the loss is taken over the pairs inside it.
+        learning_rate: largest step of Adam's one-cycle schedule.
+        hidden: width of the hidden layer.
+        random_state: seed or generator of what is drawn while learning; None draws a fresh one.
+
+    Example:
+        >>> import numpy as np
+        >>> X = np.random.default_rng(0).standard_normal((40, 8))
+        >>> y = np.repeat([0, 1], 20)
+        >>> DPSH(16, n_epochs=1, random_state=0).fit(X, y).transform(X).shape
+        (40, 2)
     """
 
     eta: ClassVar[float] = 0.1
@@ -291,6 +306,21 @@ class DSH(DeepHasher):
     """Deep supervised hashing (Liu, Wang, Shan and Chen 2016).
 
     Contrastive loss on squared distances with margin 2c, plus alpha times | |u| - 1 |.
+
+    Parameters:
+        n_bits: length of a code.
+        n_epochs: passes over the training images.
+        batch_size: images in a batch; the loss is taken over the pairs inside it.
+        learning_rate: largest step of Adam's one-cycle schedule.
+        hidden: width of the hidden layer.
+        random_state: seed or generator of what is drawn while learning; None draws a fresh one.
+
+    Example:
+        >>> import numpy as np
+        >>> X = np.random.default_rng(0).standard_normal((40, 8))
+        >>> y = np.repeat([0, 1], 20)
+        >>> DSH(16, n_epochs=1, random_state=0).fit(X, y).transform(X).shape
+        (40, 2)
     """
 
     alpha: ClassVar[float] = 0.01
@@ -308,6 +338,21 @@ class HashNet(DeepHasher):
 
     Weighted likelihood (similar pairs are rare and count more) of codes tanh(beta z), where beta
     grows during training until tanh is nearly the sign: learning to hash by continuation.
+
+    Parameters:
+        n_bits: length of a code.
+        n_epochs: passes over the training images.
+        batch_size: images in a batch; the loss is taken over the pairs inside it.
+        learning_rate: largest step of Adam's one-cycle schedule.
+        hidden: width of the hidden layer.
+        random_state: seed or generator of what is drawn while learning; None draws a fresh one.
+
+    Example:
+        >>> import numpy as np
+        >>> X = np.random.default_rng(0).standard_normal((40, 8))
+        >>> y = np.repeat([0, 1], 20)
+        >>> HashNet(16, n_epochs=1, random_state=0).fit(X, y).transform(X).shape
+        (40, 2)
     """
 
     last_beta: ClassVar[float] = 10.0
@@ -324,11 +369,30 @@ class HashNet(DeepHasher):
 
 
 class ADSH(DeepHasher):
-    """`n_epochs` outer rounds: sample `n_sampled` images, train the network on them, then update
+    """Asymmetric deep supervised hashing (Jiang and Li 2018).
+
+    `n_epochs` outer rounds: sample `n_sampled` images, train the network on them, then update
     all codes V.
 
     `database_codes_` are the learned V of the training images. They are little more than their
     labels: releasing them, even flipped, releases labels. `transform` always uses the network.
+
+    Parameters:
+        n_bits: length of a code.
+        n_epochs: outer rounds.
+        batch_size: images in a batch; the loss is taken over the pairs inside it.
+        learning_rate: largest step of Adam's one-cycle schedule.
+        hidden: width of the hidden layer.
+        n_sampled: images sampled in each round.
+        gamma: weight of the difference between an image's output and its free code.
+        random_state: seed or generator of what is drawn while learning; None draws a fresh one.
+
+    Example:
+        >>> import numpy as np
+        >>> X = np.random.default_rng(0).standard_normal((40, 8))
+        >>> y = np.repeat([0, 1], 20)
+        >>> ADSH(16, n_epochs=1, random_state=0).fit(X, y).transform(X).shape
+        (40, 2)
     """
 
     def __init__(

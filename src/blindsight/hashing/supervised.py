@@ -57,6 +57,20 @@ class KSH(Hasher):
 
     Each bit fits what the earlier bits left of c S: first by its spectral relaxation, then by
     gradient steps on a smooth sign. `n_labelled` rows enter the pairwise matrix.
+
+    Parameters:
+        n_bits: length of a code.
+        n_anchors: rows that the kernel compares with.
+        n_labelled: rows that enter the pairwise matrix.
+        n_steps: gradient steps for each bit.
+        random_state: seed or generator of what is drawn while learning; None draws a fresh one.
+
+    Example:
+        >>> import numpy as np
+        >>> X = np.random.default_rng(0).standard_normal((40, 8))
+        >>> y = np.repeat([0, 1], 20)
+        >>> KSH(16, random_state=0).fit(X, y).transform(X).shape
+        (40, 2)
     """
 
     supervised: ClassVar[bool] = True
@@ -155,6 +169,21 @@ class SDH(Hasher):
 
     min |Y - B W|^2 + lambda |W|^2 + nu |B - F(X)|^2 over binary B, with F a linear map of kernel
     features.
+
+    Parameters:
+        n_bits: length of a code.
+        n_anchors: rows that the kernel compares with.
+        n_iterations: rounds of the three steps.
+        regularisation: weight lambda of the classifier's norm.
+        nu: weight of the difference between codes and hash function.
+        random_state: seed or generator of what is drawn while learning; None draws a fresh one.
+
+    Example:
+        >>> import numpy as np
+        >>> X = np.random.default_rng(0).standard_normal((40, 8))
+        >>> y = np.repeat([0, 1], 20)
+        >>> SDH(16, random_state=0).fit(X, y).transform(X).shape
+        (40, 2)
     """
 
     supervised: ClassVar[bool] = True

@@ -76,6 +76,17 @@ class LSH(Hasher):
 
     With `center=False` the hash function does not depend on the images at all: it can be given to
     anyone. With `center=True` (better on features that are never negative) it knows their mean.
+
+    Parameters:
+        n_bits: length of a code.
+        center: subtract the mean of the images first.
+        random_state: seed or generator of what is drawn while learning; None draws a fresh one.
+
+    Example:
+        >>> import numpy as np
+        >>> X = np.random.default_rng(0).standard_normal((40, 8))
+        >>> LSH(16, random_state=0).fit(X).transform(X).shape
+        (40, 2)
     """
 
     _learned: ClassVar[tuple[str, ...]] = ("mean_", "directions_")
@@ -108,6 +119,16 @@ class SH(Hasher):
 
     Of all components and wave numbers k the c with the smallest eigenvalue, (k / (high - low))^2,
     are taken.
+
+    Parameters:
+        n_bits: length of a code.
+        random_state: accepted as every hasher does; nothing is drawn.
+
+    Example:
+        >>> import numpy as np
+        >>> X = np.random.default_rng(0).standard_normal((40, 8))
+        >>> SH(16, random_state=0).fit(X).transform(X).shape
+        (40, 2)
     """
 
     _learned: ClassVar[tuple[str, ...]] = ("mean_", "projection_", "low_", "frequency_")
@@ -149,6 +170,17 @@ class ITQ(Hasher):
     Asked for more bits than there are features, R is a (d, c) matrix with orthonormal rows: the
     same steps, and the same proof that the loss never rises. `losses_` holds Equation 4 after every
     half step.
+
+    Parameters:
+        n_bits: length of a code.
+        n_iterations: how often codes and rotation are updated.
+        random_state: seed or generator of what is drawn while learning; None draws a fresh one.
+
+    Example:
+        >>> import numpy as np
+        >>> X = np.random.default_rng(0).standard_normal((40, 8))
+        >>> ITQ(16, random_state=0).fit(X).transform(X).shape
+        (40, 2)
     """
 
     _learned: ClassVar[tuple[str, ...]] = ("mean_", "projection_", "rotation_")

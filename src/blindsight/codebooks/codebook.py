@@ -92,10 +92,12 @@ class Codebook:
     """Public cells and the budget with which one of them is released per image.
 
     Parameters:
-        embedding: see their modules. cells: see their modules. epsilon: per record, pure, in the
-        local model. source: what the cells were made from. slope: how relevance grows with
-        similarity, fitted on a labelled public folder; None where there is none, and
-            then no probability of relevance may be shown.
+        embedding: see their modules.
+        cells: see their modules.
+        epsilon: per record, pure, in the local model.
+        source: what the cells were made from.
+        slope: how relevance grows with similarity, fitted on a labelled public folder; None where
+            there is none, and then no probability of relevance may be shown.
         classes: the names of a labelled folder's classes.
     """
 

@@ -81,12 +81,12 @@ class Reading:
     truth is told.
 
     Parameters:
-        prior: the share of stored images in each cell, estimated from the released ones. truth: p,
-        the probability that a released cell is the true one beforehand. relevant: the share of
-        stored images taken to be relevant to a query; ranking hardly depends on it. slope: how
-        sharply relevance grows with similarity; 5 ln(1/relevant) fits sets without labels, a
-        labelled
-            public folder fits its own.
+        prior: the share of stored images in each cell, estimated from the released ones.
+        truth: p, the probability that a released cell is the true one beforehand.
+        relevant: the share of stored images taken to be relevant to a query; ranking hardly depends
+            on it.
+        slope: how sharply relevance grows with similarity; 5 ln(1/relevant) fits sets without
+            labels, a labelled public folder fits its own.
         counts: how many records were released in each cell (k,), to set the level of `trust` by.
     """
 

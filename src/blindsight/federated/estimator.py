@@ -54,14 +54,14 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
 
     Parameters:
         classes: the class names, known beforehand to everybody. None takes them from the private
-        labels, and then no
-            epsilon is proven: which classes occur would be in the file.
-        users: how many owners rows are dealt to when `fit` gets no `groups`. rounds: how often
-        weights are shared, updated and averaged. learner: a `Proximal`, or an `SGD` (the paper's).
-        None: `Proximal(strength=1e-3)`. send: `Change()` (the whole change; None), `Weights()` (the
-        paper: the sparse classifier itself), `TopK(share)`
-            (the largest changes, with error feedback) or `CommonMask(share, seed)` (a random
-            support common to all users).
+            labels, and then no epsilon is proven: which classes occur would be in the file.
+        users: how many owners rows are dealt to when `fit` gets no `groups`.
+        rounds: how often weights are shared, updated and averaged.
+        learner: a `Proximal`, or an `SGD` (the paper's).
+        None: `Proximal(strength=1e-3)`.
+        send: `Change()` (the whole change; None), `Weights()` (the
+        paper: the sparse classifier itself), `TopK(share)` (the largest changes, with error
+            feedback) or `CommonMask(share, seed)` (a random support common to all users).
         sums: `Pad()` (None), or `Paper()` for Algorithm 1 to the letter.
         noise: `SumNoise(epsilon=...)` on every sum; None: no noise, and `guarantee_` says so.
         encrypt: False computes the same numbers without the cryptography.

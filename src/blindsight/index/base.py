@@ -44,9 +44,11 @@ class CodeIndex(ABC):
 
     Parameters:
         n_bits: the codes' length; codes come packed, as `blindsight.core.codes.pack` makes them.
-        names: whether ids are names (text) rather than 64-bit integers. guarantee: what was
-        promised when the codes were released; kept with the index and its files. decoding: how
-        released codes are read (`MatchModel`); with it, every hit has a match probability.
+        names: whether ids are names (text) rather than 64-bit integers.
+        guarantee: what was promised when the codes were released; kept with the index and its
+            files.
+        decoding: how released codes are read (`MatchModel`); with it, every hit has a match
+            probability.
 
     Guarantee: an index adds no noise. It is as private as the codes that are put in; `guarantee`
     says how private.
@@ -271,13 +273,16 @@ class Hits:
     """The hits of all queries, one query after the other; `hits[i]` is query i's list, best first.
 
     Parameters:
-        ids: (m,) int64, or object for names. distances: (m,) int32 Hamming distances between the
-        query and the stored (flipped) code. probabilities: (m,) posterior probability of a match,
-        or None where the index does not know its flips. scores: (m,) what the ranking went by,
-        larger is better: minus the distance, or the soft score. limits: (queries + 1,) query i owns
-        the slice limits[i]:limits[i + 1]. cells: (m,) for cells of a codebook, see `Hit`; then
-        `distances` is None. trust: (m,) for cells of a codebook, see `Hit`; then `distances` is
-        None. tied: (m,) for cells of a codebook, see `Hit`; then `distances` is None.
+        ids: (m,) int64, or object for names.
+        distances: (m,) int32 Hamming distances between the query and the stored (flipped) code.
+        probabilities: (m,) posterior probability of a match, or None where the index does not know
+            its flips.
+        scores: (m,) what the ranking went by, larger is better: minus the distance, or the soft
+            score.
+        limits: (queries + 1,) query i owns the slice limits[i]:limits[i + 1].
+        cells: (m,) for cells of a codebook, see `Hit`; then `distances` is None.
+        trust: (m,) for cells of a codebook, see `Hit`; then `distances` is None.
+        tied: (m,) for cells of a codebook, see `Hit`; then `distances` is None.
     """
 
     ids: NDArray[Any]

@@ -62,11 +62,13 @@ class ReleaseFolder:
     """The folder that is given away.
 
     Parameters:
-        path: the folder. recipe: how photos become codes, as plain values without paths; whoever
-        continues must use the same. vault: the number of the vault that was kept. release: the
-        release's number, by which the ledger knows it. names: "random" ids, or "keep" for the
-        photos' own names. most: the most records of one person that are released, 0 where persons
-        are not known.
+        path: the folder.
+        recipe: how photos become codes, as plain values without paths; whoever continues must use
+            the same.
+        vault: the number of the vault that was kept.
+        release: the release's number, by which the ledger knows it.
+        names: "random" ids, or "keep" for the photos' own names.
+        most: the most records of one person that are released, 0 where persons are not known.
     """
 
     path: Path

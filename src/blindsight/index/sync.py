@@ -33,11 +33,14 @@ class SyncResult:
 
     Parameters:
         released: new in the index now, of which `restored` had been released before and cost
-        nothing. known: in the index before. refused: photos that could not be read, with the
-        reason. copies: files that show what another file shows. left_out: not released because
-        their person has enough images released. vanished: still in the index though no photo shows
-        them any more (prune them). pruned: taken out, from the file's bytes too. stored: in the
-        index now.
+            nothing.
+        known: in the index before.
+        refused: photos that could not be read, with the reason.
+        copies: files that show what another file shows.
+        left_out: not released because their person has enough images released.
+        vanished: still in the index though no photo shows them any more (prune them).
+        pruned: taken out, from the file's bytes too.
+        stored: in the index now.
     """
 
     released: int

@@ -93,8 +93,9 @@ def noisy_descent(
 
     Parameters:
         total: gives the sum over all pairs of the loss's gradients at W, each clipped to `clip`,
-        with noise: the door. step_size: how far all steps together may move W, in multiples of its
-        norm, if every pair agreed.
+            with noise: the door.
+        step_size: how far all steps together may move W, in multiples of its norm, if every pair
+            agreed.
     """
     late = np.zeros_like(W)
     pace = step_size * math.sqrt(min(W.shape)) / (steps * clip)

@@ -137,12 +137,14 @@ class DPPMetric(LinearMetric, Protected):
         """What will be promised, from parameters and public facts only.
 
         Parameters:
-            n_pairs: pairs (or tuples) and columns. n_features: pairs (or tuples) and columns.
+            n_pairs: pairs (or tuples) and columns.
+            n_features: pairs (or tuples) and columns.
             groups: how many pairs one unit may be in, by unit ("pair", "kappa pairs", "record").
-            kappa: other public facts of a model, which promise nothing. threshold: other public
-            facts of a model, which promise nothing. about: other public facts of a model, which
-            promise nothing. named: whether records are named by indices; rows of an array of
-            features are each a record of their own.
+            kappa: other public facts of a model, which promise nothing.
+            threshold: other public facts of a model, which promise nothing.
+            about: other public facts of a model, which promise nothing.
+            named: whether records are named by indices; rows of an array of features are each a
+                record of their own.
         """
         columns = checks.whole("n_features", n_features)
         guarantee = metric_guarantee(

@@ -46,7 +46,8 @@ def read_tuples(
 
     Parameters:
         preprocessor: what indices point to: an array (n, d), or a function from (j,) indices to (j,
-        d) features. width: k, or None for any k of at least 3.
+            d) features.
+        width: k, or None for any k of at least 3.
     """
     given = np.asarray(tuples)
     if given.ndim == 2:

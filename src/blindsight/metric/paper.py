@@ -93,12 +93,17 @@ class DPPDML(_Algorithm1):
     """Algorithm 1, DPP-DML, as printed.
 
     Parameters:
-        n_components: d', the rows of W; None keeps all columns. epsilon: the budget as the paper
-        counts it, per kappa pairs. noise: a `RowNoise`: Laplace, "scdf", "duchi" or "gaussian",
-        with or without sensitivity reduction (DPP-S). kappa: how kappa is found ("bound" is kappa'
-        of Equation 15, "node" is node privacy), or a number. margin: m, or "mean" for the mean
-        distance of dissimilar pairs (Section VII-B), which is data. clip: h, the Lipschitz
-        constant. steps: batches, epochs and step sizes. preprocessor: as in `DPPMetric`.
+        n_components: d', the rows of W; None keeps all columns.
+        epsilon: the budget as the paper counts it, per kappa pairs.
+        noise: a `RowNoise`: Laplace, "scdf", "duchi" or "gaussian", with or without sensitivity
+            reduction (DPP-S).
+        kappa: how kappa is found ("bound" is kappa' of Equation 15, "node" is node privacy), or a
+            number.
+        margin: m, or "mean" for the mean distance of dissimilar pairs (Section VII-B), which is
+            data.
+        clip: h, the Lipschitz constant.
+        steps: batches, epochs and step sizes.
+        preprocessor: as in `DPPMetric`.
         random_state: as in `DPPMetric`.
 
     Guarantee: `guarantee_` has the claim and what is proven, which is nothing for DPP-S and for

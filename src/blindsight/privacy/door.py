@@ -201,11 +201,12 @@ class Door:
     often as it says.
 
     Parameters:
-        guarantee: what is promised; its releases are the plan. what: what this is, for the ledger
-        and the auditor ("codes of 500 images"). ledger: charged with the guarantee's costs, at
-        once; without one a warning says that nothing was charged. random_state: None for the
-        operating system's entropy; a seed makes a simulation; or a `Source` such as a
-            vault's.
+        guarantee: what is promised; its releases are the plan.
+        what: what this is, for the ledger and the auditor ("codes of 500 images").
+        ledger: charged with the guarantee's costs, at once; without one a warning says that nothing
+            was charged.
+        random_state: None for the operating system's entropy; a seed makes a simulation; or a
+            `Source` such as a vault's.
         key: the ledger's idempotency key: the same release, charged once however often it is tried.
     """
 

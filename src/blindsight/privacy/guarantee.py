@@ -92,21 +92,27 @@ class Guarantee:
     """What a release promises, with the three numbers: claimed, proven, audited.
 
     Parameters:
-        releases: the plan: what is released by which mechanism, how often, in one unit. unproven:
-        why nothing is proven, where that is so; epsilon is then inf, and the releases are for
-        information. mechanism: what was done, in a few words; by default the releases' own. unit:
-        per what the proven epsilon counts, and which data sets count as neighbours; by default
-        those of
-            the releases.
-        neighbours: as `unit`. model: "central" (a curator sees the data) or "local" (each owner
-        protects its own). epsilon: the proven numbers. epsilon may be left out; one that is below
-        what the releases cost is refused. delta: the proven numbers. epsilon may be left out; one
-        that is below what the releases cost is refused. claimed: the paper's epsilon, or None where
-        no paper claims one for this release. calibration: "paper" (to the letter) or "proven".
-        accountant: how the number was composed. assumptions: what must hold for it. sampler:
-        "exact" (integer sampling, safe to hand to outsiders) or "float"; by default that of the
-        releases. entropy: what the noise was made of: "system", "keyed" (a vault's key) or "seed".
-        also: the same release in other units. audited: what an attack measured, once one ran.
+        releases: the plan: what is released by which mechanism, how often, in one unit.
+        unproven: why nothing is proven, where that is so; epsilon is then inf, and the releases are
+            for information.
+        mechanism: what was done, in a few words; by default the releases' own.
+        unit: per what the proven epsilon counts, and which data sets count as neighbours; by
+            default those of the releases.
+        neighbours: as `unit`.
+        model: "central" (a curator sees the data) or "local" (each owner protects its own).
+        epsilon: the proven numbers. epsilon may be left out; one that is below what the releases
+            cost is refused.
+        delta: the proven numbers. epsilon may be left out; one that is below what the releases cost
+            is refused.
+        claimed: the paper's epsilon, or None where no paper claims one for this release.
+        calibration: "paper" (to the letter) or "proven".
+        accountant: how the number was composed.
+        assumptions: what must hold for it.
+        sampler: "exact" (integer sampling, safe to hand to outsiders) or "float"; by default that
+            of the releases.
+        entropy: what the noise was made of: "system", "keyed" (a vault's key) or "seed".
+        also: the same release in other units.
+        audited: what an attack measured, once one ran.
     """
 
     releases: Plan = ()

@@ -135,17 +135,17 @@ def calibrate(
 
     Parameters:
         max_psnr: bound on the attacker's PSNR, on `reference`: public images of the size and kind
-        of yours, since what
-            comes back depends on both.
+            of yours, since what comes back depends on both.
         attacker: whose PSNR. "all" is every attacker there is (`attackers.Suite`), image by image:
-        it takes minutes.
-            The other two are single attackers, and a bound on them is a weak one: "mean" is the
-            paper's, who knows nothing of such images (without `reference` pixel values are taken as
-            uniform); "informed" knows how bits hang together in `reference`, and looks at one pixel
-            at a time.
-        steps: of training of the network among "all". epsilon_per_pixel: bound on the implied local
-        epsilon of a pixel at `delta`. Give exactly one of the two goals. p: types of records; None
-        for mu = K/2 with K = 3. r: records a bit, lowered where the goal asks for it.
+            it takes minutes. The other two are single attackers, and a bound on them is a weak one:
+            "mean" is the paper's, who knows nothing of such images (without `reference` pixel
+            values are taken as uniform); "informed" knows how bits hang together in `reference`,
+            and looks at one pixel at a time.
+        steps: of training of the network among "all".
+        epsilon_per_pixel: bound on the implied local epsilon of a pixel at `delta`. Give exactly
+            one of the two goals.
+        p: types of records; None for mu = K/2 with K = 3.
+        r: records a bit, lowered where the goal asks for it.
     """
     if (max_psnr is None) == (epsilon_per_pixel is None):
         raise InvalidParameter("calibrate needs exactly one goal: max_psnr or epsilon_per_pixel.")

@@ -42,9 +42,9 @@ class FlippedBits(TransformerMixin, Protected):  # type: ignore[misc]
 
     Parameters:
         epsilon: per pixel; spent on the bits of a pixel where it lowers the squared error most.
-        depth: bits per pixel. Values outside are clipped, fractions rounded. random_state: None, a
-        seed for a simulation, or `Permanent(vault)`: an image is then released, and charged,
-            once.
+        depth: bits per pixel. Values outside are clipped, fractions rounded.
+        random_state: None, a seed for a simulation, or `Permanent(vault)`: an image is then
+            released, and charged, once.
 
     Guarantee:
         Pure local epsilon per pixel, proven (randomised response); times the number of pixels and
@@ -135,8 +135,8 @@ class CodebookSketcher(TransformerMixin, Protected):  # type: ignore[misc]
     """Images to one of k public prototypes, answered with k-ary response: the per-image guarantee.
 
     Parameters:
-        epsilon: per image. k: prototypes; None for a number that fits epsilon and the public
-        images.
+        epsilon: per image.
+        k: prototypes; None for a number that fits epsilon and the public images.
 
     Guarantee:
         Pure local epsilon per record (image), proven, given that `fit` sees public images only.

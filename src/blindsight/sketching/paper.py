@@ -47,12 +47,14 @@ class NegativeSketcher(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     Parameters:
         q: "Q1" to "Q12", a sequence of q_j (one per bit, most significant first), or `QKParameters`
-        (then p and r are
-            those). Q3 hides most, Q12 hands the image over: read `leak_` and `disclosure_`.
-        p: types of records and records a bit, as in the paper. r: types of records and records a
-        bit, as in the paper. n_jobs: threads; None for all cores. random_state: None draws from the
-        operating system; `Permanent(vault)` gives an image one sketch, however often
-            it is asked for. A seed makes every call repeat its dice: for simulations.
+            (then p and r are those). Q3 hides most, Q12 hands the image over: read `leak_` and
+            `disclosure_`.
+        p: types of records and records a bit, as in the paper.
+        r: types of records and records a bit, as in the paper.
+        n_jobs: threads; None for all cores.
+        random_state: None draws from the operating system; `Permanent(vault)` gives an image one
+            sketch, however often it is asked for. A seed makes every call repeat its dice: for
+            simulations.
 
     Guarantee:
         None. A sketch is obfuscation: `leak_` says what it implies (local epsilon a bit and a

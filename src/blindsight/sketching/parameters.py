@@ -148,8 +148,9 @@ class QKParameters:
 
     Parameters:
         q: q_1..q_L, how often bit j (1 is the most significant) is chosen to differ from the image;
-        sums to 1. p: p_1..p_K, how often a record has 1..K differing bits; sums to 1. Its length is
-        K. r: records per bit of the hidden string.
+            sums to 1.
+        p: p_1..p_K, how often a record has 1..K differing bits; sums to 1. Its length is K.
+        r: records per bit of the hidden string.
     """
 
     q: tuple[float, ...]

@@ -44,10 +44,10 @@ class SketchDataset(Dataset):  # type: ignore[misc]
     """(input, label) pairs from sketches; label -1 where there is none.
 
     Parameters:
-        sketches: the set. inputs: "mean" gives posterior means of pixels in [0, 1] (channels, h,
-        w), as the paper does; "bits" gives the
-            posteriors of all bits (channels L, h, w), from which a network learns more; "both"
-            gives the bits and then the means (channels (L + 1), h, w).
+        sketches: the set.
+        inputs: "mean" gives posterior means of pixels in [0, 1] (channels, h, w), as the paper
+            does; "bits" gives the posteriors of all bits (channels L, h, w), from which a network
+            learns more; "both" gives the bits and then the means (channels (L + 1), h, w).
         cache: keep the inputs in memory; None does so where they take at most 1 GB.
     """
 
@@ -117,14 +117,13 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Parameters:
         network: "lenet5", "whitened", "whitened-wide", "resnet", "resnet50", or a function
-        (channels, height, width,
-            classes) -> torch module; "auto" is "whitened" for colour of 32 x 32 pixels, else
-            "lenet5".
+            (channels, height, width, classes) -> torch module; "auto" is "whitened" for colour of
+            32 x 32 pixels, else "lenet5".
         inputs: "mean" (the paper: posterior means of pixels), "bits" (posteriors of all bits as
-        channels) or "both". scaling: "standard" (mean 0, deviation 1 a plane) or "unit" ([0, 1], as
-        the paper). optimizer: "adam", "sgd" (momentum 0.9, weight decay 5e-4) or "nesterov" (0.85);
-        schedule: "cosine", "triangle"
-            (up, then down) or "constant".
+            channels) or "both".
+        scaling: "standard" (mean 0, deviation 1 a plane) or "unit" ([0, 1], as the paper).
+        optimizer: "adam", "sgd" (momentum 0.9, weight decay 5e-4) or "nesterov" (0.85);
+        schedule: "cosine", "triangle" (up, then down) or "constant".
         learning_rate: None for the recipe's, 1e-3 (adam) or 0.1 (sgd), the paper's.
         augment: random crops and horizontal flips of the estimates, as the paper does for CIFAR-10.
 

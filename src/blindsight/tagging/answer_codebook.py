@@ -158,10 +158,12 @@ class AnswerCodebook:
 
     Parameters:
         words: rows of the first stage, and below them those of further stages, which are added to
-        it. weights: how much each label counts when the nearest word is sought. threshold: a label
-        is named as a tag where its score is above it. sizes: how many words each stage has; none
-        given: one stage. posterior: what scores fall back to where a word may be a lie; None takes
-        words as they are.
+            it.
+        weights: how much each label counts when the nearest word is sought.
+        threshold: a label is named as a tag where its score is above it.
+        sizes: how many words each stage has; none
+        given: one stage.
+        posterior: what scores fall back to where a word may be a lie; None takes words as they are.
     """
 
     words: Matrix

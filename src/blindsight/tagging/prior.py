@@ -187,9 +187,9 @@ def imagenet_prior(
     """The prior for EfficientNet-Lite0's features, from the network's own ImageNet classes.
 
     Parameters:
-        names: the labels' names. public: features of public images, by whose mean and deviation
-        scores are standardised; without them the layer's
-            own weights stand in.
+        names: the labels' names.
+        public: features of public images, by whose mean and deviation scores are standardised;
+            without them the layer's own weights stand in.
         synonyms: further names of a label, where its own says little ("tv": ["television"]).
     """
     from blindsight.encoders.weights import read_weights

@@ -157,10 +157,12 @@ def audit_door(
     """Audit everything that `run(data, folder)` lets out.
 
     Parameters:
-        neighbours: data that differ in one unit of the guarantee, at extremes. unrelated: wholly
-        different data with the same public facts. exact: whether every release must be drawn by an
-        exact sampler, but for those named in `floats`. simulated: whether the run is seeded on
-        purpose. rolls: how many numbers each mechanism draws again.
+        neighbours: data that differ in one unit of the guarantee, at extremes.
+        unrelated: wholly different data with the same public facts.
+        exact: whether every release must be drawn by an exact sampler, but for those named in
+            `floats`.
+        simulated: whether the run is seeded on purpose.
+        rolls: how many numbers each mechanism draws again.
     """
     here = RecordingListener(seed)
     audit = _Audit(run, seed, here, collect(run, data, here, seed=seed))

@@ -50,8 +50,10 @@ def audit_callable(
     Parameters:
         data: two inputs that one unit apart differ as much as they can: extremes show most.
         neighbour: two inputs that one unit apart differ as much as they can: extremes show most.
-        epsilon: what is stated. delta: what is stated. statistic: answers (one row each) to
-        numbers, larger for `data`; by default a linear discriminant is learned.
+        epsilon: what is stated.
+        delta: what is stated.
+        statistic: answers (one row each) to numbers, larger for `data`; by default a linear
+            discriminant is learned.
     """
     trials = checks.whole("trials", trials, least=100)
     label = name or str(getattr(run, "__name__", type(run).__name__))

@@ -79,9 +79,9 @@ def audit_training(
 
     Parameters:
         train: takes a data set of (input, class) tensors, trains, and returns the engine or
-        accountant, and the module. canaries: inputs that look like nothing else, with random
-        classes; half of them, by coins, are in the training
-            set.
+            accountant, and the module.
+        canaries: inputs that look like nothing else, with random classes; half of them, by coins,
+            are in the training set.
     """
     rng = np.random.default_rng(seed)
     inputs, classes = _canaries(dataset, checks.whole("canaries", canaries, least=8), rng)

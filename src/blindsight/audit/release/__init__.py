@@ -50,12 +50,12 @@ def audit_release(
     still finds.
 
     Parameters:
-        release: the folder that was given away, and its vault. vault: the folder that was given
-        away, and its vault. photos: where the photos are; by default where the vault says they
-        were. labels: what the photos show: "folder", or FILE.csv:COLUMN with the photos' names in
-        the first column. By
-            default the folders where there are several, else the classes that the public network
-            sees.
+        release: the folder that was given away, and its vault.
+        vault: the folder that was given away, and its vault.
+        photos: where the photos are; by default where the vault says they were.
+        labels: what the photos show: "folder", or FILE.csv:COLUMN with the photos' names in the
+            first column. By default the folders where there are several, else the classes that the
+            public network sees.
         dataset: under which name the vault knows the photos of this release, where it is the vault
             of several data sets.
         most: at most so many photos are looked at, drawn at random.

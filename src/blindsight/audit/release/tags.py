@@ -43,8 +43,11 @@ def audit_tags(
 
     Parameters:
         table: the CSV file that was given away: a photo's id (or name), and its tags with ";"
-        between. vault: what was kept of the release. photos: the photos' folder. labels: what the
-        photos show: "folder", or FILE.csv:COLUMN with the photos' names in the first column.
+            between.
+        vault: what was kept of the release.
+        photos: the photos' folder.
+        labels: what the photos show: "folder", or FILE.csv:COLUMN with the photos' names in the
+            first column.
     """
     source, rng = Path(table), np.random.default_rng(seed)
     published = _published(source)

@@ -115,12 +115,15 @@ def hash_to(
         release: ids, images and a vault's source to noisy packed codes; it travels to the workers.
         number: the release's (`Vault.release_of`); another mechanism or function has another.
         spool: a folder for unfinished business, which the workers must see; it is gone when all is
-        done. wanted: which codes the index should hold; by default one for each distinct image,
-        under its record's id. about: what the mechanism is applied to, for the noise
-        (`Vault.source`). keyed: draw the vault's permanent noise; False leaves the dice to
-        `release` (a simulation's seed). size: images are made RGB of this side; None if they are of
-        one shape already. pool: `Here()`, or `OnRay(...)`. Workers get the keys of their records'
-        noise, never the vault's.
+            done.
+        wanted: which codes the index should hold; by default one for each distinct image, under its
+            record's id.
+        about: what the mechanism is applied to, for the noise (`Vault.source`).
+        keyed: draw the vault's permanent noise; False leaves the dice to `release` (a simulation's
+            seed).
+        size: images are made RGB of this side; None if they are of one shape already.
+        pool: `Here()`, or `OnRay(...)`. Workers get the keys of their records' noise, never the
+            vault's.
     """
     listed = (
         _distinct(records_of(images, vault))

@@ -196,9 +196,11 @@ class OnRay:
 
     Parameters:
         address: "local" starts workers on this machine; "auto", "HOST:6379" or "ray://HOST:10001"
-        use a cluster. workers: how many at a time; None for as many as there are cores. retries:
-        how often a shard whose worker died is given to another. shard: images a shard, where the
-        work itself does not say. threads: a worker's, one per core.
+            use a cluster.
+        workers: how many at a time; None for as many as there are cores.
+        retries: how often a shard whose worker died is given to another.
+        shard: images a shard, where the work itself does not say.
+        threads: a worker's, one per core.
     """
 
     address: str = "local"

@@ -43,11 +43,13 @@ def sketch_to(
 
     Parameters:
         X: an array, a memory map or an image set; a block's images travel to its worker (of files
-        only the names). sketcher: a fitted `NegativeSketcher` or `FlippedBits`. prepare: turns a
-        slice of X into an array of images, by default `.array()`. block: images a block; with a
-        seed, the noise hangs on it. ledger: charged with the sketcher's guarantee once, before the
-        first block, however often the job is continued. pool: `Here()`, or `OnRay(...)`, whose
-        workers must see the file's folder.
+            only the names).
+        sketcher: a fitted `NegativeSketcher` or `FlippedBits`.
+        prepare: turns a slice of X into an array of images, by default `.array()`.
+        block: images a block; with a seed, the noise hangs on it.
+        ledger: charged with the sketcher's guarantee once, before the first block, however often
+            the job is continued.
+        pool: `Here()`, or `OnRay(...)`, whose workers must see the file's folder.
     """
     if isinstance(sketcher.random_state, (np.random.Generator, np.random.RandomState)):
         raise InvalidParameter(

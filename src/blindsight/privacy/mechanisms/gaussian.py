@@ -122,11 +122,11 @@ class DiscreteGaussian:
     leaves.
 
     Parameters:
-        sigma: of the noise, in the units of the vector. sensitivity: l2, of the vector before it is
-        rounded. dimensions: coordinates that may change together. Rounding moves the difference of
-        two neighbours by at most one
-            step in each of them, so by sqrt(dimensions) steps in all; 0 where values lie on the
-            grid already.
+        sigma: of the noise, in the units of the vector.
+        sensitivity: l2, of the vector before it is rounded.
+        dimensions: coordinates that may change together. Rounding moves the difference of two
+            neighbours by at most one step in each of them, so by sqrt(dimensions) steps in all; 0
+            where values lie on the grid already.
         levels: of the sampler (`convolved`): the noise is `width(levels)` steps of the grid wide.
 
     Guarantee: (epsilon, delta) for the whole vector, that of continuous Gaussian noise with `mu`.

@@ -118,8 +118,9 @@ class TaggingLoss:
     ridge regression (Equation 16) and the text around it ask for.
 
     Parameters:
-        robust: the weight of ||W||_F² against the mean loss; 0 leaves it out. decay: how much of
-        the parameters is taken away beside each step, in units of the learning rate (decoupled).
+        robust: the weight of ||W||_F² against the mean loss; 0 leaves it out.
+        decay: how much of the parameters is taken away beside each step, in units of the learning
+            rate (decoupled).
     """
 
     robust: float = 0.0

@@ -52,10 +52,13 @@ class GraphHead:
     """How the graph head is made.
 
     Parameters:
-        hidden: the width of the first graph convolution. label_vectors: "glove", "random", your own
-        (labels, d), or None (GloVe where the labels are named). threshold: ML-GCN's tau and p.
-        reweight: ML-GCN's tau and p. form: "text" (Equations 7 and 8 of ML-GCN) or "code" (the
-        published code: the transposed graph, 0.25 A + I).
+        hidden: the width of the first graph convolution.
+        label_vectors: "glove", "random", your own (labels, d), or None (GloVe where the labels are
+            named).
+        threshold: ML-GCN's tau and p.
+        reweight: ML-GCN's tau and p.
+        form: "text" (Equations 7 and 8 of ML-GCN) or "code" (the published code: the transposed
+            graph, 0.25 A + I).
     """
 
     hidden: int = 1024
@@ -320,12 +323,17 @@ class P2MLGCN(_GraphModel):
     answers.
 
     Parameters:
-        epsilon: what the paper claims per answer (ε / S_b with a bound factor). sensitivity: S, "C"
-        as in the text (the number of labels) or "1" as in the authors' published code.
-        bound_factor: S_b (Section 4.3). clip: logits are clipped to ±clip before noise; None leaves
-        them unbounded, as printed, and nothing is proven. corollary: imposes the conditions of
-        Corollary 1 or 2, or None. head: as `Tagger`'s. schedule: as `Tagger`'s. classes: as
-        `Tagger`'s. random_state: as `Tagger`'s.
+        epsilon: what the paper claims per answer (ε / S_b with a bound factor).
+        sensitivity: S, "C" as in the text (the number of labels) or "1" as in the authors'
+            published code.
+        bound_factor: S_b (Section 4.3).
+        clip: logits are clipped to ±clip before noise; None leaves them unbounded, as printed, and
+            nothing is proven.
+        corollary: imposes the conditions of Corollary 1 or 2, or None.
+        head: as `Tagger`'s.
+        schedule: as `Tagger`'s.
+        classes: as `Tagger`'s.
+        random_state: as `Tagger`'s.
 
     Guarantee:
         `guarantee_`, per query: claimed, and with `clip` the number that follows. Per training

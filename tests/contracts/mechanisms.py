@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from blindsight.federated.noise import GaussianShares
+from blindsight.federated.noise import GaussianShares, RecordShares
 from blindsight.privacy.mechanisms import (
     BitFlip,
     DiscreteGaussian,
@@ -153,6 +153,23 @@ CASES = [
         np.array([0.0]),
         np.array([1.0]),
         np.arange(-400, 401)[:, None] * 0.25,
+    ),
+    Case(
+        "shares for records",
+        RecordShares,
+        {
+            "clip": 1.0,
+            "step": 0.25,
+            "levels": 1,
+            "shares": 2,
+            "delta": 1e-3,
+            "dimension": 1,
+            "records": 10,
+        },
+        np.array([0.0]),
+        np.array([1.0]),
+        np.arange(-400, 401)[:, None] * 0.25,
+        tight=False,  # the price includes rounding
     ),
     Case(
         "duchi, odd",

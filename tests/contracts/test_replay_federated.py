@@ -68,6 +68,27 @@ class TestFederatedClassifier(ReplayContract):
         ]
 
 
+class TestRecordSums(TestFederatedClassifier):
+    """Noise on every round's sum, per record."""
+
+    def make(self) -> Any:
+        return FederatedClassifier(
+            classes=[0, 1, 2],
+            rounds=3,
+            noise=SumNoise(epsilon=8.0, unit="record", records=8),
+            encrypt=False,
+        )
+
+    def neighbours(self) -> list[Neighbour]:
+        """A record replaced by any other, which is one removed and one added."""
+        found = []
+        for name, factor in (("far", 1e4), ("opposite", -1.0), ("zero", 0.0), ("nan", np.nan)):
+            other, labels = X.copy(), Y.copy()
+            other[7], labels[7] = factor * X[7], 2
+            found.append(Neighbour(f"a record {name}", (other, labels, OWNERS)))
+        return found
+
+
 class TestAcrossMachines(ReplayContract):
     """The roles that run on several machines, with real keys and pads: how many messages there are,
     between whom, how long they are, and what is logged do not depend on what users contribute.

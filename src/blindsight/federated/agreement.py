@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidParameter
-from blindsight.federated.noise import GaussianShares
+from blindsight.federated.noise import GaussianShares, RecordShares
 from blindsight.federated.paper.settings import PaperSettings
 from blindsight.federated.sums.settings import SUM, Settings
 from blindsight.privacy import Cost, Disclosure, Guarantee
@@ -18,6 +18,11 @@ from blindsight.privacy.guarantee import Assumption
 from blindsight.privacy.plan import Planned
 
 __all__ = ["SUM", "Agreement", "agree", "discloses"]
+
+_RECORD_ASSUMPTIONS = (
+    Assumption("clipped records", "each site clips each record's part of its sum"),
+    Assumption("one place", "a record is held by one site, once; copies count as several records"),
+)
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,13 @@ class Agreement:
     def guarantee(
         self, rounds: int, *, entropy: EntropyName = "system", unproven: tuple[Assumption, ...] = ()
     ) -> Guarantee:
-        """Per user and per record, for that many rounds; with something `unproven`, none."""
+        """What so many sums tell about a user, or with `RecordShares` about a record.
+
+        Parameters:
+            rounds: in how many sums one user's update, or one record, is.
+            entropy: where the noise is drawn from.
+            unproven: what keeps a bound from being proven; then there is none.
+        """
         if self.noise is None:
             return Guarantee(
                 mechanism=f"none: {rounds} exact sums of updates, hidden on their way",
@@ -50,16 +61,23 @@ class Agreement:
             )
         settings, plan = self.settings, (Planned(what=SUM, mechanism=self.noise, count=rounds),)
         assert isinstance(settings, Settings)  # noqa: S101  (the paper's protocol has no noise)
-        proven = Guarantee(releases=plan, delta=self.noise.delta, model="central", entropy=entropy)
-        epsilon = math.inf if unproven else proven.epsilon
+        per_record = isinstance(self.noise, RecordShares)
+        also: tuple[Cost, ...] = ()
+        if not per_record:  # a record belongs to one user
+            proven = Guarantee(
+                releases=plan, delta=self.noise.delta, model="central", entropy=entropy
+            )
+            epsilon = math.inf if unproven else proven.epsilon
+            also = (Cost(epsilon=epsilon, delta=self.noise.delta, unit="record"),)
         return Guarantee(
             releases=plan,
             delta=self.noise.delta,
             model="central",
             entropy=entropy,
             unproven=unproven,
-            also=(Cost(epsilon=epsilon, delta=self.noise.delta, unit="record"),),
+            also=also,
             assumptions=(
+                *(_RECORD_ASSUMPTIONS if per_record else ()),
                 Assumption(
                     "contributors",
                     f"at least {settings.fewest} users contribute to each round",
@@ -82,6 +100,12 @@ class Agreement:
         share = self.noise.share_of_clip(self.settings.users, self.settings.dimension)
         if share <= 1:
             return None
+        if isinstance(self.noise, RecordShares):
+            return (
+                f"the noise in a mean over {self.settings.users} sites of {self.noise.records:,} "
+                f"records is {share:.1f} times as long as a record's part can be: take more "
+                "records, a larger epsilon or fewer rounds."
+            )
         # The sum needs the same noise whatever the number of users, so in the mean it falls as one
         # over them.
         enough = math.ceil(self.settings.users * share)
@@ -112,8 +136,28 @@ def agree(
     holders: int | None = None,
     most_users: int | None = None,
     across_rounds: bool | None = None,
+    records: int | None = None,
+    contributions: int | None = None,
 ) -> Agreement:
     """Settings as asked for; what is left open is chosen here.
+
+    Parameters:
+        dimension: the length of the vectors that are summed.
+        users: how many users there are.
+        rounds: how many sums are priced.
+        epsilon: per user over all rounds, or per record if `records` is given; None: no noise.
+        delta: of the guarantee.
+        clip: the largest norm of a user's update, or of one record's vector.
+        bound: fixed point, without noise only.
+        bits: fixed point, without noise only.
+        least_users: fewest contributors of a sum.
+        colluders: how many users may tell the aggregator what they know.
+        holders: how many key holders there are.
+        most_users: the largest number of users in one round.
+        across_rounds: whether combinations of sums of different rounds are protected, too.
+        records: the unit of privacy is a record, and sites have about so many at most.
+        contributions: how often a user contributes, where that is more often than `rounds`: sums
+            over disjoint sets of records cost what the dearest of them costs.
 
     Without noise: bound 2 (standardised features give weights below 1, and a bias about -1) and 16
     bits. With noise (`epsilon`): the grid and the bits that the shares of noise need, and
@@ -133,7 +177,7 @@ def agree(
             most_users=most_users,
             across_rounds=across_rounds,
             clip=clip,
-            rounds=rounds,
+            rounds=rounds if contributions is None else contributions,
         )
         return Agreement(agreed)
     if bound is not None or bits is not None:
@@ -146,13 +190,14 @@ def agree(
         raise InvalidParameter(
             f"colluders must be fewer than the {needed} users who contribute at least."
         )
-    noise = GaussianShares.calibrate(
+    noise = (GaussianShares if records is None else RecordShares).calibrate(
         epsilon,
         delta=delta,
         clip=1.0 if clip is None else clip,
         dimension=dimension,
         shares=needed - colluders,
         rounds=rounds,
+        **({} if records is None else {"records": records}),
     )
     code = noise.code()
     agreed = Settings(
@@ -165,7 +210,7 @@ def agree(
         holders=holders,
         most_users=most_users,
         across_rounds=across_rounds,
-        rounds=rounds,
+        rounds=rounds if contributions is None else contributions,
         noise=noise,
     )
     return Agreement(agreed)
@@ -199,7 +244,10 @@ def discloses(settings: Settings | PaperSettings) -> Disclosure:
         sees.append(
             (
                 "anybody with the model",
-                "noisy sums; the guarantee bounds what they tell about a user or a record",
+                "noisy sums; the guarantee bounds what they tell about "
+                + (
+                    "a record" if isinstance(settings.noise, RecordShares) else "a user or a record"
+                ),
             )
         )
     else:

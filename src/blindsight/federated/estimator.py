@@ -4,6 +4,7 @@ updates.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, ClassVar
@@ -21,6 +22,7 @@ from blindsight.federated.learning import linear
 from blindsight.federated.learning.federation import Federation, RoundLog
 from blindsight.federated.learning.local import LocalTrainer, initial_weights
 from blindsight.federated.learning.proximal import Proximal
+from blindsight.federated.learning.records import RecordDescent
 from blindsight.federated.learning.sending import Change, CommonMask, Sending, TopK, Weights
 from blindsight.federated.learning.sgd import SGD
 from blindsight.federated.options import Pad, Paper, SumNoise
@@ -41,7 +43,7 @@ _NO_CLASSES = Assumption(
     "classes were taken from the private labels: name them, classes=[...], and they are public",
 )
 _VALUES: dict[str, tuple[type, ...]] = {
-    "learner": (Proximal, SGD),
+    "learner": (Proximal, SGD, RecordDescent),
     "send": (Change, Weights, TopK, CommonMask),
     "sums": (Pad, Paper),
     "noise": (SumNoise,),
@@ -57,30 +59,31 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
             labels, and then no epsilon is proven: which classes occur would be in the file.
         users: how many owners rows are dealt to when `fit` gets no `groups`.
         rounds: how often weights are shared, updated and averaged.
-        learner: a `Proximal`, or an `SGD` (the paper's).
-        None: `Proximal(strength=1e-3)`.
-        send: `Change()` (the whole change; None), `Weights()` (the
-        paper: the sparse classifier itself), `TopK(share)` (the largest changes, with error
-            feedback) or `CommonMask(share, seed)` (a random support common to all users).
+        learner: a `Proximal` (None: of strength 1e-3), an `SGD` (the paper's), or with noise per
+            record a `RecordDescent` (None), which wants some 30 rounds.
+        send: `Change()` (the whole change; None), `Weights()` (the paper: the sparse classifier
+            itself), `TopK(share)` (the largest changes, with error feedback) or
+            `CommonMask(share, seed)` (a random support common to all users).
         sums: `Pad()` (None), or `Paper()` for Algorithm 1 to the letter.
-        noise: `SumNoise(epsilon=...)` on every sum; None: no noise, and `guarantee_` says so.
+        noise: `SumNoise(epsilon=...)` on every sum, per user, or with unit="record" per record;
+            None: no noise, and `guarantee_` says so.
         encrypt: False computes the same numbers without the cryptography.
 
     Attributes:
-        coef_: the model; features are (X - mean) / deviation of the public rows, if any.
-        intercept_: the model; features are (X - mean) / deviation of the public rows, if any.
-        classes_: the model; features are (X - mean) / deviation of the public rows, if any. scale_:
-        the model; features are (X - mean) / deviation of the public rows, if any. rounds_: one
-        `RoundLog` per round: users, sparsity, bytes, seconds, accuracy. They are exact, so they
-        stay with
-            their owner: `save` leaves them out, and a loaded model has none.
+        coef_: the model's weights; features are (X - mean) / deviation of the public rows, if any.
+        intercept_: the model's constants.
+        classes_: the classes.
+        scale_: mean and deviation of the public rows.
+        rounds_: one `RoundLog` per round: users, sparsity, bytes, seconds, accuracy. They are
+            exact, so they stay with their owner: `save` leaves them out, and a loaded model has
+            none.
         guarantee_: what is promised, and who sees what.
         disclosure_: what is promised, and who sees what.
         advice_: what to change where noise drowns the updates; else None.
 
     Guarantee:
-        With `noise`, per user and per record, replace one. Without, none: the exact sums are
-        published.
+        With `noise`, per user and per record, replace one; with `SumNoise(unit="record")` per
+        record, add or remove one. Without, none: the exact sums are published.
     """
 
     _kind: ClassVar[str] = "federated classifier"
@@ -91,7 +94,7 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
         classes: Any = None,
         users: int = 5,
         rounds: int = 3,
-        learner: Proximal | SGD | None = None,
+        learner: Proximal | SGD | RecordDescent | None = None,
         send: Sending | None = None,
         sums: Pad | Paper | None = None,
         noise: SumNoise | None = None,
@@ -125,7 +128,10 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
                 f"send={self._send!r} needs sums=Paper(): under a pad every weight costs the same, "
                 "and a sum would show the weights that only one user changed. Use Change()."
             )
-        dimension = linear.rows_of(classes) * (features + 1)
+        descent = self._descent
+        if isinstance(self.learner, RecordDescent) and descent is None:
+            raise InvalidParameter("RecordDescent needs noise=SumNoise(..., unit='record').")
+        dimension = linear.rows_of(classes) * (features + 1) + (descent is not None)
         if isinstance(sums, Paper):
             if self.noise is not None:
                 raise InvalidParameter("noise needs sums=Pad().")
@@ -137,10 +143,23 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
                 capacity=sums.capacity,
             )
             return Agreement(settings)
-        noise = {} if self.noise is None else asdict(self.noise)
+        noise: dict[str, Any] = {}
+        if self.noise is not None:
+            noise = {name: getattr(self.noise, name) for name in ("epsilon", "delta", "clip")}
+            if descent is not None:
+                noise |= {"clip": descent.record_norm, "records": self.noise.records}
         if noise and sums.clip is not None:
             raise InvalidParameter("with noise the clip is that of the noise: leave Pad.clip out.")
         return agree(dimension=dimension, users=users, rounds=self.rounds, **(asdict(sums) | noise))
+
+    @property
+    def _descent(self) -> RecordDescent | None:
+        """The learner, where the unit of privacy is a record."""
+        if self.noise is None or not self.noise.per_record:
+            return None
+        if self.learner is not None and not isinstance(self.learner, RecordDescent):
+            raise InvalidParameter("noise per record needs learner=RecordDescent(...) or None.")
+        return RecordDescent() if self.learner is None else self.learner
 
     @property
     def _send(self) -> Sending:
@@ -167,7 +186,7 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
         settings = Settings.decode(bytes.fromhex(public["agreed"]))
         if (settings.users, settings.dimension) != (
             public["users"],
-            linear.rows_of(classes) * (features + 1),
+            linear.rows_of(classes) * (features + 1) + (self._descent is not None),
         ):
             raise HostileFile("what was agreed on is not what was learned.")
         return Agreement(settings)
@@ -212,16 +231,62 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
         X = self._scaled(X)
         start = self._start(public, classes, agreement.settings.dimension)
         simulation = self._simulation(agreement, door)
-        federation = Federation(
-            simulation,
-            self._trainers(X, labels, owner, owners, len(classes)),
-            initial=start,
-            sending=self._send,
-            accuracy=self._judge(X, labels, classes, test),
-        )
-        self.rounds_: list[RoundLog] = federation.run(self.rounds, progress=progress)
-        self.released_ = {"weights": linear.shaped(federation.weights, X.shape[1])}
+        accuracy = self._judge(X, labels, classes, test)
+        if self._descent is not None:
+            weights = self._descend(
+                simulation, [(X[owner == n], labels[owner == n]) for n in range(owners)],
+                start[:-1], len(classes), accuracy, progress,
+            )  # fmt: skip
+        else:
+            federation = Federation(
+                simulation,
+                self._trainers(X, labels, owner, owners, len(classes)),
+                initial=start,
+                sending=self._send,
+                accuracy=accuracy,
+            )
+            self.rounds_: list[RoundLog] = federation.run(self.rounds, progress=progress)
+            weights = federation.weights
+        self.released_ = {"weights": linear.shaped(weights, X.shape[1])}
         return self._settle_in()
+
+    def _descend(
+        self,
+        simulation: Simulation | PaperSimulation,
+        sites: list[tuple[NDArray[Any], NDArray[Any]]],
+        start: NDArray[np.float64],
+        classes: int,
+        accuracy: Callable[[NDArray[np.float64]], float],
+        progress: Callable[[int, int], None] | None,
+    ) -> NDArray[np.float64]:
+        """Rounds of noisy sums of records' clipped gradients."""
+        descent, weights = self._descent or RecordDescent(), start
+        self.rounds_ = []
+        for number in range(1, self.rounds + 1):
+            began = time.perf_counter()
+            vectors = {
+                n: descent.contribution(weights, *rows, classes=classes)
+                for n, rows in enumerate(sites, start=1)
+            }
+            digest = linear.model_digest(weights)
+            simulation.expect(digest)
+            result = simulation.round(vectors, model=digest)
+            weights = descent.advanced(weights, result.total)
+            self.rounds_.append(
+                RoundLog(
+                    round=number,
+                    users=len(result.contributors),
+                    sparsity=0.0,
+                    model_sparsity=linear.sparsity(weights),
+                    revealed=1.0,
+                    bytes=float(np.mean([*result.bytes_per_user.values()])),
+                    seconds=time.perf_counter() - began,
+                    accuracy=float(accuracy(weights)),
+                )
+            )
+            if progress is not None:
+                progress(number, self.rounds)
+        return weights
 
     def _simulation(self, agreement: Agreement, door: Any) -> Simulation | PaperSimulation:
         settings = agreement.settings
@@ -280,6 +345,8 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
                 "public rows must have classes that are among `classes`, or among the users' "
                 "labels."
             )
+        if self._descent is not None:  # logistic regression starts at zero: its rows are unit rows
+            return np.zeros(dimension)
         return initial_weights(
             self._scaled(np.asarray(rows, dtype=np.float64)), labels, classes=len(classes)
         )
@@ -293,7 +360,10 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
         classes: int,
     ) -> dict[int, LocalTrainer]:
         rng, _ = training_rng(self.random_state)
-        seed, learner = int(rng.integers(1 << 62)), self.learner or Proximal(strength=1e-3)
+        seed = int(rng.integers(1 << 62))
+        learner = Proximal(strength=1e-3) if self.learner is None else self.learner
+        if isinstance(learner, RecordDescent):
+            raise InvalidParameter("RecordDescent needs noise=SumNoise(..., unit='record').")
         return {
             n + 1: LocalTrainer(
                 X[owner == n], labels[owner == n], classes, learner, self._send.sparsity, [seed, n]

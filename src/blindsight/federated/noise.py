@@ -25,13 +25,19 @@ in steps its norm is at most C/grid. Replacing a user's update by any other move
 
 *Range.* A share is never larger than 160 (3^levels - 1)/2 steps, and slots hold that beside the
 clipped update: nothing is cut off, and nothing has to be added to delta.
+
+*Records.* `RecordShares` bounds what the sum tells about one record. A user's update is then a sum
+of vectors, one for each of its records, each of l2 norm at most C (`clipped_sum`). Without one
+record the user's sum differs by at most C; cutting coordinates off and rounding them to the grid
+adds less than one step in each of d coordinates, so in steps two neighbouring sums differ by at
+most C/step + sqrt(d).
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +47,7 @@ from blindsight.core.errors import InvalidParameter
 from blindsight.federated.fixedpoint import FixedPoint
 from blindsight.privacy.clipping import finite_rows
 from blindsight.privacy.cost import Cost, Neighbours, Sampler, Unit
+from blindsight.privacy.door import FILLED, MOST_ROWS, PlainRows, Rows
 from blindsight.privacy.entropy import Rng
 from blindsight.privacy.mechanisms import Gaussian
 from blindsight.privacy.mechanisms.additive import keep_dtype
@@ -48,11 +55,14 @@ from blindsight.privacy.mechanisms.convolved import convolved_gaussian, width
 from blindsight.privacy.mechanisms.domain import Reals
 from blindsight.privacy.mechanisms.named import register
 
-__all__ = ["GaussianShares", "largest_share"]
+__all__ = ["GaussianShares", "RecordShares", "clipped_sum", "largest_share"]
 
 # steps of the grid in clip / sqrt(dimension): rounding toward zero then costs a few per cent of a
 # clip
 _FINENESS = 16
+# the same where sums of records are rounded: rounding then costs less than one per cent of noise
+_RECORD_FINENESS = 128
+_MOST_SLOT_BITS = 28  # what the secure sum can add up
 
 
 def largest_share(levels: int) -> int:
@@ -112,9 +122,7 @@ class GaussianShares:
             step = 2 * checks.positive("clip", clip) / steps * (1 + 1e-12)
             if step <= clip / (_FINENESS * math.sqrt(dimension)):
                 return cls(clip=clip, step=step, levels=levels, shares=shares, delta=delta)
-        raise InvalidParameter(
-            f"noise for epsilon {epsilon:g} is too wide for the sampler: use a larger epsilon."
-        )
+        raise _too_wide(epsilon)
 
     @property
     def mu(self) -> float:
@@ -202,3 +210,138 @@ class GaussianShares:
         is learned.
         """
         return width(self.levels) * self.step * math.sqrt(users * dimension) / users / self.clip
+
+
+def _too_wide(epsilon: float) -> InvalidParameter:
+    return InvalidParameter(
+        f"noise for epsilon {epsilon:g} is too wide for the sampler: use a larger epsilon."
+    )
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class RecordShares(GaussianShares):
+    """A sum over all records of all users, to which users add shares of discrete Gaussian noise.
+
+    Guarantee: (epsilon, delta) per record, add or remove one, for one sum of records' vectors of
+    l2 norm at most `clip` each, against everybody who does not know the noise of `shares` users.
+
+    Parameters:
+        clip: the largest norm of one record's vector.
+        step: the grid of the sums.
+        levels: how wide one share is, see `convolved_gaussian`.
+        shares: how many shares the attacker does not know.
+        delta: of the guarantee.
+        dimension: the length of the vectors.
+        records: how many records' vectors of full length a user's slots hold in one coordinate;
+            a larger sum is cut off there, which costs accuracy and no privacy.
+    """
+
+    dimension: int
+    records: int
+    unit: Unit = "record"
+    neighbours: Neighbours = "add or remove one"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.whole("dimension", self.dimension)
+        checks.whole("records", self.records)
+        if self.unit != "record" or self.neighbours != "add or remove one":
+            raise InvalidParameter("RecordShares protect a record that is added or removed.")
+
+    @classmethod
+    def calibrate(
+        cls,
+        epsilon: float,
+        *,
+        delta: float,
+        clip: float,
+        dimension: int,
+        shares: int,
+        rounds: int = 1,
+        records: int = 1,
+    ) -> Self:
+        """The least noise with which `rounds` sums cost at most (epsilon, delta) per record."""
+        checks.whole("rounds", rounds)
+        plain = Gaussian.calibrate(epsilon, delta=delta, sensitivity=1.0, unit="record")
+        mu, root = plain.mu / math.sqrt(rounds), math.sqrt(checks.whole("dimension", dimension))
+        for levels in range(1, 29):
+            steps = mu * math.sqrt(shares * width(levels) ** 2 - 9) / (1 + 1e-9) - root
+            if steps >= _RECORD_FINENESS * root:
+                return cls(
+                    clip=clip,
+                    step=checks.positive("clip", clip) / steps * (1 + 1e-12),
+                    levels=levels,
+                    shares=shares,
+                    delta=delta,
+                    dimension=dimension,
+                    records=records,
+                )
+        raise _too_wide(epsilon)
+
+    @property
+    def mu(self) -> float:
+        """Sensitivity over sigma of the continuous Gaussian that bounds the sum of the shares."""
+        sensitivity = self.clip / self.step + math.sqrt(self.dimension)
+        return (1 + 1e-9) * sensitivity / math.sqrt(self.shares * width(self.levels) ** 2 - 9)
+
+    @property
+    def domain(self) -> Reals:
+        """Sums of records' vectors; those of neighbours differ by at most the clip."""
+        return Reals(self.clip, 2)
+
+    def worst_pair(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Two neighbouring inputs: the sum without a record, and with it."""
+        return np.array([0.0]), np.array([self.clip])
+
+    @property
+    def reach(self) -> int:
+        """The largest sum of a user in one coordinate, in steps."""
+        room = (1 << (_MOST_SLOT_BITS - 1)) - 1 - largest_share(self.levels)
+        return min(math.ceil(self.records * self.clip / self.step), room)
+
+    def clipped(self, update: Any) -> NDArray[np.int64]:
+        """A sum of records' vectors in whole steps, cut off at `reach`.
+
+        The vectors must have been clipped one by one (`clipped_sum`); a sum that is no number
+        counts as zeros.
+        """
+        values = finite_rows(checks.number_array("update", update, ndim=1)[None])[0]
+        steps = np.clip(values / self.step, -self.reach, self.reach)
+        return np.asarray(np.trunc(steps), np.int64)
+
+    def code(self) -> FixedPoint:
+        """The fewest bits whose slots hold a user's sum and a share."""
+        bits = (self.reach + largest_share(self.levels)).bit_length() + 1
+        return FixedPoint(bound=self.step * ((1 << (bits - 1)) - 1), bits=bits)
+
+    def share_of_clip(self, users: int, dimension: int) -> float:
+        """The norm of the noise in the mean over as many records as users may have, in clips."""
+        noise = width(self.levels) * self.step * math.sqrt(users * dimension)
+        return noise / (users * self.records) / self.clip
+
+
+def clipped_sum(rows: Rows | NDArray[Any], clip: float) -> NDArray[np.float64]:
+    """The sum of records' vectors, each scaled down to l2 norm `clip`; unusable ones count zero.
+
+    The sum is made so that leaving out a record moves it by no more than `clip`, rounding
+    included (see `blindsight.privacy.door.FILLED`).
+
+    Parameters:
+        rows: one vector for each record, or `Outer` products that are never laid out.
+        clip: the largest norm of one record's vector.
+
+    Examples:
+        >>> clipped_sum(np.array([[3.0, 4.0], [0.3, 0.4], [np.nan, 0.0]]), 1.0).round(3).tolist()
+        [0.9, 1.2]
+    """
+    given = PlainRows(np.asarray(rows, np.float64)) if isinstance(rows, np.ndarray) else rows
+    if len(given) > MOST_ROWS:
+        raise InvalidParameter(f"at most {MOST_ROWS:,} records can be summed, got {len(given):,}.")
+    with np.errstate(over="ignore", invalid="ignore"):
+        norms = np.asarray(given.norms(2), np.float64)
+    usable = np.isfinite(norms)
+    # The norm gets a hair more than its rounding error, so that no row is longer than it may be.
+    longest = np.where(usable, norms, 1.0) * (1 + 1e-9)
+    weights = np.minimum(1.0, clip * FILLED / np.maximum(longest, clip * FILLED))
+    return np.asarray(given.weighted_sum(np.where(usable, weights, 0.0)), np.float64)

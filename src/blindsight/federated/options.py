@@ -14,19 +14,43 @@ __all__ = ["Pad", "Paper", "SumNoise"]
 
 @dataclass(frozen=True, kw_only=True)
 class SumNoise:
-    """Noise on every sum: at most (epsilon, delta) per user over all rounds, updates clipped to l2
-    norm `clip`.
+    """Noise on every sum: at most (epsilon, delta) over all rounds.
+
+    Parameters:
+        epsilon: per user, or per record.
+        delta: of the guarantee.
+        clip: the largest l2 norm of a user's update, 1 by default. With unit "record" it is left
+            out: the learner clips records.
+        unit: "user" bounds what the sums tell about all rows of one user together, and needs many
+            users; "record" bounds what they tell about one row.
+        records: with unit "record", about how many rows a user has at most. It sizes the slots
+            of the sum and is public.
     """
 
     epsilon: float
     delta: float = 1e-5
-    clip: float = 1.0
+    clip: float | None = None
+    unit: str = "user"
+    records: int = 10_000
 
     def __post_init__(self) -> None:
         checks.positive("epsilon", self.epsilon)
-        checks.positive("clip", self.clip)
+        checks.one_of("unit", self.unit, ("user", "record"))
+        checks.whole("records", self.records)
+        if self.clip is not None:
+            checks.positive("clip", self.clip)
+            if self.unit == "record":
+                raise InvalidParameter(
+                    "with unit='record' the learner clips: leave clip out and pass "
+                    "learner=RecordDescent(clip=...)."
+                )
         if not 0 < checks.number("delta", self.delta) < 1:
             raise InvalidParameter(f"delta must be above 0 and below 1, got {self.delta!r}.")
+
+    @property
+    def per_record(self) -> bool:
+        """Whether the unit is a record."""
+        return self.unit == "record"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,16 +35,27 @@ from blindsight.privacy.plan import Planned
 if TYPE_CHECKING:
     from blindsight.privacy.ledger import Ledger
 
-__all__ = ["FILLED", "Door", "Listener", "Outer", "Passage", "Rows", "added", "listening"]
+__all__ = [
+    "FILLED",
+    "MOST_ROWS",
+    "Door",
+    "Listener",
+    "Outer",
+    "Passage",
+    "PlainRows",
+    "Rows",
+    "added",
+    "listening",
+]
 
 Array = NDArray[Any]
 
 # Rows are added in blocks of so many, and the blocks with their rounding errors carried along.
 _BLOCK = 1024
-_MOST_ROWS = 1 << 27
+MOST_ROWS = 1 << 27
 # What share of its bound a row may fill. n rows of at most B, added so, give a sum that is off by
 # at most (_BLOCK + 8) 2^-53 n B (Higham 2002, sections 3.1 and 4.3), and two neighbouring sums by
-# twice that: for _MOST_ROWS rows 2^-15 of B. Casacuberta et al. (2022) turn sums that forget it
+# twice that: for MOST_ROWS rows 2^-15 of B. Casacuberta et al. (2022) turn sums that forget it
 # into attacks. A share that followed n would itself move every row when one is added.
 FILLED = 1 - 2.0**-15
 
@@ -178,7 +189,7 @@ class Outer:
 
 
 @dataclass(frozen=True)
-class _Plain:
+class PlainRows:
     """Rows as an array (n, ...)."""
 
     values: Array
@@ -254,11 +265,11 @@ class Door:
                 "rows."
             )
         given: Rows = (
-            rows if hasattr(rows, "weighted_sum") else _Plain(np.asarray(rows, np.float64))
+            rows if hasattr(rows, "weighted_sum") else PlainRows(np.asarray(rows, np.float64))
         )
-        if len(given) > _MOST_ROWS:
+        if len(given) > MOST_ROWS:
             raise InvalidParameter(
-                f"a total takes at most {_MOST_ROWS:,} rows, got {len(given):,}: release it in "
+                f"a total takes at most {MOST_ROWS:,} rows, got {len(given):,}: release it in "
                 "parts."
             )
         with np.errstate(over="ignore", invalid="ignore"):

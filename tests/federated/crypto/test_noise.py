@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from blindsight.core.errors import InvalidParameter
 from blindsight.federated.agreement import agree
-from blindsight.federated.noise import GaussianShares, largest_share
-from blindsight.federated.sums import Simulation
+from blindsight.federated.noise import GaussianShares, RecordShares, clipped_sum, largest_share
+from blindsight.federated.sums import Settings, Simulation
 from blindsight.privacy.mechanisms import from_fields, to_fields
 from blindsight.privacy.mechanisms.convolved import convolved_gaussian, width
 
@@ -105,3 +105,67 @@ def test_more_users_or_colluders_change_the_noise_the_right_way() -> None:
 def test_bound_and_bits_are_the_noises() -> None:
     with pytest.raises(InvalidParameter, match="leave them out"):
         agree(dimension=100, users=10, rounds=1, epsilon=2.0, bits=16)
+
+
+@given(
+    epsilon=st.floats(0.2, 20),
+    rounds=st.integers(1, 40),
+    users=st.integers(3, 500),
+    dimension=st.integers(1, 300_000),
+    records=st.integers(1, 100_000),
+)
+@settings(max_examples=30, deadline=None)
+def test_noise_per_record_costs_no_more_than_asked(
+    epsilon: float, rounds: int, users: int, dimension: int, records: int
+) -> None:
+    agreed = agree(
+        dimension=dimension, users=users, rounds=rounds, epsilon=epsilon, clip=0.5, records=records
+    )
+    guarantee, noise = agreed.guarantee(rounds), agreed.noise
+    assert isinstance(noise, RecordShares)
+    assert 0.98 * epsilon <= guarantee.epsilon <= epsilon * (1 + 1e-9)
+    assert [(cost.unit, cost.neighbours) for cost in guarantee.costs] == [
+        ("record", "add or remove one")
+    ]
+    assert noise.reach + largest_share(noise.levels) <= agreed.settings.code.largest
+    assert agreed.settings.bits <= 28
+    assert Settings.decode(agreed.settings.encode()) == agreed.settings
+    assert from_fields(to_fields(noise)) == noise
+
+
+@given(
+    st.lists(st.lists(st.floats(-1e300, 1e300), min_size=3, max_size=3), min_size=1, max_size=8),
+    st.floats(0.01, 10),
+)
+@settings(max_examples=100, deadline=None)
+def test_a_record_more_never_moves_a_clipped_sum_by_more_than_the_clip(
+    rows: list[list[float]], clip: float
+) -> None:
+    given_rows = np.array(rows)
+    change = clipped_sum(given_rows, clip) - clipped_sum(given_rows[:-1], clip)
+    assert math.sqrt(sum(x * x for x in change)) <= clip
+
+
+@given(st.data())
+@settings(max_examples=100, deadline=None)
+def test_neighbouring_sums_of_records_differ_by_no_more_than_is_priced(data: st.DataObject) -> None:
+    noise = RecordShares.calibrate(
+        2.0, delta=1e-5, clip=1.0, dimension=3, shares=3, records=data.draw(st.integers(1, 50))
+    )
+    reals = st.floats(-100, 100)
+    before = np.array(data.draw(st.lists(reals, min_size=3, max_size=3)))
+    record = clipped_sum(np.array([data.draw(st.lists(reals, min_size=3, max_size=3))]), 1.0)
+    steps = noise.clipped(before + record) - noise.clipped(before)
+    distance = math.sqrt(sum(int(x) ** 2 for x in steps))
+    assert distance <= noise.clip / noise.step + math.sqrt(3)
+    priced = noise.mu * math.sqrt(noise.shares * width(noise.levels) ** 2 - 9)
+    assert distance <= priced
+
+
+def test_noise_for_records_must_fit_the_vectors_of_the_sum() -> None:
+    agreed = agree(dimension=10, users=5, rounds=1, epsilon=1.0, records=10).settings
+    with pytest.raises(InvalidParameter, match="10 weights"):
+        Settings(
+            dimension=11, users=5, noise=agreed.noise, bound=agreed.bound, bits=agreed.bits,
+            least_users=agreed.least_users,
+        )  # fmt: skip

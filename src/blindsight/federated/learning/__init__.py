@@ -14,6 +14,7 @@ from blindsight.federated.learning.linear import (
 )
 from blindsight.federated.learning.local import LocalTrainer, initial_weights
 from blindsight.federated.learning.proximal import Proximal
+from blindsight.federated.learning.records import RecordDescent
 from blindsight.federated.learning.sending import Change, CommonMask, Sending, TopK, Weights
 from blindsight.federated.learning.sgd import SGD
 from blindsight.federated.learning.strength import adapt
@@ -26,6 +27,7 @@ __all__ = [
     "LocalTrainer",
     "Participant",
     "Proximal",
+    "RecordDescent",
     "RoundLog",
     "Sending",
     "TopK",

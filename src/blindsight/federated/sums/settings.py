@@ -7,9 +7,9 @@ from functools import cached_property
 from typing import Final
 
 from blindsight.core import checks
-from blindsight.core.errors import InvalidParameter
+from blindsight.core.errors import InvalidParameter, ProtocolError
 from blindsight.federated.fixedpoint import FixedPoint
-from blindsight.federated.noise import GaussianShares
+from blindsight.federated.noise import GaussianShares, RecordShares
 from blindsight.federated.sums.field import KeySharing
 from blindsight.federated.sums.pad.cipher import MOST_VALUE_BITS
 from blindsight.federated.sums.pad.parameters import LONGEST, Parameters, choose
@@ -142,6 +142,10 @@ class Settings:
             )
         if self.code != self.noise.code():
             raise InvalidParameter("with noise, bound and bits must be those of its code.")
+        if isinstance(self.noise, RecordShares) and self.noise.dimension != self.dimension:
+            raise InvalidParameter(
+                f"the noise is for {self.noise.dimension} weights, not for {self.dimension}."
+            )
         if self.noise.shares > self.fewest - self.colluders:
             raise InvalidParameter(
                 f"the noise counts {self.noise.shares} shares, but of {self.least_users} "
@@ -214,18 +218,22 @@ class Settings:
         writer.number("I", self.fewest).number("B", bool(self.across_rounds))
         writer.number("d", self.clip or 0.0).number("Q", self.rounds)
         noise = self.noise
-        writer.number("B", noise is not None)
+        records = noise.records if isinstance(noise, RecordShares) else 0
+        writer.number("B", 0 if noise is None else 2 if records else 1)
         if noise is not None:
             writer.number("d", noise.clip).number("d", noise.step).number("B", noise.levels)
             writer.number("I", noise.shares).number("d", noise.delta)
+        if records:
+            writer.number("Q", records)
         return bytes(writer)
 
     @classmethod
     def decode(cls, data: bytes) -> Settings:
         """The inverse of `encode`."""
         reader = Reader(data)
+        dimension = reader.number("Q")
         settings = cls(
-            dimension=reader.number("Q"),
+            dimension=dimension,
             users=reader.number("I"),
             bound=reader.real(),
             bits=reader.number("B"),
@@ -236,17 +244,28 @@ class Settings:
             across_rounds=bool(reader.number("B")),
             clip=reader.real() or None,
             rounds=reader.number("Q"),
-            noise=_read_noise(reader) if reader.number("B") else None,
+            noise=_read_noise(reader, dimension),
         )
         reader.end()
         return settings
 
 
-def _read_noise(reader: Reader) -> GaussianShares:
-    return GaussianShares(
-        clip=reader.real(),
-        step=reader.real(),
-        levels=reader.number("B"),
-        shares=reader.number("I"),
-        delta=reader.real(),
+def _read_noise(reader: Reader, dimension: int) -> GaussianShares | None:
+    kind = reader.number("B")
+    if kind not in (0, 1, 2):
+        raise ProtocolError(f"settings name a noise of kind {kind}, which is unknown.")
+    if kind == 0:
+        return None
+    clip, step, levels = reader.real(), reader.real(), reader.number("B")
+    shares, delta = reader.number("I"), reader.real()
+    if kind == 1:
+        return GaussianShares(clip=clip, step=step, levels=levels, shares=shares, delta=delta)
+    return RecordShares(
+        clip=clip,
+        step=step,
+        levels=levels,
+        shares=shares,
+        delta=delta,
+        dimension=dimension,
+        records=reader.number("Q"),
     )

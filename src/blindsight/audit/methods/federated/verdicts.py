@@ -4,7 +4,6 @@ and in ours.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -118,14 +117,21 @@ def _verdict(
 
 
 def attack_sum(model: Any, *, trials: int, seed: int) -> Attack:
-    """A round's sum as six real users make it, each with noise of its own: one of them sends its
-    bound, or minus it.
+    """A round's sum as six real users make it, each with noise of its own.
+
+    One of them sends its bound, or minus it; where the unit is a record, a record of the largest
+    norm is there or not.
     """
     from blindsight.federated import Pad
     from blindsight.federated.agreement import agree
+    from blindsight.federated.learning import RecordDescent
     from blindsight.federated.sums import Settings, Simulation
 
-    asked, colluders = dataclasses.asdict(model.noise), (model.sums or Pad()).colluders
+    asked = {name: getattr(model.noise, name) for name in ("epsilon", "delta", "clip")}
+    per_record, colluders = model.noise.per_record, (model.sums or Pad()).colluders
+    if per_record:
+        learner = RecordDescent() if model.learner is None else model.learner
+        asked |= {"clip": learner.record_norm, "records": model.noise.records}
     settings = agree(
         dimension=4, users=6, rounds=model.rounds, colluders=colluders, **asked
     ).settings
@@ -139,8 +145,9 @@ def attack_sum(model: Any, *, trials: int, seed: int) -> Attack:
         return np.array([users.round([update, *silent]).total[0]])
 
     return attack_outcomes(
-        collect(run, reach, -reach, trials=trials, seed=seed),
-        what="one round's sum of 6 users, one of them replaced",
+        collect(run, reach, 0 * reach if per_record else -reach, trials=trials, seed=seed),
+        what="one round's sum of 6 users, one "
+        + ("record added" if per_record else "of them replaced"),
         delta=model.guarantee_.delta,
         statistic=lambda sums: np.asarray(sums[:, 0], np.float64),
     )

@@ -19,15 +19,15 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.privacy.kills import charges
+from blindsight.app.library import photos as photo_library
+from blindsight.app.library.datasets import DataSet, Release, today
 from blindsight.index import encoder
 from blindsight.privacy import Ledger
 from blindsight.tagging import DPTraining, PrivateTagger
 from blindsight.workbench import Settings, create_app
 from blindsight.workbench.infra import job_process
 from blindsight.workbench.infra.database import Database
-from blindsight.workbench.infra.datasets import DataSet, Release, today
 from blindsight.workbench.infra.jobs import ENDED, Jobs
-from blindsight.workbench.pages import photo_library
 from blindsight.workbench.pages.home import open_account
 
 __all__ = ["Workbench"]

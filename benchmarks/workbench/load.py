@@ -237,12 +237,12 @@ def _album(state: Path, seed: int) -> tuple[str, bool]:
     """A folder of made photos, read and protected by the workbench's own code; its number, and
     whether words work.
     """
+    from blindsight.app.library.datasets import DataSets, Release, today
+    from blindsight.app.library.photos import release_photos, scan
     from blindsight.encoders.words import words_available
     from blindsight.index.public_images import built_in_images
     from blindsight.privacy import Cost, Ledger
-    from blindsight.workbench.infra.datasets import DataSets, Release, today
     from blindsight.workbench.infra.settings import Settings
-    from blindsight.workbench.pages.photo_library import release_photos, scan
 
     settings = Settings(state=state, prepare=False)
     datasets, folder = DataSets(settings), state / "album"
@@ -264,7 +264,7 @@ def _album(state: Path, seed: int) -> tuple[str, bool]:
     )
     with Ledger(settings.ledger_place, dataset=one.account) as ledger:
         ledger.grant(Cost(epsilon=16.0, delta=1e-3, unit="record"), what="budget")
-        release_photos(datasets, one, release, ledger, lambda *_: None)
+    release_photos(datasets, one, release)
     return one.id, words_available() and one.features != "pixels"
 
 

@@ -15,6 +15,8 @@ from unittest import mock
 import numpy as np
 from PIL import Image
 
+from blindsight.app.library import photos as photo_library
+from blindsight.app.library.datasets import DataSets, Release
 from blindsight.audit.engine import Neighbour
 from blindsight.cli.protect import protect
 from blindsight.codebooks import Codebook
@@ -24,9 +26,7 @@ from blindsight.index.encoder import CellRelease
 from blindsight.index.hamming import HammingIndex
 from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.vault import Vault
-from blindsight.workbench.infra.datasets import DataSets, Release
 from blindsight.workbench.infra.settings import Settings
-from blindsight.workbench.pages import photo_library
 from contracts.replay import ReplayContract
 
 # A few large patches each, so that they fall into different cells.
@@ -169,7 +169,7 @@ class TestWorkbench(TestPhotos):
             order = Release("0" * 12, "search", "given", 4.0, 0, "today", looked=False)
             with Ledger(Path(kept) / "ledger.db", dataset=one.account) as ledger:
                 ledger.grant(Cost(epsilon=8.0, unit="record"))
-                photo_library.release_photos(datasets, one, order, ledger, _silent)
+                photo_library.release_photos(datasets, one, order, _silent)
             shutil.copytree(datasets.folder(order), folder / "given")
             with HammingIndex.open(folder / "given" / "codes.index") as index:
                 return index.codes_of(index.ids.tolist())

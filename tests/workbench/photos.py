@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from blindsight.workbench.infra.datasets import DataSet, DataSets, Release, today
+from blindsight.app.library import photos as photo_library
+from blindsight.app.library.datasets import DataSet, DataSets, Release, today
 from blindsight.workbench.infra.jobs import JobContext
-from blindsight.workbench.pages import photo_library, protect
+from blindsight.workbench.pages import protect
 from blindsight.workbench.pages.home import open_account
 
 __all__ = ["ALBUM", "album", "as_bytes", "light", "photo", "released", "scanned", "work"]

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sql
 
+from blindsight.app.library.datasets import Release, today
 from blindsight.core.errors import InvalidParameter
 from blindsight.privacy import Cost, Ledger
 from blindsight.workbench.infra.database import JOBS, Database
-from blindsight.workbench.infra.datasets import Release, today
 from blindsight.workbench.infra.identity import Identity, Keys
 from blindsight.workbench.infra.jobs import JobContext
 from blindsight.workbench.pages import protect

@@ -15,12 +15,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from blindsight.app.library import pairs as pair_library
+from blindsight.app.library import photos as photo_library
+from blindsight.app.library import sketches
+from blindsight.app.library import tags as tag_library
+from blindsight.app.library.datasets import DataSet
 from blindsight.encoders.words import words_available
 from blindsight.metric import DPPMetric
 from blindsight.privacy import Ledger
 from blindsight.tagging import Prior, PrivateTagger
-from blindsight.workbench.infra.datasets import DataSet
-from blindsight.workbench.pages import budget, compare, photo_library, send, tag_learning
+from blindsight.workbench.pages import budget, compare, send, tags
 from workbench.asgi import Client
 from workbench.photos import ALBUM, album, light, released, scanned, work  # noqa: F401
 
@@ -121,7 +125,7 @@ def learned(app: Any, one: DataSet) -> dict[str, Any]:
     """Tags learned from the folders' names; the classes are plain, so that little noise hides
     them.
     """
-    return work(app, tag_learning, {"dataset": one.id})
+    return work(app, tags, {"dataset": one.id})
 
 
 def worth(app: Any, one: DataSet, told: bool) -> None:
@@ -153,7 +157,7 @@ def test_learning_costs_what_the_page_says_once_and_publishing_has_no_name_and_i
     worth(app, one, True)
     assert client.post(f"/api/tags/{one.id}/publish", json={}).status_code == 422
     assert client.post(f"/api/tags/{one.id}/publish", json={"sure": True}).status_code == 202
-    work(app, tag_learning, {"dataset": one.id, "step": "publish"})
+    work(app, tags, {"dataset": one.id, "step": "publish"})
     path = next(datasets.given.glob("*/tags.csv"))
     first = path.read_text()
     rows = list(csv.DictReader(io.StringIO(first)))
@@ -166,7 +170,7 @@ def test_learning_costs_what_the_page_says_once_and_publishing_has_no_name_and_i
     }
     # 95 of 100 say what the model says: fewer than 42 of 60 would happen once in 10^9 runs.
     assert sum(likeliest[row["photo"]] == row["tag"] for row in rows) >= 42
-    work(app, tag_learning, {"dataset": one.id, "step": "publish"})
+    work(app, tags, {"dataset": one.id, "step": "publish"})
     assert path.read_text() == first
     assert 7.99 < spent(app, one, "record") <= 8.0
     assert "Published tags" in Client(app).get("/").text
@@ -227,7 +231,7 @@ def test_people_pay_for_what_is_learned_and_published_of_them(
     before = spent(app, one, "record"), spent(app, one, "person")
     assert before[0] < 4
     assert 11.9 < before[1] <= 12.0, "what the page says: 3 photos of a person, 4 each"
-    work(app, tag_learning, {"dataset": one.id, "step": "publish"})
+    work(app, tags, {"dataset": one.id, "step": "publish"})
     text = next(app.state.workbench.datasets.given.glob("*/tags.csv")).read_text()
     rows = list(csv.DictReader(io.StringIO(text)))
     assert len(rows) == 15
@@ -333,7 +337,7 @@ def test_a_way_to_compare_is_learned_from_a_stream_of_pairs_shown_before_and_aft
         says = "same" if kinds[pair["one"]] == kinds[pair["other"]] else "different"
         order = {"one": pair["one"], "other": pair["other"], "says": says}
         pair = client.post(f"/api/compare/{one.id}", json=order).json()
-        if pair["answered"] == compare.LEAST:
+        if pair["answered"] == pair_library.MIN_ANSWERS:
             break
     # Half of the pairs are random ones, of which three in four differ: none of 40 would happen once
     # in 10^8 runs.
@@ -348,9 +352,11 @@ def test_a_way_to_compare_is_learned_from_a_stream_of_pairs_shown_before_and_aft
     work(app, compare, order)
     assert (datasets.folder(made) / "metric.safetensors").read_bytes() == first
     assert datasets.get(one.id).releases == (made,)
-    assert spent(app, one, "pair") == compare.EPSILON, "paid once"
-    price = next(cost for cost in compare.prices(one) if cost.unit == "record").epsilon
-    assert compare.EPSILON < spent(app, one, "record") <= price + 1e-6 < 8, "by each photo too"
+    assert spent(app, one, "pair") == pair_library.PAIR_EPSILON, "paid once"
+    price = next(cost for cost in pair_library.prices(one) if cost.unit == "record").epsilon
+    assert pair_library.PAIR_EPSILON < spent(app, one, "record") <= price + 1e-6 < 8, (
+        "by each photo too"
+    )
     stated = {
         cost.unit: cost.epsilon
         for cost in DPPMetric.load(datasets.folder(made) / "metric.safetensors").guarantee_.costs
@@ -367,9 +373,11 @@ def test_a_way_to_compare_is_learned_from_a_stream_of_pairs_shown_before_and_aft
 def test_a_person_is_in_few_of_the_pairs_that_are_learned_from() -> None:
     pairs = np.random.default_rng(0).integers(0, 30, (200, 2))
     owners = [{f"person {photo % 8}"} for photo in range(30)]
-    kept = pairs[compare._few(pairs, owners)]
+    kept = pairs[pair_library.bounded_pairs(pairs, owners)]
     counts = Counter(name for a, b in kept for name in owners[a] | owners[b])
-    assert set(counts.values()) <= set(range(1, compare.MOST + 1)) and len(kept) >= 8
+    assert (
+        set(counts.values()) <= set(range(1, pair_library.MAX_ANSWERS_EACH + 1)) and len(kept) >= 8
+    )
 
 
 def test_tags_start_from_words_alone_and_cost_nothing(
@@ -387,8 +395,8 @@ def test_tags_start_from_words_alone_and_cost_nothing(
     )
     centres = np.stack([rows[kinds == kind].mean(axis=0) for kind in range(4)]) - rows.mean(axis=0)
     known = Prior(centres.astype(np.float64), -(centres @ rows.mean(axis=0)).astype(np.float64))
-    monkeypatch.setattr(tag_learning, "_prior", lambda *_: known)
-    found = work(app, tag_learning, {"dataset": one.id, "step": "words"})
+    monkeypatch.setattr(tag_library, "_prior", lambda *_: known)
+    found = work(app, tags, {"dataset": one.id, "step": "words"})
     assert (found["epsilon"], found["held"]) == (0.0, 16)
     assert found["found"] >= 50
     assert spent(app, one, "record") == 0
@@ -403,14 +411,14 @@ def test_six_photos_of_ones_own_are_sketched_and_attacked_and_the_page_shows_all
     make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What a network learns, and from how many public pictures, is the library's to test.
-    monkeypatch.setattr(send, "_STEPS", 3)
-    monkeypatch.setattr(send, "_PUBLIC", 40)
+    monkeypatch.setattr(sketches, "_STEPS", 3)
+    monkeypatch.setattr(sketches, "_PUBLIC", 40)
     app = make()
     one = scanned(app, album(tmp_path / "coast", each=3))
     for side, status in ((64, 202), (128, 202), (100, 422), (4096, 422)):
         assert Client(app).post(f"/api/send/{one.id}/try?side={side}").status_code == status
     work(app, send, {"dataset": one.id, "side": 64})
-    for how in send.SETTINGS:
+    for how in sketches.SETTINGS:
         text = Client(app).get(f"/send?how={how}").text
         assert text.count("<td>") == 6 * (2 + len(send.ATTACKERS)), how
         assert text.count("recognised</") == 6 * len(send.ATTACKERS)

@@ -20,10 +20,12 @@ import httpx
 import numpy as np
 import pytest
 
+from blindsight.app.library import photos as photo_library
+from blindsight.app.library import preview
+from blindsight.app.library.datasets import Release, today
 from blindsight.codebooks import Reading
 from blindsight.privacy import Ledger
-from blindsight.workbench.infra.datasets import Release, today
-from blindsight.workbench.pages import budget, photo_library, preview, protect
+from blindsight.workbench.pages import budget, protect
 from workbench import web
 from workbench.asgi import Client, run
 from workbench.photos import ALBUM, album, as_bytes, light, photo, released, scanned, work  # noqa: F401

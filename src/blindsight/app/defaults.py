@@ -12,6 +12,7 @@ from blindsight.index import encoder
 __all__ = [
     "AUDIT_TRIALS",
     "AUDIT_TRIALS_DEEP",
+    "AUDIT_TRIALS_QUICK",
     "CHECKED_PHOTOS",
     "ENCODERS",
     "EPSILONS_OFFERED",
@@ -38,8 +39,8 @@ CHECKED_PHOTOS = 400
 SEARCH_HITS = 12
 #: Name of the Milvus collection that holds an index.
 MILVUS_COLLECTION = "blindsight"
-#: Trials of each attack in an audit, and with `deep=True`.
-AUDIT_TRIALS, AUDIT_TRIALS_DEEP = 200_000, 2_000_000
+#: Trials of each attack in an audit, with `deep=True`, and from a page that waits for it.
+AUDIT_TRIALS, AUDIT_TRIALS_DEEP, AUDIT_TRIALS_QUICK = 200_000, 2_000_000, 60_000
 #: Ledger entries that are listed per data set unless all are asked for.
 LEDGER_ENTRIES_SHOWN = 20
 

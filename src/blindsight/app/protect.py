@@ -76,6 +76,7 @@ class ProtectedPhotos(Result):
         max_per_person: the most images of one person that are released; 0 where people are not
             protected.
         created: whether the release is new, rather than continued.
+        release_id: the release's id, under which vault and ledger know it.
     """
 
     release: Path
@@ -87,6 +88,7 @@ class ProtectedPhotos(Result):
     names: Names
     max_per_person: int
     created: bool
+    release_id: str = ""
 
     @property
     def title(self) -> str:
@@ -168,6 +170,7 @@ def protect(
     actor: str | None = None,
     purpose: str = "",
     vault: PathText | None = None,
+    vault_dataset: str = "",
     encoder: str | PathText | Encoder | None = None,
     fast: bool = False,
     public: PathText | None = None,
@@ -207,6 +210,8 @@ def protect(
         actor: who asks for the release, for the ledger (default: the operating system's user).
         purpose: what the release is for, for the ledger.
         vault: the folder of the vault (default: `release` with ".vault" appended).
+        vault_dataset: under which name the vault keeps the photos' file names, where one vault
+            holds several data sets.
         encoder: the image encoder: a built-in name (lite0, lite2, both, pixels), a folder of ONNX
             files, `hub:owner/model@commit`, or an opened `OnnxEncoder`. By default lite2;
             searching needs the same encoder again.
@@ -328,6 +333,7 @@ def protect(
                 listed,
                 opened,
                 persons=persons,
+                dataset=vault_dataset,
                 progress=lambda done, total: progress("recognising photos", done, total),
             )
             if check_first and existing is None:
@@ -394,6 +400,7 @@ def protect(
             names=folder.names,
             max_per_person=folder.most,
             created=existing is None,
+            release_id=number,
         )
 
 

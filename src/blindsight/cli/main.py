@@ -14,9 +14,9 @@ import sys
 import warnings
 from typing import Annotated, Any
 
-from blindsight.core import threads
+from blindsight.app.hosting import limit_threads
 
-threads.limit()
+limit_threads()
 
 import typer  # noqa: E402
 from click.utils import PacifyFlushWrapper  # noqa: E402

@@ -66,10 +66,10 @@ def serve(
     """Start the workbench and print its address. Ctrl-C stops it; jobs go on at the next start."""
     if context.invoked_subcommand is not None:
         return
-    from blindsight.core.checks import optional_module
+    from blindsight.app.hosting import require_package
 
-    optional_module("fastapi", extra="workbench")
-    optional_module("uvicorn", extra="workbench")
+    require_package("fastapi", extra="workbench")
+    require_package("uvicorn", extra="workbench")
     from blindsight.core.errors import InvalidData
     from blindsight.workbench.infra.settings import Settings
 

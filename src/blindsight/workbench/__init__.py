@@ -17,9 +17,9 @@ __all__ = ["Settings", "create_app"]
 def __getattr__(name: str) -> Any:
     # FastAPI is an extra, so it comes when asked for.
     if name == "create_app":
-        from blindsight.core.checks import optional_module
+        from blindsight.app.hosting import require_package
 
-        optional_module("fastapi", extra="workbench")
+        require_package("fastapi", extra="workbench")
         from blindsight.workbench.app import create_app
 
         return create_app

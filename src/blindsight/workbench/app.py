@@ -20,11 +20,11 @@ from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
 from blindsight import __version__
+from blindsight.app.library.accounts import Budgets
+from blindsight.app.library.datasets import DataSets
 from blindsight.core.errors import BlindsightError
 from blindsight.workbench.infra.access import Workbench
-from blindsight.workbench.infra.accounts import Budgets
 from blindsight.workbench.infra.database import Database
-from blindsight.workbench.infra.datasets import DataSets
 from blindsight.workbench.infra.federations import Federations
 from blindsight.workbench.infra.guard import Guard
 from blindsight.workbench.infra.identity import Keys

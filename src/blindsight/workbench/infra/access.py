@@ -13,9 +13,9 @@ from blindsight.workbench.infra.problems import Problem
 from blindsight.workbench.infra.traffic import Lane
 
 if TYPE_CHECKING:
-    from blindsight.workbench.infra.accounts import Budgets
+    from blindsight.app.library.accounts import Budgets
+    from blindsight.app.library.datasets import DataSet, DataSets
     from blindsight.workbench.infra.database import Database
-    from blindsight.workbench.infra.datasets import DataSet, DataSets
     from blindsight.workbench.infra.federations import Federations
     from blindsight.workbench.infra.identity import Keys
     from blindsight.workbench.infra.jobs import Jobs

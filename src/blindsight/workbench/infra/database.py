@@ -14,8 +14,8 @@ from typing import Any
 import sqlalchemy as sql
 from sqlalchemy import event
 
+from blindsight.app.hosting import database_place
 from blindsight.core.errors import InvalidParameter
-from blindsight.privacy.ledger.place import Place
 
 __all__ = ["JOBS", "KEYS", "SESSIONS", "Database"]
 
@@ -61,7 +61,7 @@ class Database:
     """One engine; every use is a short transaction."""
 
     def __init__(self, url: str) -> None:
-        place = Place(url)
+        place = database_place(url)
         if place.file is not None:
             _private_file(place.file)
         try:

@@ -34,9 +34,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from blindsight.app.hosting import write_file
+from blindsight.app.library.datasets import today
 from blindsight.core.errors import BlindsightError
-from blindsight.core.storage import write_atomically
-from blindsight.workbench.infra.datasets import today
 from blindsight.workbench.infra.jobs import start_child
 from blindsight.workbench.infra.problems import Problem
 from blindsight.workbench.infra.settings import Settings, is_loopback
@@ -79,6 +79,11 @@ class Run:
         return self.number == 1
 
     @property
+    def limit(self) -> tuple[float, float] | None:
+        """Epsilon and delta per site over all rounds; None for exact sums."""
+        return None if self.epsilon is None else (self.epsilon, self.delta)
+
+    @property
     def needed(self) -> int:
         """How many sites open a sum together."""
         sites = len(self.sites)
@@ -110,9 +115,7 @@ class Federations:
 
     def save(self, run: Run) -> Run:
         """Write what is known of it."""
-        write_atomically(
-            self.root / run.id / "about.json", json.dumps(asdict(run), indent=1).encode()
-        )
+        write_file(self.root / run.id / "about.json", json.dumps(asdict(run), indent=1).encode())
         return run
 
     def progress(self, run: Run) -> dict[str, Any]:
@@ -169,12 +172,10 @@ class Federations:
             token = secrets.token_urlsafe(32)
             invited[invitation_digest(token)] = number
             access = {"ca": authority, "token": token}
-            write_atomically(
-                self.invitation(run, number), _written(replace(run, number=number), access)
-            )
+            write_file(self.invitation(run, number), _written(replace(run, number=number), access))
         plan.save(folder / "plan.safetensors")
-        write_atomically(folder / "settings.bin", agreement.settings.encode())
-        write_atomically(folder / "invited.json", json.dumps(invited).encode())
+        write_file(folder / "settings.bin", agreement.settings.encode())
+        write_file(folder / "invited.json", json.dumps(invited).encode())
         self._keep_rows(run, rows, labels)
         return self.save(run)
 

@@ -16,7 +16,6 @@ from typing import Any, Literal, get_args
 
 import sqlalchemy as sql
 
-from blindsight.core import checks
 from blindsight.core.errors import InvalidParameter
 from blindsight.workbench.infra.database import KEYS, SESSIONS, Database
 
@@ -66,7 +65,8 @@ class Keys:
 
     def make(self, name: str, role: Role) -> str:
         """A new key, shown once; only its digest is kept."""
-        checks.one_of("role", role, get_args(Role))
+        if role not in get_args(Role):
+            raise InvalidParameter(f"role must be one of {get_args(Role)}, got {role!r}.")
         if not name.isprintable() or not 1 <= len(name) <= 60 or name == LOCAL.name:
             raise InvalidParameter(
                 "a key's name must be 1 to 60 printable characters, and not 'local'."

@@ -9,9 +9,9 @@ import json
 import os
 import sys
 
-from blindsight.core import threads
+from blindsight.app.hosting import limit_threads
 
-threads.limit()
+limit_threads()
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from blindsight.core.errors import (  # noqa: E402
@@ -28,7 +28,7 @@ __all__ = ["KINDS", "main"]
 # A kind of job is a page's: its module has `run`.
 KINDS = {
     "protect": "protect",
-    "tags": "tag_learning",
+    "tags": "tags",
     "compare": "compare",
     "send": "send",
     "attack": "budget",

@@ -27,7 +27,7 @@ from typing import Any
 
 import sqlalchemy as sql
 
-from blindsight.core import storage
+from blindsight.app.hosting import write_file
 from blindsight.workbench.infra.database import JOBS, Database
 from blindsight.workbench.infra.problems import Problem
 from blindsight.workbench.infra.settings import Settings
@@ -58,7 +58,7 @@ class Jobs:
         """This workbench's own name among those that share the database."""
         path = self.settings.state / "runner"
         if not path.exists():
-            storage.write_atomically(path, secrets.token_hex(8).encode())
+            write_file(path, secrets.token_hex(8).encode())
         return path.read_text(encoding="ascii")
 
     def add(self, kind: str, arguments: dict[str, Any], asker: str, *, limited: bool = True) -> Job:
@@ -313,6 +313,10 @@ class JobContext:
         if result is not None:
             values["result"] = json.dumps(result, allow_nan=False)
         self._write(values)
+
+    def progress(self, stage: str, done: int, total: int) -> None:
+        """Progress as the functions of `blindsight.app` report it."""
+        self.say(done, total, f"{stage}: {done:,} of {total:,}" if total > 1 and done else stage)
 
     def finish(self, result: Any) -> None:
         """Done, with a result."""

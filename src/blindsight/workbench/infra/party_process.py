@@ -16,15 +16,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from blindsight.core import threads
+from blindsight.app.hosting import limit_threads, write_file
 
-threads.limit()
+limit_threads()
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np  # noqa: E402
 
 from blindsight.core.errors import ProtocolError  # noqa: E402
-from blindsight.core.storage import write_atomically  # noqa: E402
 from blindsight.federated.deploy.client import enrol_by_invitation, keep_role  # noqa: E402
 from blindsight.federated.deploy.folders import PartyFolder, accept, make_roster  # noqa: E402
 from blindsight.federated.deploy.plan import Plan, read_rows  # noqa: E402
@@ -75,7 +74,7 @@ class Site:
         """Change what the page shows."""
         with self._guard:
             self.says |= words
-            write_atomically(self.folder / "progress.json", json.dumps(self.says).encode())
+            write_file(self.folder / "progress.json", json.dumps(self.says).encode())
 
     def answered(self, service: Any, size: int) -> None:
         """After every message of the user: a new model is counted on the photos kept aside."""

@@ -8,17 +8,19 @@ import math
 import secrets
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import Request
 from fastapi.responses import RedirectResponse, Response
 
 from blindsight import __version__
-from blindsight.privacy.ledger import Balance
 from blindsight.workbench.infra.access import Workbench
 from blindsight.workbench.infra.guard import CSRF_COOKIE
 from blindsight.workbench.infra.identity import SESSION_SECONDS, Identity, Role
 from blindsight.workbench.infra.problems import PROBLEMS, Problem
+
+if TYPE_CHECKING:
+    from blindsight.privacy.ledger import Balance
 
 __all__ = [
     "NAVIGATION",

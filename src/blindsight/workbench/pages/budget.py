@@ -4,43 +4,32 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import replace
-from pathlib import Path as FilePath
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import numpy as np
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import FileResponse, Response
 from pydantic import BaseModel, ConfigDict
 
-from blindsight.core.errors import LedgerError, LedgerTampered
-from blindsight.privacy import Guarantee, Ledger
-from blindsight.privacy.ledger import Balance, to_json
-from blindsight.privacy.ledger import datasets as accounts_in
+from blindsight.app.library.accounts import check_state, decide
+from blindsight.app.library.attacks import attack_release, find_release, report_folder, too_few
+from blindsight.app.library.datasets import DataSet, DataSets, Release
+from blindsight.app.library.tags import plain_cell
+from blindsight.core.errors import LedgerTampered
 from blindsight.workbench.infra.access import Asker, DataSetId, Owner, Parts, Workbench
-from blindsight.workbench.infra.accounts import (
-    account_name,
-    check_state,
-    decide,
-    has_own_vault,
-    vault_of,
-)
-from blindsight.workbench.infra.datasets import DataSet, DataSets, Release, today
 from blindsight.workbench.infra.identity import Identity
 from blindsight.workbench.infra.jobs import JobContext
 from blindsight.workbench.infra.problems import Problem, documented
 from blindsight.workbench.infra.shell import Bar, counted, plain, price_of, render
-from blindsight.workbench.pages.home import LEAST_ATTACKED, budget_of, state_reports, what_was_paid
-from blindsight.workbench.pages.photo_library import released_cells
+from blindsight.workbench.pages.home import budget_of, state_reports, what_was_paid
 from blindsight.workbench.pages.protect import Next
-from blindsight.workbench.pages.tags import plain_cell
+
+if TYPE_CHECKING:
+    from blindsight.privacy.ledger import Balance, Ledger
 
 __all__ = ["ledger_router", "router", "run"]
 
 router = APIRouter(tags=["budget"])
 ledger_router = APIRouter(prefix="/api/ledger", tags=["ledger"])
-_TRIALS = 60_000
-_PAIRS = 4
 # A report carries its own style; opened from here it may do nothing else.
 REPORT = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
@@ -150,8 +139,8 @@ def report(
     asker: Owner,
 ) -> FileResponse:
     """For the owner, and whom the owner shows it: it has small pictures of photos in it."""
-    data_set, found = _release(workbench.datasets, release)
-    path = _reports(workbench.datasets, data_set, found) / "report.html"
+    data_set, found = find_release(workbench.datasets, release)
+    path = report_folder(workbench.datasets, data_set, found) / "report.html"
     if not path.is_file():
         raise Problem("not_found")
     return FileResponse(path, media_type="text/html", filename="report.html", headers=REPORT)
@@ -169,8 +158,8 @@ def attack(
     asker: Owner,
 ) -> Next:
     """With the photos in the vault as the truth; nothing leaves, nothing is spent."""
-    data_set, found = _release(workbench.datasets, release)
-    if _too_few(found):
+    data_set, found = find_release(workbench.datasets, release)
+    if too_few(found):
         raise Problem("too_few_photos")
     job = workbench.jobs.add("attack", {"dataset": data_set.id, "release": found.id}, asker.name)
     return Next(next=f"/budget?release={found.id}#attack", job=job["id"])
@@ -180,108 +169,7 @@ def run(arguments: dict[str, Any], job: JobContext) -> dict[str, Any]:
     """What a stranger who holds the release makes of it, measured against the photos it stands
     for.
     """
-    datasets = DataSets(job.settings)
-    data_set, release = _release(datasets, arguments["release"])
-    job.say(0, 4, "reading what was shared")
-    found = (
-        _index(datasets, data_set, release, job)
-        if release.kind == "search"
-        else _model(datasets, release)
-    )
-    result = {"when": today(), "photos": release.photos, **found}
-    datasets.keep_release(
-        data_set, replace(datasets.get(data_set.id).release(release.id), attack=result)
-    )
-    return {"refuted": result["refuted"]}
-
-
-def _index(
-    datasets: DataSets, data_set: DataSet, release: Release, job: JobContext
-) -> dict[str, Any]:
-    """An index: the library's own attack on a release, with the photos as the truth, and its report
-    into the vault.
-    """
-    from blindsight.audit.release import audit_release
-
-    labels = "folder" if data_set.person != "folder" and _in_folders(datasets, data_set) else None
-    folder, vault = datasets.folder(release), vault_of(datasets, data_set)
-    found = audit_release(
-        folder,
-        vault.path,
-        photos=data_set.source,
-        labels=labels,
-        dataset="" if has_own_vault(datasets, data_set) else data_set.id,
-        trials=_TRIALS,
-        progress=job.say,
-    )
-    found.write(_reports(datasets, data_set, release))
-    audited, guessed = found.card.audited, found.guessed
-    ids, cells, _ = released_cells(datasets, release)
-    return {
-        "epsilon": 0.0 if audited is None else round(float(audited.epsilon), 2),
-        "refuted": found.refuted,
-        "looked_at": found.looked_at,
-        "kinds": None if guessed is None else guessed.source,
-        "guess": None if guessed is None else round(100 * guessed.share),
-        "luck": None if guessed is None else round(100 * guessed.luck),
-        "singled": float(found.singled.top1),
-        "hits": round(float(found.searched.hits), 1),
-        "plain_hits": round(float(found.searched.features), 1),
-        "pairs": _pairs(cells, ids),
-        "advice": found.advice(),
-    }
-
-
-def _model(datasets: DataSets, release: Release) -> dict[str, Any]:
-    """A model or published tags: what is released about one record, attacked on the worst that it
-    could be.
-    """
-    from blindsight.audit.target import audit, audit_file
-
-    folder = datasets.folder(release)
-    files = {"tags": "tagger.safetensors", "metric": "metric.safetensors"}
-    if release.kind == "published":
-        stated = Guarantee.from_json((folder / "guarantee.json").read_text(encoding="utf-8"))
-        found = audit(stated.releases[0].mechanism, trials=_TRIALS)
-    else:
-        found = audit_file(folder / files[release.kind], trials=_TRIALS)
-    audited = getattr(found.card, "audited", None)
-    return {
-        "epsilon": 0.0 if audited is None else round(float(audited.epsilon), 2),
-        "refuted": bool(found.verdict is not None and found.verdict.refuted),
-        "advice": [],
-    }
-
-
-def _in_folders(datasets: DataSets, data_set: DataSet) -> bool:
-    """Whether the photos lie in several folders, which then say what they show."""
-    folders = {photo.name.rpartition("/")[0] for photo in datasets.photos(data_set)}
-    return not data_set.dropped and 2 <= len(folders) <= data_set.photos // 2
-
-
-def _reports(datasets: DataSets, data_set: DataSet, release: Release) -> FilePath:
-    return datasets.vault(data_set) / "audits" / release.id
-
-
-def _pairs(cells: Any, ids: list[str]) -> list[dict[str, Any]]:
-    """Photos drawn at random, each beside another one with the same code: what the code cannot tell
-    apart.
-    """
-    rng = np.random.default_rng()
-    pairs: list[dict[str, Any]] = []
-    for row in rng.permutation(len(ids)):
-        others = np.flatnonzero((cells == cells[row]) & (np.arange(len(ids)) != row))
-        if len(others) and len(pairs) < _PAIRS:
-            pairs.append({"yours": ids[row], "same": ids[int(rng.choice(others))]})
-    return pairs
-
-
-def _release(datasets: DataSets, number: str) -> tuple[DataSet, Release]:
-    for data_set in datasets.listed():
-        for release in data_set.releases:
-            if release.id == number:
-                return data_set, release
-    raise Problem("not_found")
+    return attack_release(DataSets(job.settings), arguments["release"], job.progress)
 
 
 def _page(request: Request, workbench: Workbench, release: str | None) -> Response:
@@ -306,7 +194,7 @@ def _page(request: Request, workbench: Workbench, release: str | None) -> Respon
             context["data_set"], context["release"] = chosen
             context["job"], context["too_few"] = (
                 workbench.jobs.under_way("attack", release=chosen[1].id),
-                _too_few(chosen[1]),
+                too_few(chosen[1]),
             )
             context["advice"] = _advice(chosen[1])
         context["books"] = _books(workbench, sets) if owner else []
@@ -314,10 +202,6 @@ def _page(request: Request, workbench: Workbench, release: str | None) -> Respon
         context["reports"] = state_reports(workbench, sets) if owner else []
         context["held"] = {r.data_set.id for r in context["reports"] if r.findings}
     return render(request, workbench, "budget.html", context, roles=("analyst", "aggregator"))
-
-
-def _too_few(release: Release) -> bool:
-    return release.kind == "search" and release.photos < LEAST_ATTACKED
 
 
 def _advice(release: Release) -> str | None:
@@ -340,11 +224,7 @@ def _advice(release: Release) -> str | None:
 def _in_order(workbench: Workbench, sets: list[DataSet]) -> dict[str, Any]:
     """Check every chain of the ledger, from the first entry to the head."""
     entries, broken = 0, []
-    try:
-        names = accounts_in(workbench.settings.ledger_place)
-    except LedgerError:
-        names = []
-    for name in names:
+    for name in workbench.budgets.names():
         try:
             entries += workbench.budgets.named(name).verify().sequence
         except LedgerTampered:
@@ -456,7 +336,9 @@ def export(workbench: Parts, asker: Owner) -> Response:
     """`blindsight ledger verify --file` checks it without the database."""
     disposition = {"Content-Disposition": 'attachment; filename="ledger.json"'}
     return Response(
-        to_json(_visible(workbench, asker)), media_type="application/json", headers=disposition
+        workbench.budgets.to_json(_visible(workbench, asker)),
+        media_type="application/json",
+        headers=disposition,
     )
 
 
@@ -468,12 +350,9 @@ def accounts_of(workbench: Workbench, asker: Identity) -> list[Account]:
 
 
 def _visible(workbench: Workbench, asker: Identity) -> list[Ledger]:
-    try:
-        names = accounts_in(workbench.settings.ledger_place)
-    except LedgerError:  # nothing was ever granted, so there is no ledger yet
-        return []
+    names = workbench.budgets.names()
     if asker.role != "owner":
-        names = [name for name in names if name == account_name(asker)]
+        names = [name for name in names if name == f"key {asker.name}"]
     return [workbench.budgets.named(name) for name in names]
 
 

@@ -9,16 +9,16 @@ from typing import Any
 from fastapi import APIRouter, Path, Request
 from fastapi.responses import FileResponse, RedirectResponse, Response
 
-from blindsight.privacy import Cost
+from blindsight.app.library import accounts
+from blindsight.app.library.accounts import StateReport, check_state
+from blindsight.app.library.attacks import too_few
+from blindsight.app.library.datasets import DataSet
 from blindsight.workbench.infra.access import Owner, Parts, Workbench
-from blindsight.workbench.infra.accounts import StateReport, check_state
-from blindsight.workbench.infra.datasets import DataSet
 from blindsight.workbench.infra.problems import Problem, documented
 from blindsight.workbench.infra.shell import Bar, Strip, bar_of, plain, price_of, render
 from blindsight.workbench.pages.sign_in import signed_in
 
 __all__ = [
-    "LEAST_ATTACKED",
     "budget_of",
     "chosen",
     "open_account",
@@ -30,7 +30,6 @@ __all__ = [
 ]
 
 router = APIRouter()
-LEAST_ATTACKED = 20  # photos in an index, for what an attack counts on them to mean anything
 
 
 @router.get("/", include_in_schema=False)
@@ -113,9 +112,7 @@ def _card(workbench: Workbench, data_set: DataSet) -> dict[str, Any]:
         "releases": sorted(data_set.releases, key=lambda r: r.made),
         "attacked": last,
         "waiting": [
-            r
-            for r in data_set.releases
-            if r.kind == "search" and not r.attack and r.photos >= LEAST_ATTACKED
+            r for r in data_set.releases if r.kind == "search" and not r.attack and not too_few(r)
         ],
     }
 
@@ -144,16 +141,9 @@ def what_was_paid(words: str) -> tuple[str, str]:
 
 
 def open_account(workbench: Workbench, data_set: DataSet) -> None:
-    """A new data set's budget, before any photo is looked at."""
-    ledger, settings = workbench.budgets.named(data_set.account, create=True), workbench.settings
-    ledger.grant(
-        Cost(epsilon=settings.photo_budget, delta=1e-3, unit="record"), what="budget set by you"
-    )
-    if data_set.most:
-        ledger.grant(
-            Cost(epsilon=settings.person_budget, delta=1e-3, unit="person"),
-            what="budget set by you",
-        )
+    """Grant a new data set's budget, before any photo is looked at."""
+    ledger = workbench.budgets.named(data_set.account, create=True)
+    accounts.open_account(workbench.settings, data_set, ledger)
 
 
 def budget_of(workbench: Workbench, data_set: DataSet, *, this: float = 0.0) -> Bar:

@@ -4,10 +4,7 @@ give away.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import secrets
-import threading
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path as Places
@@ -18,19 +15,24 @@ from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from blindsight.app.library.accounts import require_agreement
+from blindsight.app.library.datasets import DataSet, DataSets, Release, today
+from blindsight.app.library.photos import (
+    Coding,
+    codings,
+    keep_dropped,
+    person_rule,
+    release_photos,
+    scan,
+)
+from blindsight.app.library.preview import look_at_own, look_at_public, seen
 from blindsight.core.errors import InvalidData
-from blindsight.core.storage import write_atomically
-from blindsight.privacy import Ledger
 from blindsight.workbench.infra.access import DataSetId, Owner, Parts, Workbench, scanned
-from blindsight.workbench.infra.accounts import require_agreement
-from blindsight.workbench.infra.datasets import DataSet, DataSets, Release, inside, today
 from blindsight.workbench.infra.jobs import JobContext
 from blindsight.workbench.infra.problems import Problem, documented
 from blindsight.workbench.infra.shell import Strip, plain, render
 from blindsight.workbench.infra.uploads import read_drop
 from blindsight.workbench.pages.home import budget_of, open_account
-from blindsight.workbench.pages.photo_library import Coding, codings, release_photos, scan
-from blindsight.workbench.pages.preview import look_at_own, look_at_public, seen
 
 __all__ = ["router", "run"]
 
@@ -41,7 +43,6 @@ _DROP = {
         "content": {"application/octet-stream": {"schema": {"type": "string"}}},
     }
 }
-_names = threading.Lock()
 
 
 class Next(BaseModel):
@@ -70,12 +71,11 @@ class Whose(BaseModel):
         """As the data set keeps it; a table must be there, inside the folder, and have the
         column.
         """
-        if self.protect == "photo":
-            return "", 0
-        if self.protect == "table":
-            _check_table(folder, self.table, self.column)
-            return f"{self.table}:{self.column}", self.most
-        return self.protect, self.most
+        try:
+            rule = person_rule(folder, self.protect, self.table, self.column)
+        except InvalidData as error:
+            raise Problem("no_table") from error
+        return rule, self.most if rule else 0
 
 
 class Folder(Whose):
@@ -190,7 +190,9 @@ async def take_drop(
         if pixels is None:
             refused += 1
         else:
-            await workbench.ledger_lane.run(_store, workbench.datasets, data_set, file, pixels)
+            await workbench.ledger_lane.run(
+                keep_dropped, workbench.datasets, data_set, file, pixels
+            )
             taken += 1
     return Dropped(taken=taken, refused=refused)
 
@@ -266,22 +268,15 @@ def run(arguments: dict[str, Any], job: JobContext) -> dict[str, Any]:
     datasets = DataSets(job.settings)
     data_set = datasets.get(arguments["dataset"])
     if arguments["step"] == "scan":
-        data_set = scan(datasets, data_set, job.say, actor=job.actor)
+        data_set = scan(datasets, data_set, job.progress, actor=job.actor)
         if data_set.photos:
-            look_at_public(datasets, data_set, job.say)
+            look_at_public(datasets, data_set, job.progress)
         return {"photos": data_set.photos, "refused": len(data_set.refused)}
     if arguments["step"] == "look":
-        look_at_own(datasets, data_set, job.say)
+        look_at_own(datasets, data_set, job.progress)
         return {}
-    with Ledger(job.settings.ledger_place, dataset=data_set.account) as ledger:
-        data_set = release_photos(
-            datasets,
-            data_set,
-            Release(**arguments["release"]),
-            ledger,
-            job.say,
-            actor=job.actor,
-        )
+    release = Release(**arguments["release"])
+    data_set = release_photos(datasets, data_set, release, job.progress, actor=job.actor)
     return {"photos": data_set.release(arguments["release"]["id"]).photos}
 
 
@@ -289,18 +284,6 @@ def _photo_left(workbench: Workbench, data_set: DataSet) -> float:
     """What is left about each photo, whoever is protected."""
     balance = workbench.budgets.named(data_set.account, create=True).balance("record")
     return float(balance.budget.epsilon - balance.spent.epsilon)
-
-
-def _check_table(folder: Places | None, table: str, column: str) -> None:
-    from blindsight.index.release_folder import persons_of
-
-    path = None if folder is None else inside(folder, table)
-    if folder is None or path is None or not path.is_file():
-        raise Problem("no_table")
-    try:
-        persons_of(folder, [], f"{path}:{column}")
-    except InvalidData as error:
-        raise Problem("no_table") from error
 
 
 def _folders(workbench: Workbench) -> Iterator[dict[str, str]]:
@@ -430,34 +413,3 @@ def _made(request: Request, workbench: Workbench, dataset: str, release: str) ->
         "give": workbench.datasets.folder(given) if given else "",
     }
     return render(request, workbench, "protect_made.html", context)
-
-
-def _store(datasets: DataSets, data_set: DataSet, name: str, pixels: Any) -> None:
-    """Pixels of a dropped photo under a number of their own; its name goes into the vault's
-    list.
-    """
-    from PIL import Image
-
-    vault = datasets.vault(data_set)
-    file = hashlib.sha256(pixels.tobytes()).hexdigest()[:32] + ".png"
-    path = vault / "photos" / file
-    if not path.exists():
-        Image.fromarray(pixels).save(path, "PNG", compress_level=1)
-        path.chmod(0o600)
-    with _names:
-        known = vault / "names.json"
-        listed = json.loads(known.read_bytes()) if known.exists() else {}
-        listed.setdefault(file, _plain_name(name, set(listed.values())))
-        write_atomically(known, json.dumps(listed).encode())
-
-
-def _plain_name(name: str, taken: set[str]) -> str:
-    """The last two parts of a name, printable; a second of the same name gets a number."""
-    parts = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".", "..")][
-        -2:
-    ]
-    base = "/".join("".join(c for c in part if c.isprintable())[:80] for part in parts) or "photo"
-    found, n = base, 2
-    while found in taken:
-        found, n = f"{base} ({n})", n + 1
-    return found

@@ -7,8 +7,6 @@ from __future__ import annotations
 import secrets
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Annotated, Any
 
 import numpy as np
@@ -17,21 +15,19 @@ from fastapi.responses import Response
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from blindsight.encoders.words import understood, words_available
+from blindsight.app.library.datasets import DataSet, Release
+from blindsight.app.library.search import (
+    Question,
+    SearchIndex,
+    open_index,
+    understand,
+    words_can_be_asked,
+)
 from blindsight.workbench.infra.access import DataSetId, Owner, Parts, Workbench
-from blindsight.workbench.infra.datasets import DataSet, Release
 from blindsight.workbench.infra.problems import Problem, documented
 from blindsight.workbench.infra.shell import plain, render
 from blindsight.workbench.infra.uploads import UPLOAD, read_upload
 from blindsight.workbench.pages.home import chosen, search_strip
-from blindsight.workbench.pages.photo_library import (
-    Coding,
-    coding,
-    directions,
-    released_cells,
-    rows_of,
-    word_point,
-)
 
 __all__ = ["Searches", "router"]
 
@@ -171,115 +167,21 @@ async def again(
     )
 
 
-@dataclass(frozen=True)
-class Question:
-    """What was asked: how it fits the cells, the nearest of them, and how it fits each photo, for
-    the owner.
-    """
-
-    dataset: str
-    similarity: NDArray[np.float32]
-    cell: int
-    likeness: NDArray[np.float32]
-    own: str | None = None
-    words: str | None = None
-
-
-@dataclass(frozen=True)
-class Index:
-    """A release, as whoever was given it has it, and beside it the owner's features and names."""
-
-    data_set: DataSet
-    ids: list[str]
-    cells: NDArray[np.int64]
-    made: Any
-    rows: NDArray[np.float32]
-    names: dict[str, str]
-    place: dict[str, int]
-
-    @cached_property
-    def says(self) -> Coding:
-        """What one code says."""
-        return coding(self.made)
-
-    @cached_property
-    def counts(self) -> NDArray[np.int64]:
-        """How many codes name each cell."""
-        return np.bincount(self.cells, minlength=self.says.cells)
-
-    @cached_property
-    def reading(self) -> Any:
-        """How to read the codes as they stand."""
-        return self.made.codebook.reading(self.counts)
-
-    @cached_property
-    def points(self) -> NDArray[np.float32]:
-        """The photos' features as directions: for the owner's own order."""
-        return directions(self.rows)
-
-    @property
-    def takes_words(self) -> bool:
-        """Whether words can be asked: what they need is on this machine, and a network read the
-        photos.
-        """
-        return self.made.recipe.image.network is not None and words_available()
-
-    def asked(self, row: NDArray[np.float32], own: str | None = None) -> Question:
-        """A picture as a question."""
-        book = self.made.codebook
-        cell = int(book.assign(row[None])[0])
-        likeness = self.points @ directions(row[None])[0]
-        return Question(self.data_set.id, book.similarity(row[None]), cell, likeness, own)
-
-    def asked_words(self, words: str) -> Question:
-        """Words as a question: a mixture of the network's classes, compared with photos in the
-        codebook's space.
-        """
-        book, point = self.made.codebook, word_point(self.made, words)
-        likeness = np.asarray(book.embedding(self.rows) @ point[0], np.float32)
-        cell = int(book.cells.assign(point)[0])
-        return Question(self.data_set.id, book.cells.similarity(point), cell, likeness, words=words)
-
-    def row_of(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """A picture's features, as the photos' were made."""
-        prepared = self.made.recipe.image.prepare(pixels)
-        row: NDArray[np.float32] = self.made.rows(prepared[None])[0].astype(np.float32)
-        return row
-
-    def expected(self, cell: int) -> tuple[int, float, float]:
-        """How many codes name a cell, how many would by chance alone, and how many photos are of it
-        by estimate.
-
-        Each photo of the cell is named with probability `right`, each other one with `wrong`: solve
-        for their number.
-        """
-        says, n = self.says, len(self.ids)
-        count = int(self.counts[cell])
-        true = (count - n * says.wrong) / max(1e-9, says.right - says.wrong)
-        return count, n * says.wrong, float(np.clip(true, 0, n))
-
-
 class Searches:
     """Loaded releases and asked pictures, a few of each, in memory only."""
 
     def __init__(self) -> None:
-        self._indexes: OrderedDict[str, Index] = OrderedDict()
+        self._indexes: OrderedDict[str, SearchIndex] = OrderedDict()
         self._asked: OrderedDict[str, Question] = OrderedDict()
         self._guard = threading.Lock()
 
-    def index(self, workbench: Workbench, data_set: DataSet, release: Release) -> Index:
+    def index(self, workbench: Workbench, data_set: DataSet, release: Release) -> SearchIndex:
         """A release, read once."""
         with self._guard:
             if release.id in self._indexes:
                 self._indexes.move_to_end(release.id)
                 return self._indexes[release.id]
-        ids, cells, made = released_cells(workbench.datasets, release)
-        photos = workbench.datasets.photos(data_set)
-        place = {photo.id: i for i, photo in enumerate(photos)}
-        names = {photo.id: photo.name for photo in photos}
-        found = Index(
-            data_set, ids, cells, made, rows_of(workbench.datasets, data_set), names, place
-        )
+        found = open_index(workbench.datasets, data_set, release)
         with self._guard:
             self._indexes[release.id] = found
             if len(self._indexes) > 4:
@@ -310,7 +212,7 @@ def _page(request: Request, workbench: Workbench, dataset: str | None) -> Respon
         release = _newest(data_set)
         context["sets"] = [s for s in sets if _newest(s)]
         if data_set is not None and release is not None:
-            words = words_available() and data_set.features != "pixels"
+            words = words_can_be_asked(data_set.features)
             context |= {
                 "data_set": data_set,
                 "release": release,
@@ -328,16 +230,16 @@ def _newest(data_set: DataSet | None) -> Release | None:
     return max(releases, key=lambda r: r.made, default=None)
 
 
-def _index(workbench: Workbench, dataset: str) -> Index:
+def _index(workbench: Workbench, dataset: str) -> SearchIndex:
     data_set = workbench.datasets.get(dataset)
     release = _newest(data_set)
     if release is None:
         raise Problem("conflict")
-    found: Index = workbench.searches.index(workbench, data_set, release)
+    found: SearchIndex = workbench.searches.index(workbench, data_set, release)
     return found
 
 
-def _answer(workbench: Workbench, index: Index, query: str, rerank: bool) -> Found:
+def _answer(workbench: Workbench, index: SearchIndex, query: str, rerank: bool) -> Found:
     question: Question = workbench.searches.asked(query)
     if question.dataset != index.data_set.id:
         raise Problem("not_found")
@@ -358,7 +260,7 @@ def _answer(workbench: Workbench, index: Index, query: str, rerank: bool) -> Fou
     else:
         groups = [_by_photos(index, groups, question.likeness)]
         nothing = None
-    taken = understood(question.words).line() if question.words else None
+    taken = understand(question.words).line() if question.words else None
     return Found(
         query=query,
         nothing=nothing,
@@ -369,7 +271,7 @@ def _answer(workbench: Workbench, index: Index, query: str, rerank: bool) -> Fou
     )
 
 
-def _groups(index: Index, scores: NDArray[Any], own: str | None) -> list[Group]:
+def _groups(index: SearchIndex, scores: NDArray[Any], own: str | None) -> list[Group]:
     """One group for each cell that codes name, in the order of likeness."""
     groups: list[Group] = []
     words = ("Nearest", "Next", "Further")
@@ -409,7 +311,7 @@ def _with_the_rest(groups: list[Group]) -> list[Group]:
     return [*groups[:2], Group(title=title, expect=None, count=count, photos=photos, far=True)]
 
 
-def _by_photos(index: Index, groups: list[Group], likeness: NDArray[Any]) -> Group:
+def _by_photos(index: SearchIndex, groups: list[Group], likeness: NDArray[Any]) -> Group:
     hits = [hit for group in groups for hit in group.photos if hit.id in index.place][:_CANDIDATES]
     hits.sort(key=lambda hit: -float(likeness[index.place[hit.id]]))
     title = (

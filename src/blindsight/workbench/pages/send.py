@@ -4,31 +4,23 @@ attacker gets back.
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any, Literal
 
-import numpy as np
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
-from numpy.typing import NDArray
 
-from blindsight.core.plots import data_uri
-from blindsight.core.storage import write_atomically
+from blindsight.app.library.datasets import DataSet, DataSets
+from blindsight.app.library.sketches import SETTINGS, SIDES, last_trial, try_sketches
 from blindsight.workbench.infra.access import DataSetId, Owner, Parts, Workbench, scanned
-from blindsight.workbench.infra.datasets import DataSet, DataSets, today
 from blindsight.workbench.infra.jobs import JobContext
 from blindsight.workbench.infra.problems import documented
 from blindsight.workbench.infra.shell import Strip, render
 from blindsight.workbench.pages.home import budget_of, chosen
-from blindsight.workbench.pages.photo_library import directions, points_of
 from blindsight.workbench.pages.protect import Next
 
-__all__ = ["ATTACKERS", "SETTINGS", "router", "run"]
+__all__ = ["ATTACKERS", "router", "run"]
 
 router = APIRouter(tags=["send"])
-SETTINGS = {"coarse": "Q3", "medium": "Q6", "fine": "Q9"}
-SIDES = (64, 128)
-_SHOWN, _PUBLIC, _STEPS, _WIDTH = 6, 300, 60, 12
 # The library's attackers, as a reader meets them: who, and what they know.
 ATTACKERS = {
     "posterior mean": ("Anybody, in a minute", "evens out the noise"),
@@ -72,85 +64,11 @@ def attempt(
 
 
 def run(arguments: dict[str, Any], job: JobContext) -> dict[str, Any]:
-    """Sketches at three settings, and what every attacker makes of them: measured, and by a search
-    among all photos.
-    """
+    """Sketch a few photos at three settings, and attack the sketches."""
     datasets = DataSets(job.settings)
     data_set = datasets.get(arguments["dataset"])
-    photos, rows = datasets.photos(data_set), points_of(datasets, data_set)
-    picked = np.random.default_rng().permutation(len(photos))[:_SHOWN]
     side = int(arguments.get("side", SIDES[0]))
-    squares = np.stack([_square(datasets, data_set, photos[i].id, side) for i in picked])
-    found: dict[str, Any] = {
-        "when": today(),
-        "photos": [photos[i].id for i in picked],
-        "among": len(photos),
-    }
-    found["side"] = side
-    for done, (word, setting) in enumerate(SETTINGS.items()):
-        job.say(done, len(SETTINGS), f"sketching and attacking: {word}")
-        sent, back, verdict = attack(squares, setting)
-        known = {
-            name: _recognised(pictures, picked, rows, data_set.features)
-            for name, pictures in back.items()
-        }
-        best = max(known, key=lambda name: sum(known[name]))
-        found[word] = {
-            "sent": [data_uri(image) for image in sent],
-            "back": {
-                name: [data_uri(image) for image in pictures] for name, pictures in back.items()
-            },
-            "known": known,
-            "best": best,
-            "recognised": sum(known[best]),
-            "verdict": verdict,
-        }
-    write_atomically(datasets.vault(data_set) / "send.json", json.dumps(found).encode())
-    return {"recognised": {word: found[word]["recognised"] for word in SETTINGS}}
-
-
-def attack(
-    squares: NDArray[np.uint8], setting: str
-) -> tuple[NDArray[Any], dict[str, NDArray[Any]], str]:
-    """What is sent of grey squares, what attackers get back who know the setting and how photos
-    look, and a verdict.
-    """
-    from blindsight.index.public_images import built_in_images
-    from blindsight.sketching import NegativeSketcher
-    from blindsight.sketching.attackers import Suite, measure, measured_verdict
-
-    sketches = NegativeSketcher(setting, n_jobs=1).fit(squares).sketch(squares)
-    public = np.rint(built_in_images(_PUBLIC, SIDES[0]).mean(axis=3)).astype(np.uint8)
-    suite = Suite(sketches.parameters, public=public, steps=_STEPS, width=_WIDTH)
-    found = {name: np.clip(pictures, 0, 255) for name, pictures in suite.recover(sketches).items()}
-    measured = [measure(name, squares, pictures) for name, pictures in found.items()]
-    sent = np.stack([_sent(counts) for counts in sketches.counts[:, 0]])
-    return sent, found, measured_verdict(measured, squares.shape, missing=suite.missing)
-
-
-def _recognised(
-    pictures: NDArray[Any], picked: NDArray[Any], rows: NDArray[Any], features: str
-) -> list[bool]:
-    """Whether a search among all photos with what came back finds the photo itself first."""
-    from blindsight.encoders import feature_recipe
-
-    recipe = feature_recipe(features)
-    images = np.stack([recipe.prepare(np.rint(image).astype(np.uint8)) for image in pictures])
-    scores = directions(recipe.rows(images)) @ rows.T
-    return [bool(first == own) for first, own in zip(scores.argmax(axis=1), picked, strict=True)]
-
-
-def _square(datasets: DataSets, data_set: DataSet, photo: str, side: int) -> NDArray[np.uint8]:
-    from PIL import Image
-
-    with Image.open(datasets.thumbnail(data_set, photo)) as image:
-        return np.asarray(image.convert("L").resize((side, side), Image.Resampling.BILINEAR))
-
-
-def _sent(counts: NDArray[Any]) -> NDArray[np.uint8]:
-    """The first bit's counts of ones among all sightings: numbers, shown as grey."""
-    zeros, ones = counts[0].astype(np.float64)
-    return np.asarray(np.rint(255.0 * ones / np.maximum(zeros + ones, 1)), np.uint8)
+    return try_sketches(datasets, data_set, job.progress, side=side)
 
 
 def _page(request: Request, workbench: Workbench, dataset: str | None, how: str) -> Response:
@@ -165,8 +83,7 @@ def _page(request: Request, workbench: Workbench, dataset: str | None, how: str)
         sets, data_set = chosen(workbench, dataset)
         context |= {"sets": sets, "data_set": data_set}
         if data_set is not None:
-            path = workbench.datasets.vault(data_set) / "send.json"
-            found = json.loads(path.read_bytes()) if path.exists() else None
+            found = last_trial(workbench.datasets, data_set)
             context["job"] = workbench.jobs.under_way("send", dataset=data_set.id)
             shown = found[how] if found else None
             who = {

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
-import math
 import threading
 from typing import Annotated, Any, Literal
 
@@ -15,23 +13,32 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from blindsight.core.storage import write_atomically
+from blindsight.app.library.accounts import require_agreement
+from blindsight.app.library.datasets import DataSets
+from blindsight.app.library.tags import (
+    MIN_LABELLED,
+    PUBLISH_EPSILON,
+    TRAINING_EPSILON,
+    chances_of,
+    keep_labels,
+    labels_of,
+    learn_tags,
+    plain_cell,
+    publish_data_set_tags,
+    published_truth,
+    quality_of,
+    start_from_words,
+)
 from blindsight.workbench.infra.access import DataSetId, Owner, Parts, Workbench, scanned
-from blindsight.workbench.infra.accounts import require_agreement
-from blindsight.workbench.infra.datasets import DataSet, DataSets
+from blindsight.workbench.infra.jobs import JobContext
 from blindsight.workbench.infra.problems import Problem, documented
 from blindsight.workbench.infra.shell import Strip, plain, render
 from blindsight.workbench.pages.home import budget_of, chosen, reached
 from blindsight.workbench.pages.protect import Next
 
-__all__ = ["EPSILON", "PUBLISHED", "labels_of", "plain_cell", "router"]
+__all__ = ["router", "run"]
 
 router = APIRouter(tags=["tags"])
-# What is paid about each labelled photo, counted as all releases here are: one photo replaced by
-# another.
-EPSILON = 4.0
-PUBLISHED = 4.0  # per photo, for one tag of each
-LEAST = 60
 _PAGE = 12
 _writing = threading.Lock()
 
@@ -104,7 +111,7 @@ def shown(
 ) -> Shown:
     """For the owner: exact, and never charged."""
     data_set = scanned(workbench, dataset)
-    kept, known = labels_of(workbench.datasets, data_set), _thought(workbench.datasets, data_set)
+    kept, known = labels_of(workbench.datasets, data_set), chances_of(workbench.datasets, data_set)
     photos = workbench.datasets.photos(data_set)
     photos.sort(key=lambda photo: (photo.id in kept["given"], _certainty(known.get(photo.id))))
     page = [
@@ -125,11 +132,11 @@ def change(dataset: DataSetId, order: Change, workbench: Parts, asker: Owner) ->
         kept = labels_of(workbench.datasets, data_set)
         if photo is None or order.tag not in kept["names"]:
             raise Problem("not_found")
-        known = _thought(workbench.datasets, data_set)
+        known = chances_of(workbench.datasets, data_set)
         on = {tag.name for tag in _tags(kept, known, photo.id) if tag.on}
         on = on | {order.tag} if order.on else on - {order.tag}
         kept["given"][photo.id] = sorted(on)
-        _keep(workbench.datasets, data_set, kept)
+        keep_labels(workbench.datasets, data_set, kept)
     return Tagged(id=photo.id, name=photo.name, tags=_tags(kept, known, photo.id))
 
 
@@ -154,7 +161,7 @@ def set_names(dataset: DataSetId, order: Names, workbench: Parts, asker: Owner) 
         kept["given"] = {
             photo: [t for t in tags if t in names] for photo, tags in kept["given"].items()
         }
-        _keep(workbench.datasets, data_set, kept)
+        keep_labels(workbench.datasets, data_set, kept)
     return Next(next=f"/tags?dataset={data_set.id}")
 
 
@@ -167,12 +174,12 @@ def set_names(dataset: DataSetId, order: Names, workbench: Parts, asker: Owner) 
 def learn(dataset: DataSetId, workbench: Parts, asker: Owner) -> Next:
     """Charged once, per labelled photo, before anything is learned."""
     data_set = scanned(workbench, dataset)
-    if len(labels_of(workbench.datasets, data_set)["given"]) < LEAST:
+    if len(labels_of(workbench.datasets, data_set)["given"]) < MIN_LABELLED:
         raise Problem("conflict")
     require_agreement(
         workbench.datasets, data_set, workbench.budgets.named(data_set.account, create=True)
     )
-    if budget_of(workbench, data_set).left < data_set.price(EPSILON):
+    if budget_of(workbench, data_set).left < data_set.price(TRAINING_EPSILON):
         raise Problem("budget")
     job = workbench.jobs.add("tags", {"dataset": data_set.id}, asker.name)
     return Next(next=f"/tags?dataset={data_set.id}", job=job["id"])
@@ -184,7 +191,7 @@ def learn(dataset: DataSetId, workbench: Parts, asker: Owner) -> Next:
     summary="Start from the label names alone",
     responses=documented("not_found", "conflict", "busy"),
 )
-def start_from_words(dataset: DataSetId, workbench: Parts, asker: Owner) -> Next:
+def start_words(dataset: DataSetId, workbench: Parts, asker: Owner) -> Next:
     """Public knowledge about these words; no photo of yours is learned from, so nothing is
     charged.
     """
@@ -208,7 +215,7 @@ def publish(dataset: DataSetId, order: Sure, workbench: Parts, asker: Owner) -> 
     photo, once.
     """
     data_set = scanned(workbench, dataset)
-    quality = _quality(workbench.datasets, data_set)
+    quality = quality_of(workbench.datasets, data_set)
     if quality is None:
         raise Problem("conflict")
     if not quality.get("worth"):
@@ -216,7 +223,7 @@ def publish(dataset: DataSetId, order: Sure, workbench: Parts, asker: Owner) -> 
     require_agreement(
         workbench.datasets, data_set, workbench.budgets.named(data_set.account, create=True)
     )
-    if budget_of(workbench, data_set).left < data_set.price(PUBLISHED):
+    if budget_of(workbench, data_set).left < data_set.price(PUBLISH_EPSILON):
         raise Problem("budget")
     job = workbench.jobs.add("tags", {"dataset": data_set.id, "step": "publish"}, asker.name)
     return Next(next=f"/tags?dataset={data_set.id}", job=job["id"])
@@ -231,7 +238,7 @@ def publish(dataset: DataSetId, order: Sure, workbench: Parts, asker: Owner) -> 
 def export(dataset: DataSetId, workbench: Parts, asker: Owner) -> Response:
     """File names and exact tags: not protected, and not to be shared."""
     data_set = scanned(workbench, dataset)
-    kept, known = labels_of(workbench.datasets, data_set), _thought(workbench.datasets, data_set)
+    kept, known = labels_of(workbench.datasets, data_set), chances_of(workbench.datasets, data_set)
     sheet = io.StringIO()
     writer = csv.writer(sheet)
     writer.writerow(["photo", "tags", "given by you"])
@@ -248,15 +255,33 @@ def export(dataset: DataSetId, workbench: Parts, asker: Owner) -> Response:
     return Response(sheet.getvalue(), media_type="text/csv", headers=headers)
 
 
+def run(arguments: dict[str, Any], job: JobContext) -> dict[str, Any]:
+    """Learn, start from words, or publish; each run again after a crash gives the same and is paid
+    once.
+    """
+    datasets = DataSets(job.settings)
+    data_set = datasets.get(arguments["dataset"])
+    step = arguments.get("step", "learn")
+    if step == "words":
+        return start_from_words(datasets, data_set, job.progress)
+    work = publish_data_set_tags if step == "publish" else learn_tags
+    return work(datasets, data_set, job.progress, actor=job.actor)
+
+
 def _page(request: Request, workbench: Workbench, dataset: str | None) -> Response:
     context: dict[str, Any] = {"title": "Tags", "sets": [], "data_set": None}
     if request.state.identity is not None:
         sets, data_set = chosen(workbench, dataset)
-        context |= {"sets": sets, "data_set": data_set, "least": LEAST, "epsilon": EPSILON}
+        context |= {
+            "sets": sets,
+            "data_set": data_set,
+            "least": MIN_LABELLED,
+            "epsilon": TRAINING_EPSILON,
+        }
         if data_set is not None:
             kept, quality = (
                 labels_of(workbench.datasets, data_set),
-                _quality(workbench.datasets, data_set),
+                quality_of(workbench.datasets, data_set),
             )
             bar = budget_of(workbench, data_set)
             context |= {
@@ -265,7 +290,7 @@ def _page(request: Request, workbench: Workbench, dataset: str | None) -> Respon
                 "quality": quality,
                 "bar": bar,
             }
-            context |= {"published": PUBLISHED, "truth": _truth(len(kept["names"]))}
+            context |= {"published": PUBLISH_EPSILON, "truth": published_truth(len(kept["names"]))}
             context["out"] = [r for r in data_set.releases if r.kind == "published"]
             context["job"] = workbench.jobs.under_way("tags", dataset=data_set.id)
             context["strip"] = Strip(
@@ -279,58 +304,6 @@ def _page(request: Request, workbench: Workbench, dataset: str | None) -> Respon
                 note="Tagging spends nothing.",
             )
     return render(request, workbench, "tags.html", context)
-
-
-def plain_cell(text: str) -> str:
-    """A cell that begins like a formula would be run by spreadsheets."""
-    return "'" + text if text[:1] in "=+-@\t\r" else text
-
-
-def labels_of(datasets: DataSets, data_set: DataSet) -> dict[str, Any]:
-    """Label names and what was labelled; at first what the folders say, unless they may say who is
-    on the photos.
-
-    Names stand in the model for everybody to read: a folder for each person would name the persons.
-    """
-    path = datasets.vault(data_set) / "labels.json"
-    if path.exists():
-        found: dict[str, Any] = json.loads(path.read_bytes())
-        return found
-    folders = {
-        photo.id: photo.name.rpartition("/")[0].rpartition("/")[2]
-        for photo in datasets.photos(data_set)
-    }
-    names = sorted({name for name in folders.values() if name})
-    if data_set.person in ("folder", "dicom") or not 2 <= len(names) <= 60:
-        return {"names": [], "given": {}}
-    return {"names": names, "given": {photo: [name] for photo, name in folders.items() if name}}
-
-
-def _keep(datasets: DataSets, data_set: DataSet, kept: dict[str, Any]) -> None:
-    write_atomically(datasets.vault(data_set) / "labels.json", json.dumps(kept).encode())
-
-
-def _thought(datasets: DataSets, data_set: DataSet) -> dict[str, dict[str, float]]:
-    """What the model thinks of each photo."""
-    path = datasets.vault(data_set) / "tags.json"
-    if not path.exists():
-        return {}
-    stored = json.loads(path.read_bytes())
-    return {
-        photo: dict(zip(stored["names"], values, strict=True))
-        for photo, values in stored["chances"].items()
-    }
-
-
-def _quality(datasets: DataSets, data_set: DataSet) -> dict[str, Any] | None:
-    """How good the tags are, for the owner; None where there are none."""
-    path = datasets.vault(data_set) / "tags.json"
-    return json.loads(path.read_bytes())["quality"] if path.exists() else None
-
-
-def _truth(labels: int) -> int:
-    """How many of 100 published tags are the model's own."""
-    return round(100 / (1 + max(1, labels - 1) * math.exp(-PUBLISHED)))
 
 
 def _tags(kept: dict[str, Any], known: dict[str, dict[str, float]], photo: str) -> list[Tag]:

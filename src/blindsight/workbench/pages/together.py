@@ -18,18 +18,16 @@ from fastapi.responses import FileResponse, Response
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from blindsight.privacy import Cost
-from blindsight.privacy.cost import Unit
+from blindsight.app.library.accounts import charge_training
+from blindsight.app.library.datasets import DataSet, DataSets, today
+from blindsight.app.library.photos import columns, rows_of
+from blindsight.app.library.tags import labels_of
 from blindsight.workbench.infra.access import Owner, Parts, Trainer, Workbench
-from blindsight.workbench.infra.accounts import ReleaseAccount, require_agreement, vault_of
-from blindsight.workbench.infra.datasets import DataSet, DataSets, today
 from blindsight.workbench.infra.federations import COLUMNS, MOST_SITES, Run, read_invitation
 from blindsight.workbench.infra.problems import Problem, documented
 from blindsight.workbench.infra.shell import Strip, plain, render
 from blindsight.workbench.pages.home import budget_of, chosen
-from blindsight.workbench.pages.photo_library import columns, rows_of
 from blindsight.workbench.pages.protect import Next
-from blindsight.workbench.pages.tags import labels_of
 
 __all__ = ["router"]
 
@@ -142,7 +140,10 @@ async def start(order: Start, workbench: Parts, asker: Owner) -> Next:
             dataset=data_set.id,
             photos=len(rows),
         )
-        _charge(workbench, data_set, run, records, asker.name)
+        ledger = workbench.budgets.named(data_set.account, create=True)
+        charge_training(
+            workbench.datasets, data_set, ledger, run.id, run.limit, records, actor=asker.name
+        )
         started: Run = workbench.federations.start(run, rows, labels)
         return started
 
@@ -184,7 +185,10 @@ async def join(
             raise Problem("other_features")
         records, rows, labels = _labelled(workbench.datasets, data_set, invited.classes)
         mine = replace(invited, dataset=data_set.id, photos=len(rows))
-        _charge(workbench, data_set, mine, records, asker.name)
+        ledger = workbench.budgets.named(data_set.account, create=True)
+        charge_training(
+            workbench.datasets, data_set, ledger, mine.id, mine.limit, records, actor=asker.name
+        )
         joined: Run = workbench.federations.join(mine, parties, rows, labels)
         return joined
 
@@ -254,26 +258,6 @@ async def change(
     else:
         await workbench.federations.rest(found, "left" if what == "leave" else "paused")
     return Next(next=f"/together?run={found.id}")
-
-
-def _charge(
-    workbench: Workbench, data_set: DataSet, run: Run, records: list[str], actor: str
-) -> None:
-    """Charge a run with noise through the vault, to every account that contains a photo of it.
-
-    A site's bound over all rounds bounds what they tell about each of its photos and people.
-    """
-    if run.epsilon is None:
-        return
-    ledger = workbench.budgets.named(data_set.account, create=True)
-    require_agreement(workbench.datasets, data_set, ledger)
-    units: tuple[Unit, ...] = ("record", "person") if data_set.most else ("record",)
-    costs = tuple(Cost(epsilon=run.epsilon, delta=run.delta, unit=unit) for unit in units)
-    vault = vault_of(workbench.datasets, data_set)
-    account = ReleaseAccount(
-        vault, ledger, vault.release_of(f"training together {run.id}"), records, actor=actor
-    )
-    account.charge(costs, what="training together")
 
 
 def _labelled(

@@ -5,8 +5,8 @@
                           and no time of a photo
 
 Everything in a private folder is for the owner; the key of the noise is in the one vault of all
-data sets (`infra.accounts`). Files are written in one piece, so that a crash leaves the old or the
-new.
+data sets (`app.library.accounts`). Files are written in one piece, so that a crash leaves the old
+or the new.
 """
 
 from __future__ import annotations
@@ -17,14 +17,12 @@ import secrets
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from blindsight.core.errors import HostileFile, InvalidParameter
+from blindsight.core.errors import HostileFile, InvalidParameter, MissingData
 from blindsight.core.storage import write_atomically
-from blindsight.workbench.infra.problems import Problem
-from blindsight.workbench.infra.settings import Settings
 
-__all__ = ["DataSet", "DataSets", "Photo", "Release", "inside", "today"]
+__all__ = ["DataSet", "DataSets", "LibrarySettings", "Photo", "Release", "inside", "today"]
 
 _ID, _RECORD = re.compile(r"[0-9a-f]{12}"), re.compile(r"[0-9a-f]{32}")
 
@@ -90,14 +88,50 @@ class DataSet:
         """One of its releases."""
         found = next((release for release in self.releases if release.id == number), None)
         if found is None:
-            raise Problem("not_found")
+            raise MissingData(f"the data set {self.name} has no release {number}.")
         return found
 
 
-class DataSets:
-    """All data sets of a state folder."""
+class LibrarySettings(Protocol):
+    """What a library is told: where its state and its ledger are, and which photos it may read."""
 
-    def __init__(self, settings: Settings) -> None:
+    @property
+    def state(self) -> Path:
+        """The folder for the vault, the private folders of the data sets and the releases."""
+
+    @property
+    def ledger_place(self) -> str:
+        """The ledger's file or URL."""
+
+    @property
+    def photos(self) -> tuple[Path, ...]:
+        """Folders whose photos may be read."""
+
+    @property
+    def public(self) -> str:
+        """Public pictures for previews: a folder, the name of a known set, or empty."""
+
+    @property
+    def drop_files(self) -> int:
+        """The most photos of one data set."""
+
+    @property
+    def photo_budget(self) -> float:
+        """First budget of a data set, in epsilon per photo."""
+
+    @property
+    def person_budget(self) -> float:
+        """First budget of a data set, in epsilon per person."""
+
+
+class DataSets:
+    """All data sets of a state folder.
+
+    Parameters:
+        settings: where the folder is, and which photos may be read.
+    """
+
+    def __init__(self, settings: LibrarySettings) -> None:
         self.settings = settings
         self.vaults, self.given = settings.state / "vaults", settings.state / "releases"
 
@@ -107,9 +141,13 @@ class DataSets:
         return sorted(found, key=lambda data_set: data_set.made, reverse=True)
 
     def get(self, number: str) -> DataSet:
-        """One data set, or `Problem("not_found")`."""
+        """Read one data set.
+
+        Raises:
+            MissingData: if there is none with this number.
+        """
         if not _ID.fullmatch(number) or not (self.vaults / number / "about.json").is_file():
-            raise Problem("not_found")
+            raise MissingData(f"there is no data set {number[:20]!r} in {self.vaults}.")
         try:
             fields = json.loads((self.vaults / number / "about.json").read_bytes())
             fields["refused"] = tuple((str(name), str(why)) for name, why in fields["refused"])
@@ -165,7 +203,7 @@ class DataSets:
     def thumbnail(self, data_set: DataSet, photo: str) -> Path:
         """A small picture for the owner."""
         if not _RECORD.fullmatch(photo):
-            raise Problem("not_found")
+            raise MissingData(f"there is no photo {photo[:40]!r} in the data set {data_set.name}.")
         return self.vault(data_set) / "thumbnails" / f"{photo}.jpg"
 
     def folder(self, release: Release) -> Path:
@@ -188,7 +226,7 @@ class DataSets:
             folder = inside(root, path)
             if folder is not None and folder.is_dir():
                 return folder
-        raise Problem("not_found")
+        raise MissingData(f"{path[:200]!r} is no folder that this library may read.")
 
 
 def inside(root: Path, path: str) -> Path | None:

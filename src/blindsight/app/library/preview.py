@@ -17,12 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.core import storage
-from blindsight.core.errors import HostileFile, InvalidData, MissingData, UnchargedRelease
-from blindsight.workbench.infra.datasets import DataSet, DataSets
-from blindsight.workbench.pages.photo_library import (
-    EPSILONS,
-    Say,
+from blindsight.app import defaults
+from blindsight.app.library.datasets import DataSet, DataSets
+from blindsight.app.library.photos import (
     book_of,
     coding,
     directions,
@@ -30,6 +27,9 @@ from blindsight.workbench.pages.photo_library import (
     keep_thumbnail,
     rows_of,
 )
+from blindsight.app.result import Progress, no_progress
+from blindsight.core import storage
+from blindsight.core.errors import HostileFile, InvalidData, MissingData, UnchargedRelease
 
 if TYPE_CHECKING:
     from blindsight.index.encoder import PhotoEncoder
@@ -40,25 +40,25 @@ _MOST_PUBLIC = 1000
 _ASKED = 60
 
 
-def look_at_own(datasets: DataSets, data_set: DataSet, say: Say) -> None:
+def look_at_own(datasets: DataSets, data_set: DataSet, progress: Progress = no_progress) -> None:
     """Measure on these very photos; the caller writes down that the owner looked."""
     rows = rows_of(datasets, data_set)
     photos = datasets.photos(data_set)
-    found = _look(rows, kinds(datasets, data_set, rows)[0], data_set.features, say)
+    found = _look(rows, kinds(datasets, data_set, rows)[0], data_set.features, progress)
     _name(found, [photo.id for photo in photos])
     storage.write_atomically(_place(datasets, data_set, "own"), json.dumps(found).encode())
 
 
-def look_at_public(datasets: DataSets, data_set: DataSet, say: Say) -> None:
+def look_at_public(datasets: DataSets, data_set: DataSet, progress: Progress = no_progress) -> None:
     """Measure on public photos, where there are some on this machine: epsilon can be chosen before
     looking.
     """
     public = _public(datasets.settings.public, Path(data_set.source))
     if public is None:
         return
-    say(0, len(public.shows), f"reading public photos of {public.name}")
-    rows = _public_rows(datasets, public, data_set.features, say)
-    found = _look(rows, public.shows, data_set.features, say)
+    progress(f"reading public photos of {public.name}", 0, len(public.shows))
+    rows = _public_rows(datasets, public, data_set.features, progress)
+    found = _look(rows, public.shows, data_set.features, progress)
     ids = [
         hashlib.sha256(f"public {public.name} {i}".encode()).hexdigest()[:32]
         for i in range(len(rows))
@@ -80,7 +80,9 @@ def _place(datasets: DataSets, data_set: DataSet, where: str) -> Path:
     return datasets.vault(data_set) / f"preview-{where}.json"
 
 
-def _look(rows: NDArray[Any], shows: NDArray[np.int64], features: str, say: Say) -> dict[str, Any]:
+def _look(
+    rows: NDArray[Any], shows: NDArray[np.int64], features: str, progress: Progress
+) -> dict[str, Any]:
     asked = np.random.default_rng().permutation(len(rows))[:_ASKED]
     points = directions(rows)
     # The pictures are of a question that has an answer: else they would show nothing that
@@ -88,8 +90,8 @@ def _look(rows: NDArray[Any], shows: NDArray[np.int64], features: str, say: Say)
     alike = [np.mean(shows[np.argsort(-points @ points[row])[1:11]] == shows[row]) for row in asked]
     asked = asked[np.argsort(-np.array(alike), kind="stable")]
     found: dict[str, Any] = {"plain": measure_plain(rows, shows, asked)}
-    for done, epsilon in enumerate(EPSILONS):
-        say(done, len(EPSILONS), f"measuring at ε {epsilon:g}")
+    for done, epsilon in enumerate(defaults.EPSILONS_OFFERED):
+        progress(f"measuring at ε {epsilon:g}", done, len(defaults.EPSILONS_OFFERED))
         found[f"{epsilon:g}"] = measure(encoder(epsilon, features), rows, shows, asked=asked)
     return found
 
@@ -139,7 +141,7 @@ def _public(place: str, photos: Path) -> _Public | None:
 
 
 def _public_rows(
-    datasets: DataSets, public: _Public, features: str, say: Say
+    datasets: DataSets, public: _Public, features: str, progress: Progress
 ) -> NDArray[np.float32]:
     """Their features, computed once for this machine."""
     from blindsight.encoders import feature_recipe
@@ -154,7 +156,7 @@ def _public_rows(
         path.parent.mkdir(exist_ok=True, mode=0o700)
     blocks = []
     for start in range(0, n, 32):
-        say(start, n, f"reading {start:,} of {n:,} public photos")
+        progress("reading public photos", start, n)
         images = [recipe.prepare(public.read(i)) for i in range(start, min(n, start + 32))]
         blocks.append(recipe.rows(np.stack(images)).astype(np.float32))
     rows = np.concatenate(blocks)

@@ -1,14 +1,14 @@
-"""The pages' way to the library: photos to features and codes, and what others can make of the
-codes.
+"""Read the photos of a data set, and release their codes.
 
-Whatever is computed here from photos stays in the vault, or goes through `index` and the ledger
-into a release.
+Whatever is computed here from photos stays in the private folder, or goes through `protect` and the
+ledger into a release.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable
+import threading
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -17,18 +17,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.core import storage
-from blindsight.core.errors import HostileFile
-from blindsight.privacy import Ledger
-from blindsight.workbench.infra.accounts import (
-    ReleaseAccount,
+from blindsight.app import defaults
+from blindsight.app.library.accounts import (
     has_own_vault,
     join_account,
     name_release,
     require_agreement,
     vault_of,
 )
-from blindsight.workbench.infra.datasets import DataSet, DataSets, Photo, Release, today
+from blindsight.app.library.datasets import DataSet, DataSets, Photo, Release, inside, today
+from blindsight.app.result import Progress, no_progress
+from blindsight.core import storage
+from blindsight.core.errors import HostileFile, InvalidData
+from blindsight.privacy import Ledger
 
 if TYPE_CHECKING:
     from blindsight.codebooks import Codebook
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from blindsight.privacy import Guarantee
 
 __all__ = [
-    "EPSILONS",
     "Coding",
     "book_of",
     "coding",
@@ -45,7 +45,9 @@ __all__ = [
     "columns",
     "directions",
     "encoder",
+    "keep_dropped",
     "keep_thumbnail",
+    "person_rule",
     "points_of",
     "release_photos",
     "released_cells",
@@ -54,9 +56,8 @@ __all__ = [
     "word_point",
 ]
 
-Say = Callable[[int, int, str], None]
-EPSILONS = (2.0, 4.0, 8.0, 16.0)
 _THUMBNAIL = 320
+_naming = threading.Lock()
 _BATCH = 32
 _NOBODYS = "nobody is known whose it is"
 _WORDS = {
@@ -67,7 +68,13 @@ _WORDS = {
 }
 
 
-def scan(datasets: DataSets, data_set: DataSet, say: Say, *, actor: str | None = None) -> DataSet:
+def scan(
+    datasets: DataSets,
+    data_set: DataSet,
+    progress: Progress = no_progress,
+    *,
+    actor: str | None = None,
+) -> DataSet:
     """Read every photo once: keep thumbnails and features, and list what could not be read.
 
     What other data sets released of these photos before is charged to this one's account.
@@ -87,7 +94,7 @@ def scan(datasets: DataSets, data_set: DataSet, say: Say, *, actor: str | None =
     waiting: list[NDArray[np.uint8]] = []
     blocks: list[NDArray[Any]] = []
     for done, (record, names) in enumerate(records.items()):
-        say(done, len(records), f"reading {done:,} of {len(records):,} photos")
+        progress("reading photos", done, len(records))
         name = shown.get(names[0], names[0])
         try:
             pixels = read_image(folder / names[0])
@@ -112,8 +119,8 @@ def scan(datasets: DataSets, data_set: DataSet, say: Say, *, actor: str | None =
     )
     listed = [[photos[i].id, photos[i].name] for i in order]
     storage.write_atomically(vault / "photos.json", json.dumps(listed).encode())
-    say(len(records), len(records), "learning the models from public data")
-    says = [asdict(coding(encoder(epsilon, features))) for epsilon in EPSILONS]
+    progress("learning the models from public data", 0, 0)
+    says = [asdict(coding(encoder(epsilon, features))) for epsilon in defaults.EPSILONS_OFFERED]
     storage.write_atomically(vault / "coding.json", json.dumps(says).encode())
     read = {photo.id for photo in photos}
     people = (
@@ -249,8 +256,7 @@ def release_photos(
     datasets: DataSets,
     data_set: DataSet,
     release: Release,
-    ledger: Ledger,
-    say: Say,
+    progress: Progress = no_progress,
     *,
     actor: str | None = None,
 ) -> DataSet:
@@ -258,54 +264,42 @@ def release_photos(
 
     Run again after a crash, it goes on where it was stopped.
     """
-    from blindsight.index.encoder import load_encoder, make_encoder
-    from blindsight.index.release_folder import (
-        ReleaseFolder,
-        encoder_in_vault,
-        folder_guarantee,
-        mechanism_id,
-    )
-    from blindsight.index.sync import sync_release
+    from blindsight.app.protect import protect
+    from blindsight.encoders import feature_recipe
 
-    require_agreement(datasets, data_set, ledger)
-    folder, vault = datasets.folder(release), vault_of(datasets, data_set)
-    say(0, data_set.photos, "learning the model from public data")
-    recipe = _recipe(release.epsilon, data_set.features)
-    made = encoder_in_vault(vault, recipe, make_encoder, load_encoder)
-    guarantee = folder_guarantee(made.guarantee, names="random", most=data_set.most)
-    law = mechanism_id(made, guarantee)
-    number = vault.release_of(law)
-    account = ReleaseAccount(
-        vault,
-        ledger,
-        number,
-        [photo.id for photo in datasets.photos(data_set)],
-        most=data_set.most,
-        actor=actor,
-    )
-    account.charge(guarantee.costs, what="codes of photos, each released once")
-    place = ReleaseFolder.find(folder) or ReleaseFolder(
-        folder, recipe.to_fields(), vault.number, number, most=data_set.most
-    )
-    folder.mkdir(parents=True, exist_ok=True)
-    name_release(datasets, data_set, release, number, guarantee.costs)
-    place.write()
-    made.save(folder)
-
-    def step(done: int, total: int) -> None:
-        say(done, total, f"protecting {done:,} of {total:,} photos")
-
-    found, _ = _recognised(datasets, data_set)
+    with Ledger(datasets.settings.ledger_place, dataset=data_set.account) as ledger:
+        require_agreement(datasets, data_set, ledger)
+    contents, _ = _recognised(datasets, data_set)
     # Those that were read and shown: one that cannot be must not take a place among those that a
     # person may give.
     read = {photo.id for photo in datasets.photos(data_set)}
-    found = replace(found, photos=tuple(photo for photo in found.photos if photo.record in read))
-    done = sync_release(
-        place, Path(data_set.source), found, vault, made, guarantee, law, progress=step
+    files = [photo.name for photo in contents.photos if photo.record in read]
+    folder, vault = datasets.folder(release), vault_of(datasets, data_set)
+    made = protect(
+        data_set.source,
+        folder,
+        epsilon=release.epsilon,
+        ledger=datasets.settings.ledger_place,
+        dataset=data_set.account,
+        actor=actor,
+        vault=vault.path,
+        vault_dataset=data_set.id,
+        encoder=feature_recipe(data_set.features),
+        files=files,
+        people=_persons(datasets, data_set, files) if data_set.most else None,
+        max_per_person=data_set.most or None,
+        progress=progress,
     )
-    (folder / "card.txt").write_text(_card(release, made, guarantee, done.stored), encoding="utf-8")
+    name_release(datasets, data_set, release, made.release_id, made.guarantee.costs)
+    (folder / "card.txt").write_text(
+        _card(
+            release, encoder(release.epsilon, data_set.features), made.guarantee, made.counts.stored
+        ),
+        encoding="utf-8",
+    )
+    counts = made.counts
     return datasets.keep_release(
-        data_set, replace(release, photos=done.stored, left_out=done.left_out, made=today())
+        data_set, replace(release, photos=counts.stored, left_out=counts.left_out, made=today())
     )
 
 
@@ -350,6 +344,29 @@ def _recognised(datasets: DataSets, data_set: DataSet) -> tuple[Scan, list[str]]
     return scan(folder, known, vault, persons=whose, dataset=name), [
         photo for photo in names if photo not in whose
     ]
+
+
+def person_rule(folder: Path | None, protect: str, table: str, column: str) -> str:
+    """Return how a data set keeps whose photos are whose: "folder", "dicom" or "TABLE:COLUMN".
+
+    Parameters:
+        folder: the folder of the photos.
+        protect: "photo" (nobody is known), "folder", "dicom" or "table".
+        table: the table's path within the folder.
+        column: the column with the persons.
+
+    Raises:
+        InvalidData: if there is no such table inside the folder, or it has no such column.
+    """
+    from blindsight.index.release_folder import persons_of
+
+    if protect != "table":
+        return "" if protect == "photo" else protect
+    path = None if folder is None else inside(folder, table)
+    if folder is None or path is None or not path.is_file():
+        raise InvalidData(f"there is no table {table[:100]!r} in the folder.")
+    persons_of(folder, [], f"{path}:{column}")
+    return f"{table}:{column}"
 
 
 def _persons(datasets: DataSets, data_set: DataSet, names: list[str]) -> dict[str, str]:
@@ -421,3 +438,36 @@ def _dropped_names(datasets: DataSets, data_set: DataSet) -> dict[str, str]:
     """Files of a drop lie under numbers; these are the names they came with."""
     path = datasets.vault(data_set) / "names.json"
     return json.loads(path.read_bytes()) if data_set.dropped and path.exists() else {}
+
+
+def keep_dropped(
+    datasets: DataSets, data_set: DataSet, name: str, pixels: NDArray[np.uint8]
+) -> None:
+    """Pixels of a dropped photo under a number of their own; its name goes into the vault's
+    list.
+    """
+    from PIL import Image
+
+    vault = datasets.vault(data_set)
+    file = hashlib.sha256(pixels.tobytes()).hexdigest()[:32] + ".png"
+    path = vault / "photos" / file
+    if not path.exists():
+        Image.fromarray(pixels).save(path, "PNG", compress_level=1)
+        path.chmod(0o600)
+    with _naming:
+        known = vault / "names.json"
+        listed = json.loads(known.read_bytes()) if known.exists() else {}
+        listed.setdefault(file, _plain_name(name, set(listed.values())))
+        storage.write_atomically(known, json.dumps(listed).encode())
+
+
+def _plain_name(name: str, taken: set[str]) -> str:
+    """The last two parts of a name, printable; a second of the same name gets a number."""
+    parts = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".", "..")][
+        -2:
+    ]
+    base = "/".join("".join(c for c in part if c.isprintable())[:80] for part in parts) or "photo"
+    found, n = base, 2
+    while found in taken:
+        found, n = f"{base} ({n})", n + 1
+    return found

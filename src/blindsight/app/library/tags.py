@@ -1,6 +1,4 @@
-"""What the page Tags does in the background: learn from labels, start from words, publish a tag of
-each photo.
-"""
+"""Tags of a data set: labels from the owner, a model learned from them, tags that are published."""
 
 from __future__ import annotations
 
@@ -17,6 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
+from blindsight.app.library.accounts import (
+    ReleaseAccount,
+    name_release,
+    require_agreement,
+    vault_of,
+)
+from blindsight.app.library.datasets import DataSet, DataSets, Release, today
+from blindsight.app.library.photos import rows_of
+from blindsight.app.result import Progress, no_progress
+from blindsight.app.train_tagger import DEFAULT_DELTA
 from blindsight.core.errors import MissingData
 from blindsight.core.storage import write_atomically
 from blindsight.privacy import Cost, Guarantee, Ledger
@@ -25,62 +33,72 @@ from blindsight.privacy.vault import Vault
 from blindsight.tagging import CodebookAnswers, DPTraining, Exact, PrivateTagger
 from blindsight.tagging.answer_codebook import AnswerCodebook
 from blindsight.tagging.guarantee import of_publishing
-from blindsight.tagging.photos import MIN_HELD_OUT, quality, split
+from blindsight.tagging.photos import HELD_OUT_ONE_IN, MIN_HELD_OUT, quality, split
 from blindsight.tagging.publishing import publish, release_of, train_once
-from blindsight.workbench.infra.accounts import (
-    ReleaseAccount,
-    name_release,
-    require_agreement,
-    vault_of,
-)
-from blindsight.workbench.infra.datasets import DataSet, DataSets, Release, today
-from blindsight.workbench.infra.jobs import JobContext
-from blindsight.workbench.pages.photo_library import rows_of
-from blindsight.workbench.pages.tags import EPSILON, PUBLISHED, labels_of, plain_cell
 
-__all__ = ["run"]
+__all__ = [
+    "MIN_LABELLED",
+    "PUBLISH_EPSILON",
+    "TRAINING_EPSILON",
+    "chances_of",
+    "keep_labels",
+    "labels_of",
+    "learn_tags",
+    "plain_cell",
+    "publish_data_set_tags",
+    "published_truth",
+    "quality_of",
+    "start_from_words",
+]
 
-_DELTA = 1e-5
+#: Epsilon in all of learning, per labelled photo, for one photo replaced by another.
+TRAINING_EPSILON = 4.0
+#: Epsilon per photo of one published tag.
+PUBLISH_EPSILON = 4.0
+#: Labelled photos that learning needs: about MIN_HELD_OUT of them are held out.
+MIN_LABELLED = HELD_OUT_ONE_IN * MIN_HELD_OUT
+_MAX_FOLDER_LABELS = 60
 
 
-def run(arguments: dict[str, Any], job: JobContext) -> dict[str, Any]:
-    """Learn, start from words, or publish; each run again after a crash gives the same and is paid
-    once.
-    """
-    datasets = DataSets(job.settings)
-    data_set = datasets.get(arguments["dataset"])
-    steps = {"learn": _learn, "words": _from_words, "publish": _publish}
-    return steps[arguments.get("step", "learn")](datasets, data_set, job)
-
-
-def _learn(datasets: DataSets, data_set: DataSet, job: JobContext) -> dict[str, Any]:
+def learn_tags(
+    datasets: DataSets,
+    data_set: DataSet,
+    progress: Progress = no_progress,
+    *,
+    actor: str | None = None,
+) -> dict[str, Any]:
     """Train with noise on what was labelled, about a fifth kept aside to count on; then tag every
     photo, here.
     """
-    job.say(0, 3, "reading your labels")
+    progress("reading your labels", 0, 3)
     names, records, rows, labels = _labelled(datasets, data_set)
     used, held, expected = split(rows)
-    job.say(1, 3, "learning, with noise for each photo")
+    progress("learning, with noise for each photo", 1, 3)
     tagger = PrivateTagger(
         _training(data_set), Exact(), classes=names, prior=_prior(data_set, names)
     )
     vault = vault_of(datasets, data_set)
-    with Ledger(job.settings.ledger_place, dataset=data_set.account) as ledger:
+    with Ledger(datasets.settings.ledger_place, dataset=data_set.account) as ledger:
         require_agreement(datasets, data_set, ledger)
         charged: list[str] = []
 
         def account(release: str) -> ReleaseAccount:
             charged.append(release)
-            return _account(data_set, vault, ledger, release, records, job.actor)
+            return _account(data_set, vault, ledger, release, records, actor)
 
         tagger = train_once(
             tagger, rows[used], labels[used], vault=vault, account=account, n_records=expected
         )
-    job.say(2, 3, "tagging all photos, here")
-    found = _counted(tagger, rows[held], labels[held]) | {"epsilon": EPSILON, "when": today()}
+    progress("tagging all photos, here", 2, 3)
+    found = _counted(tagger, rows[held], labels[held]) | {
+        "epsilon": TRAINING_EPSILON,
+        "when": today(),
+    }
     _keep(datasets, data_set, tagger, found)
     model = _model(datasets, data_set)
-    release = _release(datasets, data_set, hashlib.sha256(model).hexdigest(), "tags", EPSILON)
+    release = _release(
+        datasets, data_set, hashlib.sha256(model).hexdigest(), "tags", TRAINING_EPSILON
+    )
     costs = _with_persons(tagger.guarantee_.costs, data_set.most)
     name_release(datasets, data_set, release, charged[-1], costs)
     _give(datasets, release, tagger.guarantee_, {"tagger.safetensors": model})
@@ -88,39 +106,47 @@ def _learn(datasets: DataSets, data_set: DataSet, job: JobContext) -> dict[str, 
     return found
 
 
-def _from_words(datasets: DataSets, data_set: DataSet, job: JobContext) -> dict[str, Any]:
+def start_from_words(
+    datasets: DataSets, data_set: DataSet, progress: Progress = no_progress
+) -> dict[str, Any]:
     """What public knowledge says of these labels; no photo was learned from."""
-    job.say(0, 2, "looking the words up")
+    progress("looking the words up", 0, 2)
     names, _, rows, labels = _labelled(datasets, data_set)
     prior = _prior(data_set, names)
     if prior is None:
         raise MissingData("there is no public knowledge about these labels.")
     tagger = PrivateTagger.from_public(names, prior)
-    job.say(1, 2, "tagging all photos, here")
+    progress("tagging all photos, here", 1, 2)
     found = _counted(tagger, rows, labels) | {"epsilon": 0.0, "when": today()}
     _keep(datasets, data_set, tagger, found)
     return found
 
 
-def _publish(datasets: DataSets, data_set: DataSet, job: JobContext) -> dict[str, Any]:
+def publish_data_set_tags(
+    datasets: DataSets,
+    data_set: DataSet,
+    progress: Progress = no_progress,
+    *,
+    actor: str | None = None,
+) -> dict[str, Any]:
     """The likeliest tag of each photo by k-ary response, with the vault's noise: again and again
     the same.
     """
-    job.say(0, 2, "choosing a tag for each photo")
+    progress("choosing a tag for each photo", 0, 2)
     vault, rows = vault_of(datasets, data_set), rows_of(datasets, data_set)
     tagger = _publishing(PrivateTagger.load(datasets.vault(data_set) / "tagger.safetensors"))
     number = release_of(tagger, vault)
     where = {photo.id: row for row, photo in enumerate(datasets.photos(data_set))}
     records = sorted(vault.chosen(number, where, data_set.most) if data_set.most else where)
-    job.say(1, 2, "releasing")
-    with Ledger(job.settings.ledger_place, dataset=data_set.account) as ledger:
+    progress("releasing", 1, 2)
+    with Ledger(datasets.settings.ledger_place, dataset=data_set.account) as ledger:
         require_agreement(datasets, data_set, ledger)
         told = publish(
             tagger,
             records,
             lambda at: rows[[where[records[i]] for i in at]],
             vault=vault,
-            account=lambda release: _account(data_set, vault, ledger, release, records, job.actor),
+            account=lambda release: _account(data_set, vault, ledger, release, records, actor),
         )
     single = tagger.answer_guarantee_
     assert single is not None  # noqa: S101  (publish refuses exact answers)
@@ -131,7 +157,7 @@ def _publish(datasets: DataSets, data_set: DataSet, job: JobContext) -> dict[str
     writer.writerow(["photo", "tag"])
     tags = (plain_cell(str(tagger.classes_[tag])) for tag in told.scores.argmax(axis=1))
     writer.writerows(zip(records, tags, strict=True))
-    release = _release(datasets, data_set, number, "published", PUBLISHED)
+    release = _release(datasets, data_set, number, "published", PUBLISH_EPSILON)
     files = {"tags.csv": sheet.getvalue().encode(), "guarantee.json": guarantee.to_json().encode()}
     name_release(datasets, data_set, release, number, guarantee.costs)
     _give(datasets, release, guarantee, files)
@@ -148,7 +174,7 @@ def _account(
     ledger: Ledger,
     release: str,
     records: Sequence[str],
-    actor: str,
+    actor: str | None,
 ) -> ReleaseAccount:
     """What training and publishing charge: per photo, and per person where people are protected."""
     return ReleaseAccount(
@@ -184,9 +210,9 @@ def _training(data_set: DataSet) -> DPTraining:
     A photo that is replaced is taken out and put in, so it moves a sum twice as far; a person's
     `most` photos move it so many times that.
     """
-    times, price = 2 * max(1, data_set.most), data_set.price(EPSILON)
-    mu = brentq(lambda mu: gaussian_epsilon(times * mu, _DELTA) - price, 1e-3, 10.0)
-    return DPTraining(epsilon=gaussian_epsilon(mu, _DELTA), delta=_DELTA)
+    times, price = 2 * max(1, data_set.most), data_set.price(TRAINING_EPSILON)
+    mu = brentq(lambda mu: gaussian_epsilon(times * mu, DEFAULT_DELTA) - price, 1e-3, 10.0)
+    return DPTraining(epsilon=gaussian_epsilon(mu, DEFAULT_DELTA), delta=DEFAULT_DELTA)
 
 
 def _labelled(
@@ -224,7 +250,7 @@ def _publishing(tagger: PrivateTagger) -> PrivateTagger:
     """The same model, which says one label of each photo by k-ary response."""
     labels = len(tagger.classes_)
     return tagger.with_answers(
-        CodebookAnswers(PUBLISHED, words=AnswerCodebook(np.eye(labels), np.ones(labels)))
+        CodebookAnswers(PUBLISH_EPSILON, words=AnswerCodebook(np.eye(labels), np.ones(labels)))
     )
 
 
@@ -294,3 +320,56 @@ def _give(
     for name, data in files.items():
         write_atomically(folder / name, data)
     (folder / "card.txt").write_text(guarantee.card() + "\n", encoding="utf-8")
+
+
+def plain_cell(text: str) -> str:
+    """A cell that begins like a formula would be run by spreadsheets."""
+    return "'" + text if text[:1] in "=+-@\t\r" else text
+
+
+def labels_of(datasets: DataSets, data_set: DataSet) -> dict[str, Any]:
+    """Label names and what was labelled; at first what the folders say, unless they may say who is
+    on the photos.
+
+    Names stand in the model for everybody to read: a folder for each person would name the persons.
+    """
+    path = datasets.vault(data_set) / "labels.json"
+    if path.exists():
+        found: dict[str, Any] = json.loads(path.read_bytes())
+        return found
+    folders = {
+        photo.id: photo.name.rpartition("/")[0].rpartition("/")[2]
+        for photo in datasets.photos(data_set)
+    }
+    names = sorted({name for name in folders.values() if name})
+    if data_set.person in ("folder", "dicom") or not 2 <= len(names) <= _MAX_FOLDER_LABELS:
+        return {"names": [], "given": {}}
+    return {"names": names, "given": {photo: [name] for photo, name in folders.items() if name}}
+
+
+def keep_labels(datasets: DataSets, data_set: DataSet, kept: dict[str, Any]) -> None:
+    """Store label names and which photos were labelled."""
+    write_atomically(datasets.vault(data_set) / "labels.json", json.dumps(kept).encode())
+
+
+def chances_of(datasets: DataSets, data_set: DataSet) -> dict[str, dict[str, float]]:
+    """What the model thinks of each photo."""
+    path = datasets.vault(data_set) / "tags.json"
+    if not path.exists():
+        return {}
+    stored = json.loads(path.read_bytes())
+    return {
+        photo: dict(zip(stored["names"], values, strict=True))
+        for photo, values in stored["chances"].items()
+    }
+
+
+def quality_of(datasets: DataSets, data_set: DataSet) -> dict[str, Any] | None:
+    """How good the tags are, for the owner; None where there are none."""
+    path = datasets.vault(data_set) / "tags.json"
+    return json.loads(path.read_bytes())["quality"] if path.exists() else None
+
+
+def published_truth(labels: int) -> int:
+    """How many of 100 published tags are the model's own."""
+    return round(100 / (1 + max(1, labels - 1) * math.exp(-PUBLISH_EPSILON)))

@@ -27,16 +27,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from blindsight.app.library.datasets import DataSet, DataSets, LibrarySettings, Release
 from blindsight.core.errors import (
     BlindsightError,
     BudgetExceeded,
     HostileFile,
+    InvalidData,
+    LedgerError,
     MissingData,
     RolledBack,
     UnitMismatch,
 )
 from blindsight.core.storage import write_atomically
 from blindsight.privacy import Cost, Ledger
+from blindsight.privacy.ledger import datasets as datasets_in
+from blindsight.privacy.ledger import to_json
 from blindsight.privacy.reconcile import (
     Charged,
     Reconciliation,
@@ -46,25 +51,23 @@ from blindsight.privacy.reconcile import (
     reconcile,
     resolve,
 )
-from blindsight.workbench.infra.datasets import DataSet, DataSets, Release
-from blindsight.workbench.infra.identity import Identity
-from blindsight.workbench.infra.problems import Problem
-from blindsight.workbench.infra.settings import Settings
 
 if TYPE_CHECKING:
+    from blindsight.privacy.cost import Unit
     from blindsight.privacy.vault import Vault
 
 __all__ = [
     "Budgets",
     "ReleaseAccount",
     "StateReport",
-    "account_name",
+    "charge_training",
     "check_state",
     "compare_state",
     "decide",
     "has_own_vault",
     "join_account",
     "name_release",
+    "open_account",
     "owner_vault",
     "require_agreement",
     "vault_of",
@@ -72,12 +75,8 @@ __all__ = [
 
 _PATIENCE = 10.0  # seconds to wait for other writers of the ledger before a request is refused
 _RELEASE_FILE = "release.json"
+_BUDGET_DELTA = 1e-3
 _LARGEST_RELEASE_FILE = 1 << 20
-
-
-def account_name(identity: Identity) -> str:
-    """The name of a key's own account, which versions with the digits pages charged."""
-    return f"key {identity.name}"
 
 
 class Budgets:
@@ -87,7 +86,7 @@ class Budgets:
     to open it, and all others pass.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: LibrarySettings) -> None:
         self._settings = settings
         self._opened: dict[str, Future[Ledger]] = {}
         self._guard = threading.Lock()
@@ -124,6 +123,17 @@ class Budgets:
                 opened.set_exception(error)
         return opened.result(6 * _PATIENCE)
 
+    def names(self) -> list[str]:
+        """Return the names of all accounts; none before the first budget is granted."""
+        try:
+            return datasets_in(self._settings.ledger_place)
+        except LedgerError:
+            return []
+
+    def to_json(self, ledgers: Sequence[Ledger]) -> str:
+        """Return all entries of these accounts, with what proves them."""
+        return to_json(ledgers)
+
     def close(self) -> None:
         """Close every ledger that was opened."""
         for opened in self._opened.values():
@@ -156,6 +166,19 @@ def owner_vault(datasets: DataSets) -> Vault:
             "its place. Nothing was released."
         )
     return vault
+
+
+def open_account(settings: LibrarySettings, data_set: DataSet, ledger: Ledger) -> None:
+    """Grant a new data set's budget, before any photo is looked at."""
+    ledger.grant(
+        Cost(epsilon=settings.photo_budget, delta=_BUDGET_DELTA, unit="record"),
+        what="budget set by you",
+    )
+    if data_set.most:
+        ledger.grant(
+            Cost(epsilon=settings.person_budget, delta=_BUDGET_DELTA, unit="person"),
+            what="budget set by you",
+        )
 
 
 def has_own_vault(datasets: DataSets, data_set: DataSet) -> bool:
@@ -357,9 +380,36 @@ def decide(
 ) -> Reconciliation:
     """Carry out the owner's decision about what `compare_state` found."""
     if has_own_vault(datasets, data_set):
-        raise Problem("conflict")
+        raise InvalidData(_EARLIER)
     releases = _releases_on_disk(datasets, data_set)
     return resolve(owner_vault(datasets), ledger, decision, releases=releases, actor=actor)
+
+
+def charge_training(
+    datasets: DataSets,
+    data_set: DataSet,
+    ledger: Ledger,
+    run: str,
+    limit: tuple[float, float] | None,
+    records: Iterable[str],
+    *,
+    actor: str | None = None,
+) -> None:
+    """Charge training together through the vault, to every account that contains a photo of it.
+
+    A site's bound over all rounds bounds what they tell about each of its photos and people. Exact
+    sums (`limit` None) carry no epsilon and are not charged.
+    """
+    if limit is None:
+        return
+    require_agreement(datasets, data_set, ledger)
+    units: tuple[Unit, ...] = ("record", "person") if data_set.most else ("record",)
+    costs = tuple(Cost(epsilon=limit[0], delta=limit[1], unit=unit) for unit in units)
+    vault = vault_of(datasets, data_set)
+    account = ReleaseAccount(
+        vault, ledger, vault.release_of(f"training together {run}"), records, actor=actor
+    )
+    account.charge(costs, what="training together")
 
 
 class ReleaseAccount:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from blindsight.app.accounts import open_ledger, open_vault
 from blindsight.app.result import Progress, Result, ResultTable, no_progress
 from blindsight.core.errors import InvalidParameter
+from blindsight.encoders import Encoder, open_encoder, open_same_encoder
 from blindsight.privacy.guarantee import Guarantee
 
 if TYPE_CHECKING:
@@ -284,6 +285,7 @@ def learn_metric(
     features: str | Path | None = None,
     images: str | Path | None = None,
     image_features: ImageFeatures = "pixels",
+    encoder: str | Path | Encoder | None = None,
     out: str | Path = "metric.safetensors",
     epsilon: float = DEFAULT_EPSILON,
     delta: float = DEFAULT_DELTA,
@@ -314,6 +316,9 @@ def learn_metric(
         features: CSV file with a column "id", numbers, and "class" if known.
         images: a folder of images instead; ids are paths within it.
         image_features: how images become vectors.
+        encoder: any image encoder in place of `image_features`: a built-in name (lite0, lite2,
+            both), a folder of ONNX files, `hub:owner/model@commit`, a file of vectors whose ids
+            are the images' names, or an opened encoder. The metric refuses every other one.
         out: the file of the metric; its card goes beside it.
         epsilon: privacy budget per unit.
         delta: well below one over the number of pairs.
@@ -362,8 +367,14 @@ def learn_metric(
     from blindsight.metric.files import read_pairs
 
     model = Path(out)
+    opened = None if encoder is None else open_encoder(encoder)
     records = read_records(
-        features, images, image_features, class_column=class_column, progress=progress
+        features,
+        images,
+        image_features,
+        encoder=opened,
+        class_column=class_column,
+        progress=progress,
     )
     numbers, similar = read_pairs(pairs, records)
     graph = PairGraph.from_pairs(numbers, similar, n_nodes=len(records.ids), transitive=transitive)
@@ -398,7 +409,10 @@ def learn_metric(
             account.close()
     test = _neighbour_test(metric, graph, records, neighbours)
     if images is not None:
-        metric.describe(image_features=image_features)
+        metric.describe(
+            **({"image_features": image_features} if opened is None else {}),
+            **({} if opened is None else {"encoder": opened.identity()}),
+        )
     metric.save(model)
     card = model.with_suffix(".card.json")
     card.write_text(metric.guarantee_.to_json() + "\n", encoding="utf-8")
@@ -425,6 +439,7 @@ def compare(
     *,
     features: str | Path | None = None,
     images: str | Path | None = None,
+    encoder: str | Path | Encoder | None = None,
     nearest: int = NEIGHBOURS,
     progress: Progress = no_progress,
 ) -> Comparison:
@@ -435,6 +450,7 @@ def compare(
         ids: two ids, or one to list its nearest records.
         features: CSV file of the records.
         images: a folder of images instead.
+        encoder: the encoder that the metric was learned with, where that is not built in.
         nearest: how many records to list for a single id.
         progress: called with (stage, done, total).
 
@@ -442,14 +458,20 @@ def compare(
         The distances.
 
     Raises:
-        InvalidParameter: if there are neither one nor two ids.
+        InvalidParameter: if there are neither one nor two ids, or the encoder is not the one that
+            the metric was learned with.
         InvalidData: if an id is unknown.
     """
     from blindsight.metric import DPPMetric
 
     metric = DPPMetric.load(model)
     how = metric.about_.get("image_features") or "pixels"
-    records = read_records(features, images, how, progress=progress)
+    opened = None
+    if images is not None and (encoder is not None or "encoder" in metric.about_):
+        opened = open_same_encoder(
+            metric.about_.get("encoder", {"name": how}), encoder, what=f"the metric {model}"
+        )
+    records = read_records(features, images, how, encoder=opened, progress=progress)
     if not 1 <= len(ids) <= 2:
         raise InvalidParameter(f"give two ids, or one to list its nearest records; got {len(ids)}.")
     mapped = metric.transform(records.X)
@@ -468,6 +490,7 @@ def read_records(
     images: str | Path | None,
     image_features: str,
     *,
+    encoder: Encoder | None = None,
     class_column: str | None = None,
     progress: Progress = no_progress,
 ) -> Records:
@@ -480,6 +503,7 @@ def read_records(
         return read_image_folder(
             images,
             how=image_features,
+            encoder=encoder,
             progress=lambda done, total: progress("reading", done, total),
         )
     raise InvalidParameter(

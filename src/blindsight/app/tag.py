@@ -16,6 +16,7 @@ from blindsight.core.errors import InvalidParameter, MissingData
 from blindsight.privacy.guarantee import Guarantee
 
 if TYPE_CHECKING:
+    from blindsight.encoders import Encoder
     from blindsight.privacy.vault import Vault
     from blindsight.tagging import PrivateTagger
     from blindsight.tagging.photos import Extractor
@@ -103,6 +104,7 @@ def tag(
     model: str | Path,
     images: str | Path | Iterable[str | Path],
     *,
+    encoder: str | Path | Encoder | None = None,
     random_ids: bool = False,
     ledger: str | Path | None = None,
     dataset: str | None = None,
@@ -117,6 +119,7 @@ def tag(
     Parameters:
         model: a file that `train_tagger` or `start_tagger` wrote.
         images: an image, a folder of images, or several of them.
+        encoder: the encoder that the tagger was trained with, where that is not built in.
         random_ids: name images by random ids, for sharing; with published tags only.
         ledger: as `publish_tags`; with published tags only.
         dataset: as `publish_tags`.
@@ -127,14 +130,16 @@ def tag(
         The tags of each image, in the order of the paths.
 
     Raises:
-        InvalidParameter: if an option for published tags is given for exact answers.
+        InvalidParameter: if an option for published tags is given for exact answers, or the
+            encoder is not the one that the tagger was trained with.
         MissingData: if the model or an image does not exist.
     """
-    tagger, extractor = _load(Path(model))
+    tagger, extractor = _load(Path(model), encoder)
     if tagger.answer_guarantee_ is not None:
         return publish_tags(
             model,
             images,
+            encoder=encoder,
             random_ids=random_ids,
             ledger=ledger,
             dataset=dataset,
@@ -147,7 +152,7 @@ def tag(
         )
     given = _paths(images)
     files, unreadable = _image_files(given)
-    features = _features_of(list(files), extractor, progress)
+    features = _features_of(list(files), given, extractor, progress)
     answers = tagger.answer(features(list(range(len(files)))))
     names = _names(list(files), given)
     rows = tuple(
@@ -161,6 +166,7 @@ def publish_tags(
     model: str | Path,
     images: str | Path | Iterable[str | Path],
     *,
+    encoder: str | Path | Encoder | None = None,
     random_ids: bool = False,
     ledger: str | Path | None = None,
     dataset: str | None = None,
@@ -176,6 +182,7 @@ def publish_tags(
     Parameters:
         model: a file that `train_tagger(publish=...)` wrote.
         images: a photo, a folder of photos, or several of them.
+        encoder: the encoder that the tagger was trained with, where that is not built in.
         random_ids: name photos by random ids and order them by these, for sharing.
         ledger: the ledger to charge; by default the one that was charged before.
         dataset: the account of the photos; by default the name of the model.
@@ -193,7 +200,7 @@ def publish_tags(
     from blindsight.tagging.publishing import publish
 
     model_path = Path(model)
-    tagger, extractor = _load(model_path)
+    tagger, extractor = _load(model_path, encoder)
     if tagger.answer_guarantee_ is None:
         raise InvalidParameter(
             f"the answers of {model_path} are exact and protect no photo: make a model with "
@@ -203,7 +210,7 @@ def publish_tags(
     files, unreadable = _image_files(given)
     opened_vault = _existing_vault(vault, model_path)
     records = [opened_vault.record_of(digest) for digest in files.values()]
-    features = _features_of(list(files), extractor, progress)
+    features = _features_of(list(files), given, extractor, progress)
     name = dataset or model_path.stem
     where = None if ledger is None else str(ledger)
     noted = opened_vault.fact("ledger")
@@ -227,7 +234,7 @@ def publish_tags(
     )
 
 
-def _load(model: Path) -> tuple[PrivateTagger, Extractor]:
+def _load(model: Path, encoder: str | Path | Encoder | None) -> tuple[PrivateTagger, Extractor]:
     from blindsight.tagging import PrivateTagger
     from blindsight.tagging.photos import Extractor
 
@@ -236,7 +243,7 @@ def _load(model: Path) -> tuple[PrivateTagger, Extractor]:
             f"there is no tagger at {model}. Make one with `tag train` or `tag start`."
         )
     tagger = PrivateTagger.load(model)
-    return tagger, Extractor.of(tagger)
+    return tagger, Extractor.of(tagger, encoder, what=f"the tagger {model}")
 
 
 def _paths(images: str | Path | Iterable[str | Path]) -> list[Path]:
@@ -252,14 +259,17 @@ def _image_files(given: list[Path]) -> tuple[dict[Path, bytes], list[tuple[Path,
 
 
 def _features_of(
-    files: list[Path], extractor: Extractor, progress: Progress
+    files: list[Path], given: list[Path], extractor: Extractor, progress: Progress
 ) -> Callable[[list[int]], NDArray[np.float32]]:
     """A function from places in `files` to the features of these files."""
     from blindsight.data import Files
 
+    names = _names(files, given)
+
     def features(places: list[int]) -> NDArray[np.float32]:
         return extractor(
             Files([files[place] for place in places]),
+            names=[names[place] for place in places],
             progress=lambda done, total: progress("features", done, total),
         )
 

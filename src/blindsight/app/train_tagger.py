@@ -22,6 +22,7 @@ from blindsight.privacy.guarantee import Guarantee
 
 if TYPE_CHECKING:
     from blindsight.data import MultiLabelSet
+    from blindsight.encoders import Encoder
     from blindsight.privacy.ledger import Ledger
     from blindsight.privacy.vault import Vault
     from blindsight.tagging import PrivateTagger
@@ -221,6 +222,7 @@ def train_tagger(
     out: str | Path = "tagger.safetensors",
     features: FeatureKind = "efficientnet",
     size: int | None = None,
+    encoder: str | Path | Encoder | None = None,
     ledger: str | Path | None = None,
     dataset: str | None = None,
     vault: str | Path | None = None,
@@ -247,6 +249,9 @@ def train_tagger(
         out: the file of the tagger.
         features: "efficientnet" or "pixels".
         size: photos are scaled to size x size pixels (224 for efficientnet, 16 for pixels).
+        encoder: any image encoder in place of `features`: a built-in name (lite0, lite2, both), a
+            folder of ONNX files, `hub:owner/model@commit`, a file of vectors whose ids are the
+            photos' names, or an opened encoder. The model refuses every other one.
         ledger: a ledger to charge before training.
         dataset: the account of the photos in the ledger; by default the name of the folder.
         vault: folder for the key of the noise; by default beside `out`, where one is needed.
@@ -298,7 +303,11 @@ def train_tagger(
         # Said before photos are read for minutes.
         due = Cost(epsilon=epsilon, delta=delta, unit="record", neighbours="add or remove one")
         raise ungranted(due, account.dataset, account.where)
-    extractor = Extractor(features, size or IMAGE_SIZES.get(features, 0))
+    extractor = (
+        Extractor(features, size or IMAGE_SIZES.get(features, 0))
+        if encoder is None
+        else Extractor.with_encoder(encoder)
+    )
     rows, extractor = read_features(photos, extractor, progress)
     public_rows = None if public is None else _public_rows(Path(public), extractor, progress)
     prior, notice = public_knowledge(photos.classes, extractor, public_rows, words)
@@ -336,6 +345,7 @@ def start_tagger(
     words: str | Mapping[str, Sequence[str]],
     *,
     public: str | Path | None = None,
+    encoder: str | Path | Encoder | None = None,
     out: str | Path = "tagger.safetensors",
     progress: Progress = no_progress,
 ) -> TrainedTagger:
@@ -344,6 +354,7 @@ def start_tagger(
     Parameters:
         words: the labels, as in `train_tagger`.
         public: a folder of public photos of any subject.
+        encoder: an image encoder with texts or classes, as in `train_tagger`.
         out: the file of the tagger.
         progress: called with (stage, done, total).
 
@@ -357,14 +368,14 @@ def start_tagger(
     from blindsight.tagging.labels import read_vocabulary
     from blindsight.tagging.photos import Extractor, public_knowledge
 
-    extractor = Extractor()
+    extractor = Extractor() if encoder is None else Extractor.with_encoder(encoder)
     known = read_vocabulary(words) if isinstance(words, str) else words
     public_rows = None if public is None else _public_rows(Path(public), extractor, progress)
     prior, notice = public_knowledge(list(known), extractor, public_rows, known)
     if prior is None:
         raise MissingData(f"there is nothing to start from. {notice}")
     tagger = PrivateTagger.from_public(list(known), prior)
-    tagger.public_["extractor"] = {"kind": extractor.kind, "size": extractor.size}
+    tagger.public_["extractor"] = extractor.to_fields()
     tagger.save(Path(out))
     return _trained(tagger, Path(out), notice=notice)
 
@@ -404,7 +415,7 @@ def fit_and_measure(
         labels[used],
         vault=vault,
         ledger=ledger,
-        notes={"extractor": {"kind": extractor.kind, "size": extractor.size}},
+        notes={"extractor": extractor.to_fields()},
         n_records=expected,
         validation=validation,
         progress=lambda done, total: progress("training", done, total),
@@ -435,7 +446,11 @@ def read_features(
 
     if photos.features is not None:
         return photos.features, Extractor("none", 0)
-    rows = extractor(photos.images, progress=lambda done, total: progress("features", done, total))
+    rows = extractor(
+        photos.images,
+        names=None if photos.names is None else photos.names.tolist(),
+        progress=lambda done, total: progress("features", done, total),
+    )
     return rows, extractor
 
 

@@ -19,6 +19,14 @@ Features = Annotated[
 Images = Annotated[
     Path | None, typer.Option("--images", help="Folder of images; ids are paths within it.")
 ]
+EncoderPath = Annotated[
+    str | None,
+    typer.Option(
+        "--encoder",
+        help="With --images, an encoder: lite0, lite2, both, a folder of ONNX files, "
+        "hub:owner/model@commit, or a file of vectors by image.",
+    ),
+]
 Intransitive = Annotated[
     bool, typer.Option(help="Being similar does not carry over (friends, not illnesses).")
 ]
@@ -64,6 +72,7 @@ def learn(
     image_features: Annotated[
         str, typer.Option("--image-features", help="pixels or efficientnet.")
     ] = "pixels",
+    encoder: EncoderPath = None,
     out: Annotated[Path, typer.Option("--out", help="The model; its card goes beside it.")] = Path(
         "metric.safetensors"
     ),
@@ -132,6 +141,7 @@ def learn(
             features=features,
             images=images,
             image_features=image_features,  # type: ignore[arg-type]
+            encoder=encoder,
             out=out,
             epsilon=epsilon,
             delta=delta,
@@ -163,6 +173,7 @@ def distance(
     ids: Annotated[list[str], typer.Argument(help="Two ids, or one to list its nearest records.")],
     features: Features = None,
     images: Images = None,
+    encoder: EncoderPath = None,
     nearest: Annotated[
         int, typer.Option(help="How many records to list for a single id.")
     ] = NEIGHBOURS,
@@ -173,7 +184,13 @@ def distance(
 
     with stage_bar() as progress:
         found = compare(
-            model, ids, features=features, images=images, nearest=nearest, progress=progress
+            model,
+            ids,
+            features=features,
+            images=images,
+            encoder=encoder,
+            nearest=nearest,
+            progress=progress,
         )
     if json:
         emit_json(found.to_dict())

@@ -38,6 +38,14 @@ Words = Annotated[
 Public = Annotated[
     Path | None, typer.Option("--public", help="A folder of public photos of any subject.")
 ]
+EncoderPath = Annotated[
+    str | None,
+    typer.Option(
+        "--encoder",
+        help="An encoder: lite0, lite2, both, a folder of ONNX files, hub:owner/model@commit, or a "
+        "file of vectors by photo.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 Card = Annotated[bool, typer.Option("--card", help="Print the whole privacy card.")]
 LedgerPath = Annotated[
@@ -94,6 +102,7 @@ def train(
     size: Annotated[
         int | None, typer.Option(help="Photos are scaled to size x size (224; pixels 16).")
     ] = None,
+    encoder: EncoderPath = None,
     ledger: LedgerPath = None,
     dataset: Annotated[
         str | None, typer.Option(help="The photos' name in the ledger (default: the folder's).")
@@ -127,6 +136,7 @@ def train(
             out=out,
             features=features,  # type: ignore[arg-type]
             size=size,
+            encoder=encoder,
             ledger=ledger,
             dataset=dataset,
             vault=vault,
@@ -146,6 +156,7 @@ def start(
         ),
     ],
     public: Public = None,
+    encoder: EncoderPath = None,
     out: Out = Path("tagger.safetensors"),
     card: Card = False,
     json: Json = False,
@@ -154,7 +165,7 @@ def start(
     from blindsight.app.train_tagger import start_tagger
 
     with stage_bar() as progress:
-        made = start_tagger(words, public=public, out=out, progress=progress)
+        made = start_tagger(words, public=public, encoder=encoder, out=out, progress=progress)
     _report(made, card, json)
 
 
@@ -167,6 +178,7 @@ def apply(
     ids: Annotated[
         bool, typer.Option("--ids", help="Random ids instead of file names, for sharing.")
     ] = False,
+    encoder: EncoderPath = None,
     ledger: LedgerPath = None,
     dataset: Annotated[
         str | None, typer.Option(help="The photos' name in the ledger (default: the model's).")
@@ -188,6 +200,7 @@ def apply(
         found = tag(
             model,
             images,
+            encoder=encoder,
             random_ids=ids,
             ledger=ledger,
             dataset=dataset,

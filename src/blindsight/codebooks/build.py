@@ -34,6 +34,8 @@ from blindsight.codebooks.posterior import Reading
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.encoders.base import Encoder
 from blindsight.encoders.builtin import BuiltIn
+from blindsight.encoders.embeddings import general_texts
+from blindsight.encoders.public_pictures import typical_vectors
 from blindsight.privacy.mechanisms import KaryResponse
 
 __all__ = [
@@ -79,8 +81,6 @@ _SLOPES, _SELDOM = (math.log(1e-3), math.log(30.0)), 1e-6
 # general atoms near each; from there on, names and all general atoms.
 _NAMES_ALONE_BELOW, _NAMES_NEAR_BELOW, _NEAR_ATOMS, _MOST_NEAR_NAMES = 5.0, 8.0, 50, 200
 _MOST_NAMES = 5000
-# Pictures that centre the images of an encoder with a text tower, where no folder is given.
-_CENTRING_PICTURES = 64
 # Public pictures below which cell use is not judged; cells in use (by entropy) below which the
 # photos are too much alike for the cells: 400 X-rays used 10 of 414, and search was at chance.
 _JUDGED_FROM, _LEAST_USE = 50, 12.0
@@ -197,10 +197,10 @@ def space_of(encoder: Encoder, rows: Floats | None = None) -> Space:
         embedding = Embedding.of_head(classes.weights)
         return Space(embedding, embedding(classes.weights - classes.weights.mean(axis=0)))
     plain = Embedding.plain(encoder.dimensions, row_mean=False)
-    general = _general_texts(encoder)
+    general = general_texts(encoder)
     if general is None:
         return Space(plain)
-    pictures = rows if rows is not None else _centring_rows(encoder)
+    pictures = rows if rows is not None else typical_vectors(encoder)
     centred = plain.around(pictures).around_texts(general)
     return Space(centred, centred.texts(general), own_centre=True)
 
@@ -300,23 +300,6 @@ def _has_atoms(encoder: Encoder) -> bool:
 
 def _knows_anything(encoder: Encoder, public: PublicKnowledge) -> bool:
     return bool(public.names) and _has_atoms(encoder)
-
-
-def _general_texts(encoder: Encoder) -> Floats | None:
-    """Text vectors of general names, from a text tower or from a file's own names."""
-    from blindsight.encoders.embeddings import Embeddings
-    from blindsight.encoders.words import general_nouns
-
-    names = encoder.text_names() if isinstance(encoder, Embeddings) else general_nouns()
-    return encoder.texts(names) if names else None
-
-
-def _centring_rows(encoder: Encoder) -> Floats:
-    """Vectors of built-in public pictures: 20 are enough to find where images lie."""
-    from blindsight.encoders.public_pictures import built_in_images
-
-    pictures = built_in_images(_CENTRING_PICTURES, 256)
-    return encoder.images(np.stack([encoder.prepare(picture) for picture in pictures]))
 
 
 def _from_atoms(

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     )
     from blindsight.encoders.cache import FeatureCache
     from blindsight.encoders.efficientnet import EfficientNet
-    from blindsight.encoders.embeddings import Embeddings
-    from blindsight.encoders.hub import open_encoder
+    from blindsight.encoders.embeddings import Embeddings, encode_images
+    from blindsight.encoders.hub import open_encoder, open_same_encoder
     from blindsight.encoders.onnx_folder import OnnxEncoder
     from blindsight.encoders.pixel_pca import PixelPCA, pixels
     from blindsight.encoders.preparation import Preparation
@@ -48,8 +48,10 @@ __all__ = [
     "Preparation",
     "built_in",
     "default_recipe",
+    "encode_images",
     "feature_recipe",
     "open_encoder",
+    "open_same_encoder",
     "pixels",
     "require_same_encoder",
 ]
@@ -59,8 +61,8 @@ _HOMES = {
     "builtin": ("BUILT_IN", "STORED", "BuiltIn", "built_in", "default_recipe", "feature_recipe"),
     "cache": ("FeatureCache",),
     "efficientnet": ("EfficientNet",),
-    "embeddings": ("Embeddings",),
-    "hub": ("open_encoder",),
+    "embeddings": ("Embeddings", "encode_images"),
+    "hub": ("open_encoder", "open_same_encoder"),
     "onnx_folder": ("OnnxEncoder",),
     "pixel_pca": ("PixelPCA", "pixels"),
     "preparation": ("Preparation",),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,20 +19,23 @@ from numpy.typing import NDArray
 from blindsight.core.checks import optional_module
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.data.limits import LIMITS, check_packing, regular_file
-from blindsight.encoders.base import Classes, Floats, Identity, Images, unit_rows
+from blindsight.encoders.base import Classes, Encoder, Floats, Identity, Images, unit_rows
 from blindsight.encoders.onnx_folder import MAX_DIMENSIONS
 from blindsight.encoders.preparation import Source
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
 
-__all__ = ["Embeddings"]
+    from blindsight.data import LazyImages
+
+__all__ = ["Embeddings", "encode_images", "general_texts"]
 
 #: Bytes of a file that is mapped or read in pieces.
 _MAX_BYTES = 1 << 42
 _MAX_ROWS = 1 << 33
 _MAX_ID = 1000  # characters
 _PIECE = 8192  # rows
+_BATCH = 16  # images that are decoded before they are encoded
 _VECTOR_NAMES = ("vectors", "embeddings", "embedding", "vector", "features", "X")
 _ID_NAMES = ("ids", "id", "names", "name", "path", "file")
 
@@ -128,6 +131,27 @@ class Embeddings:
             start += len(names)
         empty = np.empty((0, self.dimensions), np.float32)
         return ids, np.concatenate(parts) if parts else empty
+
+    def of(self, ids: Sequence[str]) -> Floats:
+        """The vectors (n, d) of these ids, in their order.
+
+        Raises:
+            InvalidData: The file has no vector for one of them.
+        """
+        wanted = {name: row for row, name in enumerate(dict.fromkeys(ids))}
+        rows = np.full((len(wanted), self.dimensions), np.nan, np.float32)
+        for names, vectors in self.pieces():
+            for name, vector in zip(names, vectors, strict=True):
+                if name in wanted:
+                    rows[wanted[name]] = vector
+        missing = [name for name, row in wanted.items() if np.isnan(rows[row, 0])]
+        if missing:
+            raise InvalidData(
+                f"{self.file.name} has no vector for {len(missing):,} of {len(wanted):,} images, "
+                f"the first of them {missing[0][:60]!r}. Its ids must be the images' names "
+                "relative to their folder."
+            )
+        return rows[[wanted[name] for name in ids]]
 
     def vectors(self, rows: NDArray[np.floating]) -> Floats:
         """Query vectors as unit rows, after their shape and values have been checked."""
@@ -293,6 +317,64 @@ class Embeddings:
             raise HostileFile(
                 f"{self.file.name} is not a Parquet file: {str(error)[:100]}"
             ) from None
+
+
+def encode_images(
+    encoder: Encoder,
+    images: NDArray[np.uint8] | LazyImages,
+    names: Sequence[str] | None = None,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> Floats:
+    """Unit vectors (n, d) of images by any encoder; nothing is kept on disk.
+
+    Parameters:
+        encoder: What encodes the images. For a file of vectors (`Embeddings`) the images are not
+            decoded: their vectors are looked up by name.
+        images: Decoded images, or images that are read on demand.
+        names: The images' names relative to their folder, which are the ids in a file of vectors.
+        progress: Called with (done, total).
+
+    Raises:
+        InvalidData: A file of vectors has no vector for an image.
+        InvalidParameter: A file of vectors is given, and the images have no names.
+
+    Examples:
+        >>> from blindsight.encoders import built_in
+        >>> encode_images(built_in("pixels"), np.zeros((2, 20, 30, 3), np.uint8) + 7).shape
+        (2, 768)
+    """
+    if isinstance(encoder, Embeddings):
+        if names is None:
+            raise InvalidParameter(
+                f"{encoder.name} is a file of vectors, and these images have no names to look "
+                "them up by. Give an encoder that reads images."
+            )
+        return encoder.of(names)
+    result = np.empty((len(images), encoder.dimensions), np.float32)
+    for start in range(0, len(images), _BATCH):
+        end = min(start + _BATCH, len(images))
+        prepared = np.stack([encoder.prepare(images[row]) for row in range(start, end)])
+        result[start:end] = encoder.images(prepared)
+        if progress is not None:
+            progress(end, len(images))
+    return result
+
+
+def general_texts(encoder: Encoder, *, one_in: int = 1) -> Floats | None:
+    """Vectors of general names: of common nouns, or of the names in a file of text vectors.
+
+    Parameters:
+        encoder: What turns texts into vectors.
+        one_in: Take one name in so many, which is enough to find where texts lie.
+
+    Returns:
+        None for an encoder without texts.
+    """
+    from blindsight.encoders.words import general_nouns
+
+    names = encoder.text_names() if isinstance(encoder, Embeddings) else general_nouns()
+    return encoder.texts(names[::one_in]) if names else None
 
 
 def _shape(name: str, array: NDArray[np.generic]) -> tuple[int, int]:

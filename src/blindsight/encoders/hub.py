@@ -10,18 +10,19 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from blindsight.core import durable
 from blindsight.core.checks import optional_module
 from blindsight.core.errors import HostileFile, InvalidParameter, MissingData
 from blindsight.data import cache_folder
-from blindsight.encoders.base import Encoder, file_digest
-from blindsight.encoders.builtin import BUILT_IN, built_in
+from blindsight.encoders.base import Encoder, file_digest, require_same_encoder
+from blindsight.encoders.builtin import BUILT_IN, STORED, built_in
 from blindsight.encoders.embeddings import Embeddings
 from blindsight.encoders.onnx_folder import OnnxEncoder
 
-__all__ = ["hub_folder", "open_encoder"]
+__all__ = ["hub_folder", "open_encoder", "open_same_encoder"]
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -75,6 +76,40 @@ def open_encoder(source: str | os.PathLike[str] | Encoder, *, offline: bool = Fa
             f"({', '.join(_VECTOR_FILES)}), or one of {', '.join(BUILT_IN)}."
         )
     return built_in(text)
+
+
+def open_same_encoder(
+    stored: Mapping[str, object] | None,
+    given: str | os.PathLike[str] | Encoder | None,
+    *,
+    what: str,
+) -> Encoder:
+    """Open the encoder that something was made with, and refuse every other one.
+
+    Parameters:
+        stored: The identity that was saved with it.
+        given: What the user gives: a name, a path, an opened encoder; or None, which is enough for
+            a built-in one.
+        what: What was saved and where, for messages: "the tagger tagger.safetensors".
+
+    Raises:
+        InvalidParameter: It is another encoder, or one that is not built in and was not given.
+
+    Examples:
+        >>> lite0 = open_encoder("lite0")
+        >>> open_same_encoder(lite0.identity(), None, what="the index") is lite0
+        True
+    """
+    identity = stored if isinstance(stored, Mapping) else {}
+    name = str(identity.get("name", "unknown"))
+    if given is None and (identity.get("kind") != "built-in" or name not in STORED):
+        raise InvalidParameter(
+            f"{what} was made with the encoder {name[:100]!r}, which is not built in. Give its "
+            "folder or file, as --encoder or encoder=."
+        )
+    encoder = STORED[name] if given is None else open_encoder(given)
+    require_same_encoder(identity, encoder, what=what)
+    return encoder
 
 
 def hub_folder(name: str, *, offline: bool = False) -> Path:

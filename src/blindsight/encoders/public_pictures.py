@@ -7,13 +7,19 @@ They are crops of two photographs that scikit-learn ships under a free licence, 
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["built_in_images", "flower", "temple"]
+if TYPE_CHECKING:
+    from blindsight.encoders.base import Encoder, Floats
+
+__all__ = ["built_in_images", "flower", "temple", "typical_vectors"]
 
 Images = NDArray[np.uint8]
+# Twenty pictures are enough to find where the images of an encoder lie; these are a few more.
+_TYPICAL, _SIDE = 64, 256
 
 
 def flower() -> Images:
@@ -32,6 +38,16 @@ def _photograph(name: str) -> Images:
 
     pixels: Images = np.asarray(load_sample_image(name))
     return pixels
+
+
+def typical_vectors(encoder: Encoder) -> Floats:
+    """Vectors (64, d) of the built-in pictures: where images of this encoder lie.
+
+    Raises:
+        InvalidParameter: The encoder is a file of vectors, which cannot encode pictures.
+    """
+    pictures = built_in_images(_TYPICAL, _SIDE)
+    return encoder.images(np.stack([encoder.prepare(picture) for picture in pictures]))
 
 
 @lru_cache(maxsize=4)

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData
 from blindsight.data.formats.tables import read_rows, read_text
+from blindsight.encoders import Encoder
 from blindsight.metric.linear import orthogonal
 from blindsight.privacy.clipping import finite_rows
 
@@ -106,17 +107,29 @@ def read_features(
 
 
 def read_image_folder(
-    path: str | Path, *, how: str = "pixels", progress: Callable[[int, int], None] | None = None
+    path: str | Path,
+    *,
+    how: str = "pixels",
+    encoder: Encoder | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Records:
     """Records from a folder of images: ids are paths within it, the first folder of a path is the
     class.
+
+    Parameters:
+        path: the folder.
+        how: "pixels" or "efficientnet".
+        encoder: any encoder in place of `how`.
+        progress: called with (done, total).
     """
     from blindsight import data, encoders
 
     checks.one_of("image features", how, IMAGE_FEATURES)
     images = data.load_folder(path)
     names = tuple(str(name) for name in images.names)  # type: ignore[union-attr]
-    if how == "pixels":
+    if encoder is not None:
+        X = project(encoders.encode_images(encoder, images.images, names, progress=progress))
+    elif how == "pixels":
         flat = encoders.pixels(images, size=_SIDE).reshape(len(names), _SIDE * _SIDE, 3)
         X = flat.mean(axis=2).astype(np.float64)
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
@@ -23,12 +23,14 @@ from blindsight.data import load_folder, read_image
 from blindsight.data.content import pixel_digest
 from blindsight.data.formats.dicom import unnamed_dicom
 from blindsight.data.reading import SUFFIXES
+from blindsight.encoders import Encoder, encode_images, open_encoder, open_same_encoder
+from blindsight.encoders.base import Identity
 from blindsight.encoders.network import DIMENSIONS
 from blindsight.evaluation.multilabel import evaluate
 from blindsight.tagging.answer_store import NoCharge
 from blindsight.tagging.estimator import PrivateTagger
 from blindsight.tagging.labels import label_rows
-from blindsight.tagging.prior import Prior, imagenet_prior
+from blindsight.tagging.prior import Prior, encoder_prior, imagenet_prior
 
 __all__ = [
     "HELD_OUT_ONE_IN",
@@ -52,33 +54,67 @@ _LARGEST = 1024  # pixels to a side that a network is given
 
 @dataclass(frozen=True)
 class Extractor:
-    """How images become features: "efficientnet" (the default network) or "pixels", at `size` x
-    `size`.
+    """How images become features, as a model's file states it.
+
+    Parameters:
+        kind: "efficientnet" (EfficientNet-Lite0), "pixels", "encoder" (any other encoder), or
+            "none" for a model that was trained on ready features.
+        size: the side in pixels of an image; 0 for "encoder" and "none".
+        identity: what tells the encoder from others, for "encoder".
+        encoder: the opened encoder; None where it has not been given yet.
     """
 
-    kind: Literal["efficientnet", "pixels", "none"] = "efficientnet"
+    kind: Literal["efficientnet", "pixels", "none", "encoder"] = "efficientnet"
     size: int = 224
+    identity: Identity | None = None
+    encoder: Encoder | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        checks.one_of("features", self.kind, ("efficientnet", "pixels", "none"))
+        checks.one_of("features", self.kind, ("efficientnet", "pixels", "none", "encoder"))
         checks.whole("size", self.size, least=0)
+        if (self.kind == "encoder") != isinstance(self.identity, dict):
+            raise InvalidParameter("an identity belongs to features of the kind 'encoder'.")
 
     @classmethod
-    def of(cls, tagger: PrivateTagger) -> Extractor:
+    def with_encoder(cls, source: str | Path | Encoder) -> Extractor:
+        """The features of an encoder: a name, a path, or one that was opened."""
+        encoder = open_encoder(source)
+        return cls("encoder", 0, encoder.identity(), encoder)
+
+    @classmethod
+    def of(
+        cls,
+        tagger: PrivateTagger,
+        encoder: str | Path | Encoder | None = None,
+        *,
+        what: str = "this model",
+    ) -> Extractor:
         """The one that a model's file names.
 
         Files may be hostile: it must give as many features as the model takes.
+
+        Parameters:
+            tagger: the model.
+            encoder: the encoder that it was trained with, where that is not built in.
+            what: the model and where it is, for messages.
+
+        Raises:
+            HostileFile: the file does not say how images become features.
+            InvalidParameter: the encoder is another one, or is needed and was not given.
         """
-        said = tagger.public_.get("extractor", {"kind": "none", "size": 0})
+        stated = tagger.public_.get("extractor", {"kind": "none", "size": 0})
         try:
-            made = cls(**said)
+            made = cls(**stated)
         except (TypeError, InvalidParameter) as error:
             raise HostileFile(
                 f"this model's file does not say how images become features: {error}"
             ) from error
+        if made.kind == "encoder" or encoder is not None:
+            made = made._opened(encoder, what)
         given = {
             "pixels": 3 * made.size**2,
             "efficientnet": DIMENSIONS if made.size <= _LARGEST else 0,
+            "encoder": made.encoder.dimensions if made.encoder is not None else 0,
         }
         if given.get(made.kind, tagger.n_features_in_) != tagger.n_features_in_:
             raise HostileFile(
@@ -86,11 +122,21 @@ class Extractor:
             )
         return made
 
+    def to_fields(self) -> dict[str, object]:
+        """Plain values for the model's file; what was not used is left out."""
+        fields: dict[str, object] = {"kind": self.kind, "size": self.size}
+        return fields if self.identity is None else {**fields, "identity": self.identity}
+
     def __call__(
-        self, images: Any, *, public: bool = False, progress: Progress | None = None
+        self,
+        images: Any,
+        *,
+        names: Sequence[str] | None = None,
+        public: bool = False,
+        progress: Progress | None = None,
     ) -> NDArray[np.float32]:
         """Features (n, D). Those of private images are kept nowhere; those of public ones may be
-        cached.
+        cached. `names` are needed where the encoder is a file of vectors.
         """
         from blindsight.encoders import EfficientNet, pixels
 
@@ -98,14 +144,26 @@ class Extractor:
             raise InvalidParameter(
                 "this tagger was trained on ready features, not on images; use it from Python."
             )
+        if self.encoder is not None:
+            return encode_images(self.encoder, images, names, progress=progress)
         if self.kind == "pixels":
             return pixels(images, size=self.size)
         return EfficientNet(self.size, cache=public).transform(images, progress=progress)
 
     def of_folder(self, folder: Path, *, progress: Progress | None = None) -> NDArray[np.float32]:
         """Features of a folder of public images."""
-        found = load_folder(folder)
-        return self(found.images, public=True, progress=progress)
+        public = load_folder(folder)
+        names = None if public.names is None else public.names.tolist()
+        return self(public.images, names=names, public=True, progress=progress)
+
+    def _opened(self, given: str | Path | Encoder | None, what: str) -> Extractor:
+        if self.identity is None:
+            raise InvalidParameter(
+                f"{what} was made with the features {self.kind!r}, not with an encoder of your "
+                "own: leave the encoder out."
+            )
+        encoder = open_same_encoder(self.identity, given, what=what)
+        return replace(self, encoder=encoder)
 
 
 def image_files(given: Iterable[Path]) -> tuple[dict[Path, bytes], list[tuple[Path, str]]]:
@@ -164,13 +222,17 @@ def public_knowledge(
     synonyms: Mapping[str, Sequence[str]] | None = None,
 ) -> tuple[Prior | None, str | None]:
     """The prior for these labels, or None; and what is not known in public, as a sentence."""
-    if extractor.kind != "efficientnet":
+    if extractor.kind not in ("efficientnet", "encoder"):
         return (
             None,
-            "Without public knowledge about the labels: only EfficientNet's features come with it.",
+            "Without public knowledge about the labels: plain pixels do not come with it.",
         )
     try:
-        prior = imagenet_prior(names, public=public, synonyms=synonyms)
+        prior = (
+            imagenet_prior(names, public=public, synonyms=synonyms)
+            if extractor.encoder is None
+            else encoder_prior(names, extractor.encoder, public=public, synonyms=synonyms)
+        )
     except BlindsightError as error:
         return None, f"Without public knowledge about the labels: {error}"
     unknown = [

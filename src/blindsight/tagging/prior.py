@@ -25,7 +25,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from blindsight.core import checks
-from blindsight.core.errors import InvalidData
+from blindsight.core.errors import InvalidData, InvalidParameter
+from blindsight.encoders.base import Encoder
 from blindsight.privacy.clipping import finite_rows, unusable_rows
 from blindsight.tagging.paper.label_vectors import known_vectors
 
@@ -34,6 +35,7 @@ __all__ = [
     "Inputs",
     "PaperInputs",
     "Prior",
+    "encoder_prior",
     "feature_rows",
     "imagenet_prior",
     "private_rows",
@@ -149,6 +151,8 @@ def _check_shape(shape: tuple[int, ...], n_features: int | None) -> None:
         )
 
 
+# Of about 2,000 nouns, one in so many finds where texts lie.
+_ONE_NOUN_IN = 20
 # Chosen on a third of the COCO subset's training images: how many classes speak for a label, and
 # how sharply the nearer ones count more.
 _CLASSES, _SHARPNESS = 5, 10.0
@@ -207,6 +211,60 @@ def imagenet_prior(
         mean, deviation = scores.mean(axis=0), scores.std(axis=0)
     spoken = spoken / np.maximum(deviation, 1e-6)
     return Prior(spoken @ layer, spoken @ (bias - mean))
+
+
+def encoder_prior(
+    names: Sequence[str],
+    encoder: Encoder,
+    *,
+    public: ArrayLike | None = None,
+    synonyms: Mapping[str, Sequence[str]] | None = None,
+) -> Prior:
+    """The prior for any encoder that knows words, by its text tower or its classes' names.
+
+    Parameters:
+        names: the labels' names.
+        encoder: the encoder whose vectors are the features.
+        public: vectors of public images, by which scores are standardised; by default those of
+            built-in pictures.
+        synonyms: further names of a label, where its own says little.
+
+    Raises:
+        InvalidParameter: the encoder has neither texts nor classes.
+    """
+    from blindsight.encoders.embeddings import general_texts
+    from blindsight.encoders.public_pictures import typical_vectors
+
+    spoken = [[name, *(synonyms or {}).get(name, ())] for name in names]
+    # Texts share a large common part, which says nothing about any label.
+    general = general_texts(encoder, one_in=_ONE_NOUN_IN)
+    centre = np.zeros(encoder.dimensions) if general is None else general.mean(axis=0)
+    directions = np.stack([_label_direction(each, encoder, centre) for each in spoken])
+    vectors = typical_vectors(encoder) if public is None else public
+    rows = feature_rows(vectors, n_features=encoder.dimensions).astype(np.float64)
+    scores = rows @ directions.T
+    scale = 1 / np.maximum(scores.std(axis=0), 1e-6)
+    return Prior(directions * scale[:, None], -scores.mean(axis=0) * scale)
+
+
+def _label_direction(names: Sequence[str], encoder: Encoder, centre: Matrix) -> Matrix:
+    """The direction (D,) in which images of a label lie; zeros where no word is known."""
+    from blindsight.encoders.words import class_weights, understood
+
+    vectors = encoder.texts(list(names))
+    if vectors is not None:
+        return np.asarray((vectors - centre).mean(axis=0), dtype=np.float64)
+    classes = encoder.classes()
+    if classes is None:
+        raise InvalidParameter(f"{encoder.name} has neither a text tower nor classes.")
+    listed = None if encoder.identity().get("kind") == "built-in" else classes.names
+    known = [name for name in names if understood(name, listed).names]
+    weights = classes.weights.astype(np.float64) - classes.weights.mean(axis=0)
+    if not known:
+        return np.zeros(weights.shape[1])
+    return np.asarray(
+        np.mean([class_weights(name, listed) @ weights for name in known], axis=0), np.float64
+    )
 
 
 # A usual feature of an image (mean over EfficientNet-Lite0's 1,280).

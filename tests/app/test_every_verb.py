@@ -1,0 +1,156 @@
+"""One encoder object through every verb; what is saved refuses every other encoder."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from blindsight.app.compare import compare, learn_metric
+from blindsight.app.tag import publish_tags, tag
+from blindsight.app.train_tagger import start_tagger, train_tagger
+from blindsight.core.errors import InvalidParameter, MissingData
+from blindsight.encoders import Embeddings, Encoder, encode_images, open_encoder
+from blindsight.encoders.export import export
+from blindsight.encoders.public_pictures import flower, temple
+from blindsight.metric import DPPMetric
+from blindsight.tagging import PrivateTagger
+
+KINDS = ("pair", "embeddings", "lite0")
+REFUSAL = r"was made with the encoder .*(differs|not built in)"
+
+
+@dataclass(frozen=True)
+class Case:
+    """An encoder, another one, and photos of two kinds.
+
+    Parameters:
+        encoder: what everything is made with.
+        other: an encoder that must be refused.
+        photos: 24 crops of a flower and a temple.
+        folder: where results go.
+    """
+
+    encoder: Encoder
+    other: Encoder
+    photos: Path
+    folder: Path
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(path.name for path in self.photos.iterdir())
+
+    @property
+    def given(self) -> Encoder | None:
+        """What a user must give again: nothing for a built-in encoder."""
+        return None if self.encoder.identity()["kind"] == "built-in" else self.encoder
+
+    def refused(self, use: Callable[[Encoder], object]) -> None:
+        with pytest.raises(InvalidParameter, match=REFUSAL):
+            use(self.other)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("photos")
+    rng = np.random.default_rng(0)
+    for number in range(24):
+        name, image = (("flower", flower()), ("temple", temple()))[number % 2]
+        top, left = rng.integers(0, 120, 2)
+        crop = image[top : top + 300, left : left + 400]
+        Image.fromarray(crop).resize((160, 120)).save(folder / f"{name}{number:02}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A real image-text pair in CLIP's layout: ConSE over Lite0 and MiniLM."""
+    try:
+        return export("lite0", tmp_path_factory.mktemp("pair") / "conse", pair=True)
+    except MissingData as error:
+        pytest.skip(str(error))
+
+
+def vectors(encoder: Encoder, photos: Path, out: Path) -> Path:
+    names = sorted(path.name for path in photos.iterdir())
+    rows = encoder.images(np.stack([encoder.read(photos / name) for name in names]))
+    np.savez(out, vectors=rows, ids=np.array(names))
+    return out
+
+
+@pytest.fixture(params=KINDS)
+def case(request: pytest.FixtureRequest, photos: Path, pair: Path, tmp_path: Path) -> Case:
+    conse, lite0 = open_encoder(pair), open_encoder("lite0")
+    if request.param == "embeddings":
+        texts = tmp_path / "texts.npz"
+        words = ["flower", "temple", "dog", "car", "beach"]
+        np.savez(texts, vectors=conse.texts(words), ids=np.array(words))
+        file = vectors(conse, photos, tmp_path / "vectors.npz")
+        made = Embeddings(file, name="conse", texts=texts)
+        return Case(made, Embeddings(file, name="another"), photos, tmp_path)
+    encoder, other = (conse, lite0) if request.param == "pair" else (lite0, conse)
+    return Case(encoder, other, photos, tmp_path)
+
+
+def tags(case: Case) -> None:
+    labels = case.folder / "labels.csv"
+    lines = [f"{name},{name[:6]}" for name in case.names]
+    labels.write_text("\n".join(["image,labels", *lines]))
+    model, public = case.folder / "tagger.safetensors", None
+    made = train_tagger(
+        case.photos,
+        labels=labels,
+        vocabulary="flower,temple",
+        encoder=case.encoder,
+        public=public,
+        epsilon=8,
+        out=model,
+        random_state=0,
+    )
+    assert made.labels == ("flower", "temple")
+    stored = PrivateTagger.load(model).public_["extractor"]
+    assert stored == {"kind": "encoder", "size": 0, "identity": case.encoder.identity()}
+    assert len(tag(model, case.photos, encoder=case.given).images) == len(case.names)
+    case.refused(lambda other: tag(model, case.photos, encoder=other))
+    case.refused(lambda other: publish_tags(model, case.photos, encoder=other))
+
+
+def words_to_tags(case: Case) -> None:
+    model = case.folder / "started.safetensors"
+    if isinstance(case.encoder, Embeddings):
+        with pytest.raises(MissingData, match="cannot encode images"):
+            start_tagger("flower,temple", encoder=case.encoder, out=model)
+        return
+    start_tagger("flower,temple", encoder=case.encoder, out=model)
+    tagger = PrivateTagger.load(model)
+    rows = encode_images(case.encoder, np.stack([flower()[:300, :400], temple()[:300, :400]]), None)
+    scores = tagger.logits(rows)
+    assert scores[0, 0] > scores[0, 1] and scores[1, 1] > scores[1, 0]
+
+
+def metric(case: Case) -> None:
+    names = case.names
+    alike = [(a, b, int(a[:6] == b[:6])) for a, b in itertools.pairwise(names)]
+    pairs = case.folder / "pairs.csv"
+    pairs.write_text("\n".join(["a,b,label", *(f"{a},{b},{same}" for a, b, same in alike)]))
+    model = case.folder / "metric.safetensors"
+    learn_metric(pairs, images=case.photos, encoder=case.encoder, out=model, random_state=0)
+    assert DPPMetric.load(model).about_ == {"encoder": case.encoder.identity()}
+    near = compare(model, [names[0]], images=case.photos, encoder=case.given, nearest=3)
+    assert len(near.distances) == 3
+    case.refused(lambda other: compare(model, [names[0]], images=case.photos, encoder=other))
+
+
+VERBS = (tags, words_to_tags, metric)
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.__name__)
+def test_an_encoder_goes_through_every_verb_and_another_is_refused(
+    case: Case, verb: Callable[[Case], None]
+) -> None:
+    verb(case)

@@ -168,6 +168,7 @@ WITHOUT_SCENE = {
         "fast": "chooses a public network",
         "about": "public words; a scene of its own in test_replay_index.py",
         "check_first": OWNER,
+        "actor": LEDGER,
         "purpose": LEDGER,
     },
     "metric learn": {
@@ -185,6 +186,8 @@ WITHOUT_SCENE = {
         "draw": OWNER,
         "ledger": LEDGER,
         "dataset": LEDGER,
+        "actor": LEDGER,
+        "purpose": LEDGER,
         "seed": SEED,
     },
     "sketch make": {
@@ -198,6 +201,8 @@ WITHOUT_SCENE = {
         "size": "resizes each image by itself",
         "ledger": LEDGER,
         "dataset": LEDGER,
+        "actor": LEDGER,
+        "purpose": LEDGER,
         "seed": SEED,
         "json": OWNER,
         "ray": SCHEDULE,

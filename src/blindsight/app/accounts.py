@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from blindsight.core.errors import InvalidParameter
 
 if TYPE_CHECKING:
     from blindsight.privacy.ledger import Ledger
     from blindsight.privacy.vault import Vault
 
-__all__ = ["open_ledger", "open_vault"]
+__all__ = ["open_ledger", "open_vault", "records_of"]
 
 
 def open_vault(given: str | Path | None, model: Path) -> Vault:
@@ -20,13 +24,50 @@ def open_vault(given: str | Path | None, model: Path) -> Vault:
     return Vault.open_or_create(given or vault_beside(model))
 
 
-def open_ledger(where: str | Path | None, dataset: str, vault: Vault | None) -> Ledger | None:
-    """Open the account of a data set, and note in the vault which account paid."""
+def open_ledger(
+    where: str | os.PathLike[str] | None,
+    dataset: str,
+    vault: Vault | None,
+    *,
+    actor: str | None = None,
+    purpose: str = "",
+) -> Ledger | None:
+    """Open the account of a data set that a job charges.
+
+    Parameters:
+        where: the ledger's file or postgresql:// address; None opens the one that earlier releases
+            of the vault were charged to, or nothing where there is none.
+        dataset: the name of the account.
+        vault: the vault that the releases come from.
+        actor: who asks for the releases; by default the operating system's user.
+        purpose: what the releases are for.
+
+    Returns:
+        The ledger, which stores actor and purpose with every charge.
+
+    Raises:
+        InvalidParameter: if earlier releases of the vault were charged to a ledger that is gone.
+    """
     from blindsight.privacy.ledger import Ledger
 
+    noted = None if vault is None else vault.fact("ledger")
+    if where is None and vault is not None and noted is not None:
+        if "://" not in str(noted) and not Path(noted).is_file():
+            raise InvalidParameter(
+                f"earlier releases of this vault were charged to the ledger {noted}, which is not "
+                "there to be asked. Say where it is now, with --ledger."
+            )
+        where, dataset = noted, vault.fact("dataset") or dataset
     if where is None:
         return None
-    opened = Ledger(str(where), dataset=dataset)
-    if vault is not None:
-        vault.note(ledger=opened.where, dataset=dataset)
-    return opened
+    return Ledger(str(where), dataset=dataset, actor=actor, purpose=purpose)
+
+
+def records_of(vault: Vault, files: Iterable[Path]) -> list[str]:
+    """The ids in a vault of the pictures that image files show, in the order of the files."""
+    from blindsight.data import LIMITS
+    from blindsight.data.content import recognising
+    from blindsight.data.limits import read_bytes
+
+    with recognising(vault) as recognise:
+        return [recognise(read_bytes(file, largest=LIMITS.image_bytes)) for file in files]

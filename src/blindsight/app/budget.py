@@ -304,6 +304,8 @@ def grant_budget(
     neighbours: str = "replace one",
     what: str = "budget",
     composition: str = "basic",
+    actor: str | None = None,
+    purpose: str = "",
 ) -> BudgetChange:
     """State a data set's budget in all (not what to add); create the ledger if there is none.
 
@@ -316,12 +318,14 @@ def grant_budget(
         neighbours: "replace one" or "add or remove one".
         what: who granted it, and why.
         composition: "basic" (epsilons add) or "zcdp" (rho adds: cheaper for Gaussian noise).
+        actor: who grants it (default: the operating system's user).
+        purpose: what the budget is for.
 
     Raises:
         InvalidParameter: if a value is out of range.
     """
     cost = _cost(epsilon, delta, unit, neighbours)
-    with Ledger(ledger, dataset=dataset) as opened:
+    with Ledger(ledger, dataset=dataset, actor=actor, purpose=purpose) as opened:
         entry = opened.grant(cost, what=what, composition=cast(Composition, composition))
         return _change(opened, entry)
 
@@ -336,6 +340,8 @@ def charge_budget(
     unit: str = "record",
     neighbours: str = "replace one",
     key: str | None = None,
+    actor: str | None = None,
+    purpose: str = "",
 ) -> BudgetChange:
     """Charge a release that other software makes; release only after this returned.
 
@@ -348,12 +354,14 @@ def charge_budget(
         unit: see `grant_budget`.
         neighbours: see `grant_budget`.
         key: names the release: the same key again is not charged again.
+        actor: who asks for the release (default: the operating system's user).
+        purpose: what the release is for.
 
     Raises:
         BudgetExceeded: if too little is left; nothing is charged.
     """
     cost = _cost(epsilon, delta, unit, neighbours)
-    with Ledger(ledger, dataset=dataset, create=False) as opened:
+    with Ledger(ledger, dataset=dataset, create=False, actor=actor, purpose=purpose) as opened:
         return _change(opened, opened.charge(cost, what=what, key=key))
 
 
@@ -364,6 +372,7 @@ def close_budget(
     unit: str = "record",
     neighbours: str = "replace one",
     what: str = "closed",
+    actor: str | None = None,
 ) -> BudgetChange:
     """Close a budget for good: what is left of it is forfeited.
 
@@ -373,9 +382,10 @@ def close_budget(
         unit: see `grant_budget`.
         neighbours: see `grant_budget`.
         what: who closed it, and why.
+        actor: who closes it (default: the operating system's user).
     """
     cost = _cost(0.0, 0.0, unit, neighbours)
-    with Ledger(ledger, dataset=dataset, create=False) as opened:
+    with Ledger(ledger, dataset=dataset, create=False, actor=actor) as opened:
         return _change(opened, opened.close_budget(cost.unit, cost.neighbours, what=what))
 
 

@@ -130,6 +130,7 @@ def reconcile_budget(
     *,
     releases: Sequence[PathText] = (),
     decision: str | None = None,
+    actor: str | None = None,
 ) -> ReconciledBudget:
     """Compare a vault with a ledger and with releases on disk, and carry out a decision about them.
 
@@ -141,6 +142,7 @@ def reconcile_budget(
         decision: None compares and changes nothing. "take over" accepts what the other side knows:
             missing releases are charged, or everything that is released from now on is charged
             again. "close" closes every budget of the data set.
+        actor: who decides (default: the operating system's user).
 
     Raises:
         InvalidParameter: if the decision is another.
@@ -155,7 +157,7 @@ def reconcile_budget(
         guarantee = Header.of(folder.codes).guarantee
         costs = () if guarantee is None else guarantee.costs
         shown.append(ReleaseOnDisk(str(path), folder.vault, folder.release, costs))
-    with Ledger(str(ledger), dataset=dataset, create=False) as opened:
+    with Ledger(str(ledger), dataset=dataset, create=False, actor=actor) as opened:
         if decision is None:
             return ReconciledBudget(reconcile(opened_vault, opened, shown))
         chosen = cast(Literal["take over", "close"], decision)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.app.accounts import open_ledger, open_vault
+from blindsight.app.accounts import open_ledger, open_vault, records_of
 from blindsight.app.result import Progress, Result, ResultTable, no_progress
 from blindsight.core.errors import InvalidParameter
 from blindsight.encoders import Encoder, open_encoder, open_same_encoder
@@ -302,6 +302,8 @@ def learn_metric(
     ledger: str | Path | None = None,
     dataset: str | None = None,
     vault: str | Path | None = None,
+    actor: str | None = None,
+    purpose: str = "",
     random_state: int | None = None,
     progress: Progress = no_progress,
 ) -> LearnedMetric:
@@ -335,6 +337,8 @@ def learn_metric(
         ledger: a ledger to charge before anything is learned.
         dataset: the account of the pairs; by default the name of the file.
         vault: folder for the key of the noise; by default beside `out` if there is a ledger.
+        actor: who asks for the release, for the ledger (default: the operating system's user).
+        purpose: what the release is for, for the ledger.
         random_state: a seed makes a simulation, and the guarantee says so.
         progress: called with (stage, done, total).
 
@@ -394,7 +398,11 @@ def learn_metric(
     opened_vault = None
     if random_state is None and (ledger is not None or vault is not None):
         opened_vault = open_vault(vault, model)
-    account = open_ledger(ledger, dataset or Path(pairs).stem, opened_vault)
+    account = open_ledger(
+        ledger, dataset or Path(pairs).stem, opened_vault, actor=actor, purpose=purpose
+    )
+    names = [records.ids[row] for row in np.unique(graph.edges)]
+    paired = [] if images is None or opened_vault is None else [Path(images) / n for n in names]
     try:
         learn_once(
             metric,
@@ -402,6 +410,7 @@ def learn_metric(
             graph.similar,
             vault=opened_vault,
             ledger=account,
+            records=[] if opened_vault is None else records_of(opened_vault, paired),
             progress=lambda done, total: progress("learning", done, total),
         )
     finally:

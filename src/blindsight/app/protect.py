@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 
 from blindsight.app import defaults
+from blindsight.app.accounts import open_ledger
 from blindsight.app.result import Progress, Result, no_progress, to_plain
 from blindsight.codebooks import predict_use
 from blindsight.core import checks
@@ -51,7 +52,6 @@ from blindsight.index.release_folder import (
 )
 from blindsight.index.sync import SyncResult, charge, sync_release, sync_thumbnails
 from blindsight.privacy import Guarantee
-from blindsight.privacy.ledger import Ledger
 from blindsight.privacy.vault import Vault
 
 __all__ = ["ProtectedPhotos", "protect"]
@@ -567,25 +567,11 @@ def _charge(
     purpose: str,
 ) -> str:
     """Charge the release under its number, so that it is charged once however often it is tried."""
-    if ledger is None and (noted := vault.fact("ledger")) is not None:
-        if "://" not in str(noted) and not Path(noted).is_file():
-            raise InvalidParameter(
-                f"earlier releases of this vault were charged to the ledger {noted}, which is not "
-                "there to be asked. Say where it is now, with --ledger."
-            )
-        ledger, dataset = noted, vault.fact("dataset") or dataset
+    opened = open_ledger(ledger, dataset, vault, actor=actor, purpose=purpose)
     charge_it = partial(
-        charge,
-        guarantee,
-        vault,
-        number,
-        records=records,
-        most=most,
-        existing=existing,
-        actor=actor,
-        purpose=purpose,
+        charge, guarantee, vault, number, records=records, most=most, existing=existing
     )
-    if ledger is None:
+    if opened is None:
         if existing is not None and number not in {each.release for each in vault.releases()}:
             raise RolledBack(
                 f"The vault {vault.path} is older than the release {existing.path}, which it does "
@@ -594,10 +580,10 @@ def _charge(
             )
         charge_it(None)
         return "not charged: no --ledger was given"
-    with Ledger(str(ledger), dataset=dataset) as opened:
+    with opened:
         charged_now = charge_it(opened)
     return (
-        f"{guarantee.cost} charged to {dataset}"
+        f"{guarantee.cost} charged to {opened.dataset}"
         if charged_now
-        else f"charged to {dataset} by an earlier run"
+        else f"charged to {opened.dataset} by an earlier run"
     )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from blindsight.app.accounts import open_ledger, open_vault, records_of
 from blindsight.app.result import Progress, Result, ResultTable, no_progress
 from blindsight.core.errors import InvalidData, InvalidParameter, MissingData
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from blindsight.data import ImageSet
     from blindsight.privacy.disclosure import Disclosure
     from blindsight.privacy.guarantee import Guarantee
+    from blindsight.privacy.ledger import Ledger
+    from blindsight.privacy.vault import Vault
     from blindsight.sketching import FlippedBits, NegativeSketcher, QKParameters, SketchSet
     from blindsight.sketching.permanent import Permanent
     from blindsight.sketching.preparation import ImagePreparation
@@ -226,6 +229,8 @@ def sketch(
     vault: str | Path | None = None,
     ledger: str | Path | None = None,
     dataset: str = "images",
+    actor: str | None = None,
+    purpose: str = "",
     unsafe_records: bool = False,
     ray: str | None = None,
     force: bool = False,
@@ -250,9 +255,13 @@ def sketch(
         size: resize images to size x size pixels.
         grey: convert colour to grey.
         random_state: a seed makes a simulation, and the card says so.
-        vault: folder of a key by which an image always has the same sketch.
-        ledger: a ledger to charge, with `flip_epsilon`.
+        vault: folder of a key by which an image always has the same sketch; with a ledger, by
+            default `out` with ".vault" appended.
+        ledger: a ledger to charge, with `flip_epsilon`; by default the one that earlier releases
+            of the vault were charged to.
         dataset: the account of the images in the ledger.
+        actor: who asks for the release, for the ledger (default: the operating system's user).
+        purpose: what the release is for, for the ledger.
         unsafe_records: also write the records of the first image, which reveal it, for study.
         ray: workers that share the work: "local", or the address of a Ray cluster.
         force: delete a finished `out` first; the images are released a second time.
@@ -292,12 +301,29 @@ def sketch(
     path = Path(out)
     images = read_images(str(source), split)
     prepare = ImagePreparation.of(images, size=size, grey=grey)
-    source_of_noise = random_state if vault is None else _permanent(Path(vault))
+    # A ledger needs a vault beside it: whichever of them is an older copy is noticed by the other.
+    opened_vault = None
+    charged = ledger is not None and flip_epsilon is not None
+    if random_state is None and (vault is not None or charged):
+        opened_vault = open_vault(vault, path)
+    permanent = None
+    if opened_vault is not None and ray is None:
+        permanent = _permanent(opened_vault, images)
+    source_of_noise = random_state if permanent is None else permanent
     if force and path.exists():
         _delete(path)
     if flip_epsilon is not None:
+        account = open_ledger(ledger, dataset, opened_vault, actor=actor, purpose=purpose)
         return _flip(
-            images, prepare, path, flip_epsilon, source_of_noise, ledger, dataset, ray, progress
+            images,
+            prepare,
+            path,
+            flip_epsilon,
+            source_of_noise,
+            account,
+            opened_vault,
+            ray,
+            progress,
         )
     first = prepare(images[:1])
     parameters = _parameters(
@@ -497,20 +523,27 @@ def _flip(
     path: Path,
     epsilon: float,
     source_of_noise: int | Permanent | None,
-    ledger: str | Path | None,
-    dataset: str,
+    account: Ledger | None,
+    vault: Vault | None,
     ray: str | None,
     progress: Progress,
 ) -> SketchedImages:
     """Write flipped bits to a file; the ledger is charged once, before the first block."""
     from blindsight.index.bulk import pool_at, sketch_to
-    from blindsight.privacy import Ledger
     from blindsight.sketching import FlippedBits
 
     flipper: FlippedBits = FlippedBits(epsilon, random_state=source_of_noise).fit(
         prepare(images[:1])
     )
-    account = None if ledger is None else Ledger(ledger, dataset=dataset)
+    charged = account is not None
+    if account is not None and vault is not None and ray is not None:
+        # Workers draw fresh noise, so each job is a release of its own, named by its key.
+        account = vault.account(account, release="", records=_records(vault, images))
+    elif vault is not None and account is None:
+        # Whoever forgets the ledger now pays when it is given.
+        release, what = vault.release_of(flipper.release_law_), "flipped bits of photos"
+        records = _records(vault, images)
+        vault.charge(None, flipper.guarantee_, release=release, what=what, records=records)
     sketch_to(
         path,
         images,
@@ -526,16 +559,21 @@ def _flip(
         n_bytes=path.stat().st_size,
         guarantee=flipper.guarantee_,
         simulation=isinstance(source_of_noise, int),
-        charged=account is not None,
+        charged=charged,
     )
 
 
-def _permanent(folder: Path) -> Permanent:
-    """The noise of the vault in this folder, which is made if there is none."""
-    from blindsight.privacy.vault import Vault
+def _permanent(vault: Vault, images: ImageSet) -> Permanent:
     from blindsight.sketching.permanent import Permanent
 
-    return Permanent(Vault.open_or_create(folder))
+    return Permanent(vault, tuple(_records(vault, images)))
+
+
+def _records(vault: Vault, images: ImageSet) -> list[str]:
+    """The ids of photos in the vault; none for a data set whose images are not files."""
+    from blindsight.data import Files
+
+    return records_of(vault, images.images.paths) if isinstance(images.images, Files) else []
 
 
 def _delete(path: Path) -> None:

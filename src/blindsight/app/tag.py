@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.app.accounts import open_ledger, open_vault
+from blindsight.app.accounts import open_ledger, open_vault, records_of
 from blindsight.app.result import Progress, Result, ResultTable, no_progress
 from blindsight.core.errors import InvalidParameter, MissingData
 from blindsight.privacy.guarantee import Guarantee
@@ -109,6 +109,8 @@ def tag(
     ledger: str | Path | None = None,
     dataset: str | None = None,
     vault: str | Path | None = None,
+    actor: str | None = None,
+    purpose: str = "",
     progress: Progress = no_progress,
 ) -> Tags:
     """Tag images with a tagger.
@@ -124,6 +126,8 @@ def tag(
         ledger: as `publish_tags`; with published tags only.
         dataset: as `publish_tags`.
         vault: as `publish_tags`; with published tags only.
+        actor: as `publish_tags`; with published tags only.
+        purpose: as `publish_tags`; with published tags only.
         progress: called with (stage, done, total).
 
     Returns:
@@ -144,6 +148,8 @@ def tag(
             ledger=ledger,
             dataset=dataset,
             vault=vault,
+            actor=actor,
+            purpose=purpose,
             progress=progress,
         )
     if random_ids or vault is not None:
@@ -171,6 +177,8 @@ def publish_tags(
     ledger: str | Path | None = None,
     dataset: str | None = None,
     vault: str | Path | None = None,
+    actor: str | None = None,
+    purpose: str = "",
     progress: Progress = no_progress,
 ) -> Tags:
     """Release the tags of private photos with noise, once per photo.
@@ -187,6 +195,8 @@ def publish_tags(
         ledger: the ledger to charge; by default the one that was charged before.
         dataset: the account of the photos; by default the name of the model.
         vault: the folder of the key; by default the one beside the model, which must exist.
+        actor: who asks for the release, for the ledger (default: the operating system's user).
+        purpose: what the release is for, for the ledger.
         progress: called with (stage, done, total).
 
     Returns:
@@ -209,14 +219,11 @@ def publish_tags(
     given = _paths(images)
     files, unreadable = _image_files(given)
     opened_vault = _existing_vault(vault, model_path)
-    records = [opened_vault.record_of(digest) for digest in files.values()]
+    records = records_of(opened_vault, files)
     features = _features_of(list(files), given, extractor, progress)
-    name = dataset or model_path.stem
-    where = None if ledger is None else str(ledger)
-    noted = opened_vault.fact("ledger")
-    if where is None and isinstance(noted, str) and Path(noted).is_file():
-        where, name = noted, opened_vault.fact("dataset") or name
-    account = open_ledger(where, name, opened_vault)
+    account = open_ledger(
+        ledger, dataset or model_path.stem, opened_vault, actor=actor, purpose=purpose
+    )
     answers = publish(tagger, records, features, vault=opened_vault, ledger=account)
     names = records if random_ids else _names(list(files), given)
     rows = [

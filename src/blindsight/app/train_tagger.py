@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.app.accounts import open_ledger, open_vault
+from blindsight.app.accounts import open_ledger, open_vault, records_of
 from blindsight.app.result import Progress, Result, no_progress
 from blindsight.core.errors import InvalidData, InvalidParameter, MissingData
 from blindsight.privacy.guarantee import Guarantee
@@ -226,6 +226,8 @@ def train_tagger(
     ledger: str | Path | None = None,
     dataset: str | None = None,
     vault: str | Path | None = None,
+    actor: str | None = None,
+    purpose: str = "",
     random_state: int | None = None,
     progress: Progress = no_progress,
 ) -> TrainedTagger:
@@ -255,6 +257,8 @@ def train_tagger(
         ledger: a ledger to charge before training.
         dataset: the account of the photos in the ledger; by default the name of the folder.
         vault: folder for the key of the noise; by default beside `out`, where one is needed.
+        actor: who asks for the release, for the ledger (default: the operating system's user).
+        purpose: what the release is for, for the ledger.
         random_state: a seed makes a simulation, and the guarantee says so.
         progress: called with (stage, done, total).
 
@@ -298,7 +302,13 @@ def train_tagger(
     opened_vault = None
     if ledger is not None or vault is not None or publish is not None:
         opened_vault = open_vault(vault, model_path)
-    account = open_ledger(ledger, dataset or Path(source).resolve().name, opened_vault)
+    account = open_ledger(
+        ledger,
+        dataset or Path(source).resolve().name,
+        opened_vault,
+        actor=actor,
+        purpose=purpose,
+    )
     if account is not None and epsilon and not account.balances():
         # Said before photos are read for minutes.
         due = Cost(epsilon=epsilon, delta=delta, unit="record", neighbours="add or remove one")
@@ -323,7 +333,14 @@ def train_tagger(
         random_state=random_state,
     )
     fitted, quality = fit_and_measure(
-        tagger, rows, photos.labels, extractor, opened_vault, account, progress
+        tagger,
+        rows,
+        photos.labels,
+        extractor,
+        opened_vault,
+        account,
+        progress,
+        records=_records(opened_vault, photos),
     )
     if publish is not None and (quality is None or not quality.worthwhile):
         paid = "" if account is None else " What training costs stays charged."
@@ -388,6 +405,8 @@ def fit_and_measure(
     vault: Vault | None,
     ledger: Ledger | None,
     progress: Progress = no_progress,
+    *,
+    records: Sequence[str] = (),
 ) -> tuple[PrivateTagger, TaggerQuality | None]:
     """Train on the photos that are not held out, and measure the quality on those that are.
 
@@ -399,6 +418,7 @@ def fit_and_measure(
         vault: where the model is kept; None keeps nothing.
         ledger: the account to charge; None charges nothing.
         progress: called with (stage, done, total).
+        records: ids in the vault of the labelled photos, in the order of the rows.
 
     Returns:
         The fitted tagger, and its quality; None if too few photos were held out.
@@ -415,6 +435,7 @@ def fit_and_measure(
         labels[used],
         vault=vault,
         ledger=ledger,
+        records=[records[row] for row in used] if records else (),
         notes={"extractor": extractor.to_fields()},
         n_records=expected,
         validation=validation,
@@ -433,6 +454,15 @@ def fit_and_measure(
         worthwhile=measured.worth_it,
         learning_curve=curve,
     )
+
+
+def _records(vault: Vault | None, photos: MultiLabelSet) -> list[str]:
+    """The ids of labelled photos in the vault; none for a data set of ready features."""
+    from blindsight.data import Files
+
+    if vault is None or not isinstance(photos.images, Files):
+        return []
+    return records_of(vault, photos.images.paths)
 
 
 def read_features(

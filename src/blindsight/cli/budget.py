@@ -9,6 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from blindsight.cli.options import ActorOption, PurposeOption
 from blindsight.cli.terminal import console, emit_json, errors, stage_bar
 
 if TYPE_CHECKING:
@@ -83,6 +84,8 @@ def grant(
             "--composition", help="basic (epsilons add), or zcdp (rho adds: cheaper for Gaussians)."
         ),
     ] = "basic",
+    actor: ActorOption = None,
+    purpose: PurposeOption = "",
     json: Json = False,
 ) -> None:
     """State a data set's budget in all (not what to add); starts the ledger if there is none."""
@@ -97,6 +100,8 @@ def grant(
         neighbours=neighbours,
         what=what,
         composition=composition,
+        actor=actor,
+        purpose=purpose,
     )
     _show_change(change, json)
 
@@ -113,6 +118,8 @@ def charge(
         str | None,
         typer.Option("--key", help="Names the release: the same key again is not charged again."),
     ] = None,
+    actor: ActorOption = None,
+    purpose: PurposeOption = "",
     json: Json = False,
 ) -> None:
     """Charge a release that other software makes. Release only after this ends with exit code 0."""
@@ -127,6 +134,8 @@ def charge(
         unit=unit,
         neighbours=neighbours,
         key=key,
+        actor=actor,
+        purpose=purpose,
     )
     _show_change(change, json)
 
@@ -137,12 +146,13 @@ def close(
     unit: UnitName = "record",
     neighbours: Relation = "replace one",
     what: Annotated[str, typer.Option("--what", help="Who closed it, and why.")] = "closed",
+    actor: ActorOption = None,
     json: Json = False,
 ) -> None:
     """Close a budget for good: what is left is forfeited."""
     from blindsight.app.budget import close_budget
 
-    change = close_budget(ledger, dataset, unit=unit, neighbours=neighbours, what=what)
+    change = close_budget(ledger, dataset, unit=unit, neighbours=neighbours, what=what, actor=actor)
     _show_change(change, json)
 
 

@@ -10,6 +10,7 @@ import typer
 from rich.live import Live
 from rich.table import Table
 
+from blindsight.cli.options import ActorOption, LedgerOption, PurposeOption
 from blindsight.cli.terminal import console, emit_json, errors, progress_bar, show_card, table
 
 __all__ = ["register"]
@@ -250,12 +251,9 @@ def run(
     data: Annotated[
         Path | None, typer.Option(help="A user's own rows: .npz with X and y. They stay here.")
     ] = None,
-    ledger: Annotated[
-        str | None,
-        typer.Option(
-            envvar="BLINDSIGHT_LEDGER", help="Charge this ledger before the first round, once."
-        ),
-    ] = None,
+    ledger: LedgerOption = None,
+    actor: ActorOption = None,
+    purpose: PurposeOption = "",
     test: Annotated[
         Path | None, typer.Option(help="Aggregator: labelled rows for each round's accuracy.")
     ] = None,
@@ -282,7 +280,7 @@ def run(
         # Refuse bad rows now, not in the first round.
         home.plan.trainer(*read_rows(data), user=home.number(Role.USER))
         if ledger is not None:
-            with Ledger(ledger, dataset=data.stem) as opened:
+            with Ledger(ledger, dataset=data.stem, actor=actor, purpose=purpose) as opened:
                 errors.print(charge(home, opened).line())
     if Role.AGGREGATOR not in home.roles:
         run_party(home, data=data, say=errors.print)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from blindsight.app.compare import DEFAULT_DELTA, DEFAULT_EPSILON, NEIGHBOURS
+from blindsight.cli.options import ActorOption, LedgerOption, PurposeOption
 from blindsight.cli.terminal import console, emit_json, notes, stage_bar, table
 
 __all__ = ["register"]
@@ -105,14 +106,7 @@ def learn(
     draw: Annotated[
         Path | None, typer.Option(help="Write the pair graph as an SVG (private).")
     ] = None,
-    ledger: Annotated[
-        str | None,
-        typer.Option(
-            "--ledger",
-            envvar="BLINDSIGHT_LEDGER",
-            help="Charge this ledger before anything is learned.",
-        ),
-    ] = None,
+    ledger: LedgerOption = None,
     dataset: Annotated[
         str | None, typer.Option(help="The pairs' name in the ledger (default: the file's).")
     ] = None,
@@ -125,6 +119,8 @@ def learn(
             show_default=False,
         ),
     ] = None,
+    actor: ActorOption = None,
+    purpose: PurposeOption = "",
     seed: Annotated[
         int | None, typer.Option(help="Fixed noise, for trials: marked as a simulation.")
     ] = None,
@@ -158,6 +154,8 @@ def learn(
             ledger=ledger,
             dataset=dataset,
             vault=vault,
+            actor=actor,
+            purpose=purpose,
             random_state=seed,
             progress=progress,
         )

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from blindsight.cli.options import ActorOption, LedgerOption, PurposeOption
 from blindsight.cli.terminal import console, emit_json, errors, stage_bar, table
 
 __all__ = ["register"]
@@ -80,18 +81,12 @@ def protect(
     prior: Annotated[
         float | None, typer.Option(help="Prior probability that a photo matches a query (0.01).")
     ] = None,
-    ledger: Annotated[
-        str | None,
-        typer.Option(
-            "--ledger",
-            envvar="BLINDSIGHT_LEDGER",
-            help="Charge this ledger before anything is released.",
-        ),
-    ] = None,
+    ledger: LedgerOption = None,
     dataset: Annotated[
         str | None, typer.Option(help="The photos' name in the ledger (default: the folder's).")
     ] = None,
-    purpose: Annotated[str, typer.Option(help="What the release is for; kept in the ledger.")] = "",
+    actor: ActorOption = None,
+    purpose: PurposeOption = "",
     vault: Annotated[
         Path | None,
         typer.Option(help="What you keep: key, names, what was released (default: OUT.vault)."),
@@ -149,6 +144,7 @@ def protect(
             epsilon=epsilon,
             ledger=ledger,
             dataset=dataset,
+            actor=actor,
             purpose=purpose,
             vault=vault,
             encoder=encoder,

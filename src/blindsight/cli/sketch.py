@@ -17,6 +17,7 @@ from blindsight.app.sketch import (
     DEFAULT_Q,
     DEFAULT_R,
 )
+from blindsight.cli.options import ActorOption, LedgerOption, PurposeOption
 from blindsight.cli.terminal import console, emit_json, notes, show_card, stage_bar, table
 from blindsight.core.errors import InvalidParameter
 
@@ -94,10 +95,10 @@ def make(
             help="Keep here a key by which an image has one sketch, however often it is sent."
         ),
     ] = None,
-    ledger: Annotated[
-        Path | None, typer.Option(help="Ledger to charge (with --flip-epsilon).")
-    ] = None,
+    ledger: LedgerOption = None,
     dataset: Annotated[str, typer.Option(help="The data set's name in the ledger.")] = "images",
+    actor: ActorOption = None,
+    purpose: PurposeOption = "",
     unsafe_records: Annotated[
         bool,
         typer.Option(
@@ -141,6 +142,8 @@ def make(
             vault=vault,
             ledger=ledger,
             dataset=dataset,
+            actor=actor,
+            purpose=purpose,
             unsafe_records=unsafe_records,
             ray=ray,
             force=force,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from blindsight.app.train_tagger import DEFAULT_DELTA, DEFAULT_EPSILON
+from blindsight.cli.options import ActorOption, LedgerOption, PurposeOption
 from blindsight.cli.terminal import (
     console,
     emit_json,
@@ -48,9 +49,6 @@ EncoderPath = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 Card = Annotated[bool, typer.Option("--card", help="Print the whole privacy card.")]
-LedgerPath = Annotated[
-    str | None, typer.Option("--ledger", envvar="BLINDSIGHT_LEDGER", help="A ledger to charge.")
-]
 VaultPath = Annotated[
     Path | None,
     typer.Option(
@@ -103,11 +101,13 @@ def train(
         int | None, typer.Option(help="Photos are scaled to size x size (224; pixels 16).")
     ] = None,
     encoder: EncoderPath = None,
-    ledger: LedgerPath = None,
+    ledger: LedgerOption = None,
     dataset: Annotated[
         str | None, typer.Option(help="The photos' name in the ledger (default: the folder's).")
     ] = None,
     vault: VaultPath = None,
+    actor: ActorOption = None,
+    purpose: PurposeOption = "",
     seed: Annotated[
         int | None, typer.Option(help="Fixed noise, for trials: marked as a simulation.")
     ] = None,
@@ -140,6 +140,8 @@ def train(
             ledger=ledger,
             dataset=dataset,
             vault=vault,
+            actor=actor,
+            purpose=purpose,
             random_state=seed,
             progress=progress,
         )
@@ -179,11 +181,13 @@ def apply(
         bool, typer.Option("--ids", help="Random ids instead of file names, for sharing.")
     ] = False,
     encoder: EncoderPath = None,
-    ledger: LedgerPath = None,
+    ledger: LedgerOption = None,
     dataset: Annotated[
         str | None, typer.Option(help="The photos' name in the ledger (default: the model's).")
     ] = None,
     vault: VaultPath = None,
+    actor: ActorOption = None,
+    purpose: PurposeOption = "",
     json: Json = False,
 ) -> None:
     """Tag photos. Exact answers cost nothing more.
@@ -205,6 +209,8 @@ def apply(
             ledger=ledger,
             dataset=dataset,
             vault=vault,
+            actor=actor,
+            purpose=purpose,
             progress=progress,
         )
     if found.answer_guarantee is not None:

@@ -63,8 +63,6 @@ def charge(
     records: Iterable[str] = (),
     most: int = 0,
     existing: ReleaseFolder | None = None,
-    actor: str | None = None,
-    purpose: str = "",
 ) -> bool:
     """Charge a release by its number; True if it was charged now, False if it had been paid
     before.
@@ -81,12 +79,8 @@ def charge(
         what="codes of photos, each released once",
         records=records,
         most=most,
-        actor=actor,
-        purpose=purpose,
         releases=shown,
     )
-    if ledger is not None:
-        vault.note(ledger=ledger.where, dataset=ledger.dataset)
     return done.new
 
 

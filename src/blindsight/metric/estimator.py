@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -376,6 +376,8 @@ def learn_once(
     *,
     vault: Vault | None,
     ledger: Ledger | None = None,
+    records: Sequence[str] = (),
+    account: Callable[[str], Ledger] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> DPPMetric:
     """Fit a metric with noise from a vault, and charge it once.
@@ -391,6 +393,10 @@ def learn_once(
         y: as for `DPPMetric.fit`.
         vault: the vault of the owner; None draws fresh noise, and a second run is charged again.
         ledger: the account to charge.
+        records: ids in the vault of the images that are in a pair; every account whose data set
+            contains one of them is charged.
+        account: called with the release's id, gives what is charged in place of the ledger, for
+            whoever charges further units.
         progress: called with (done, total).
 
     Returns:
@@ -403,12 +409,16 @@ def learn_once(
     if vault is None:
         return metric.fit(pairs, y, ledger=ledger, progress=progress)
     number = vault.release_of(_inputs_text(metric, pairs, y))
-    account = None if ledger is None else vault.account(ledger, release=number)
     given = metric.random_state
+    charged = None
+    if account is not None:
+        charged = account(number)
+    elif ledger is not None or given is None:
+        charged = vault.account(ledger, release=number, records=records)
     if given is None:
         metric.random_state = vault.training_source(number)
     try:
-        return metric.fit(pairs, y, ledger=account, progress=progress)
+        return metric.fit(pairs, y, ledger=charged, progress=progress)
     finally:
         metric.random_state = given
 

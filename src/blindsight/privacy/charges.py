@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, TypedDict, runtime_checkable
 
 from blindsight.core.errors import InvalidParameter
 from blindsight.privacy.cost import Cost
@@ -13,6 +13,7 @@ from blindsight.privacy.guarantee import Guarantee
 from blindsight.privacy.ledger import Entry, Ledger
 
 __all__ = [
+    "ChargeOptions",
     "Charged",
     "ConvertingLedger",
     "Finding",
@@ -78,6 +79,16 @@ class ReleaseOnDisk:
     vault: str
     release: str
     costs: tuple[Cost, ...] = ()
+
+
+class ChargeOptions(TypedDict, total=False):
+    """What a charge for a vault's release says beside its cost; `Vault.charge` describes them."""
+
+    records: Iterable[str]
+    most: int
+    actor: str | None
+    purpose: str
+    releases: Iterable[ReleaseOnDisk]
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,7 @@ __all__ = [
     "Rows",
     "added",
     "listening",
+    "say_uncharged",
 ]
 
 Array = NDArray[Any]
@@ -360,7 +361,7 @@ class Door:
     def _charge(self, ledger: Ledger | None, key: str | None) -> None:
         if ledger is None:
             if self._source.name != "seed":
-                _say_uncharged(self.what)
+                say_uncharged(self.what)
             return
         if not hasattr(ledger, "charge"):
             raise InvalidParameter(
@@ -432,7 +433,7 @@ def _bound_source(source: Source) -> Any:
 _said: set[str] = set()
 
 
-def _say_uncharged(what: str) -> None:
+def say_uncharged(what: str) -> None:
     """Once for each kind of release: nobody keeps count of it."""
     kind = "".join(letter for letter in what if not letter.isdigit())
     if kind not in _said:

@@ -29,15 +29,16 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from blindsight.core import checks
 from blindsight.core.errors import BlindsightError, InvalidData, InvalidParameter, RolledBack
 from blindsight.privacy.charges import (
     Charged,
+    ChargeOptions,
     ConvertingLedger,
     Finding,
     Reconciliation,
@@ -45,6 +46,7 @@ from blindsight.privacy.charges import (
     costs_of,
 )
 from blindsight.privacy.cost import Cost
+from blindsight.privacy.door import say_uncharged
 from blindsight.privacy.guarantee import Guarantee
 from blindsight.privacy.ledger import Entry, Head, Ledger
 from blindsight.privacy.ledger.chain import RELEASE
@@ -71,26 +73,20 @@ class VaultAccount:
     vault: Vault
     ledger: Ledger | None
     release: str
-    records: tuple[str, ...] = ()
-    most: int = 0
-    actor: str | None = None
-    purpose: str = ""
+    costs: Callable[[Sequence[Cost]], Sequence[Cost]] = tuple
+    options: ChargeOptions = field(default_factory=lambda: ChargeOptions())
 
     def charge(
         self, costs: Cost | Sequence[Cost], *, what: str, key: str | None = None
     ) -> Entry | None:
         """Charge these costs for the account's release; its id is the key."""
-        done = charge(
-            self.vault,
-            self.ledger,
-            costs,
-            release=self.release,
-            what=what,
-            records=self.records,
-            most=self.most,
-            actor=self.actor,
-            purpose=self.purpose,
-        )
+        if not self.release and key is None:
+            raise InvalidParameter("a release from a vault needs an id, or a key to make it from.")
+        release = self.release or self.vault.release_of(f"charged as {key}")
+        due = tuple(self.costs(costs_of(costs)))
+        if self.ledger is None:
+            say_uncharged(what)
+        done = charge(self.vault, self.ledger, due, release=release, what=what, **self.options)
         return done.entry
 
 
@@ -517,6 +513,9 @@ def _settle(vault: Vault, account: str, release: str, head: Head, *, state: str 
             if known.state != state:
                 settled = _row(dataclasses.replace(known, state=state))
                 vault._store.replace(connection, "releases", [settled])
+            # The next run charges this account, also where it is not named again.
+            noted = [("ledger", json.dumps(place)), ("dataset", json.dumps(dataset))]
+            vault._store.replace(connection, "facts", noted)
 
 
 def _post(

@@ -61,7 +61,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Unpack, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,10 +72,11 @@ from blindsight.privacy.keyed_noise import RecordSource, RecordStream, ReleaseSo
 from blindsight.privacy.vault_store import VaultStore
 
 if TYPE_CHECKING:
+    from blindsight.privacy.charges import ChargeOptions
     from blindsight.privacy.cost import Cost
     from blindsight.privacy.guarantee import Guarantee
     from blindsight.privacy.ledger import Ledger
-    from blindsight.privacy.reconcile import Charged, ReleaseOnDisk
+    from blindsight.privacy.reconcile import Charged
 
 __all__ = ["Photo", "RecordSource", "RecordStream", "ReleaseSource", "Vault", "VaultRelease"]
 
@@ -374,11 +375,7 @@ class Vault:
         *,
         release: str,
         what: str,
-        records: Iterable[str] = (),
-        most: int = 0,
-        actor: str | None = None,
-        purpose: str = "",
-        releases: Iterable[ReleaseOnDisk] = (),
+        **options: Unpack[ChargeOptions],
     ) -> Charged:
         """Charge a release, once, before anything of it leaves: the only way to charge for a vault.
 
@@ -391,8 +388,8 @@ class Vault:
                 contains one of them is charged, and this account is charged for earlier releases
                 of them.
             most: the most records of one person in it, 0 without a bound.
-            actor: who asks for it; by default the operating system's user.
-            purpose: what the release is for.
+            actor: who asks for it; by default the ledger's `actor`.
+            purpose: what the release is for; by default the ledger's `purpose`.
             releases: the releases on disk, which must not be newer than vault and ledger.
 
         Returns:
@@ -404,38 +401,31 @@ class Vault:
         """
         from blindsight.privacy.reconcile import charge
 
-        return charge(
-            self,
-            ledger,
-            cost,
-            release=release,
-            what=what,
-            records=records,
-            most=most,
-            actor=actor,
-            purpose=purpose,
-            releases=releases,
-        )
+        return charge(self, ledger, cost, release=release, what=what, **options)
 
     def account(
         self,
         ledger: Ledger | None,
         *,
         release: str,
-        records: Iterable[str] = (),
-        most: int = 0,
-        actor: str | None = None,
-        purpose: str = "",
+        costs: Callable[[Sequence[Cost]], Sequence[Cost]] = tuple,
+        **options: Unpack[ChargeOptions],
     ) -> Ledger:
         """What to pass as `ledger` to an estimator or a door, so that its charge goes through
-        `charge`; the parameters are those of `charge`.
+        `charge`.
 
         It has a ledger's `charge`, and nothing else of a ledger.
+
+        Parameters:
+            ledger: as for `charge`; without one the release is noted in the vault, with a warning.
+            release: the release's id, whatever key the door gives; "" makes the id from that key.
+            costs: makes the costs to charge from those that the door states, such as the cost per
+                person; by default they are charged as stated.
+            options: further parameters of `charge`.
         """
         from blindsight.privacy.reconcile import VaultAccount
 
-        account = VaultAccount(self, ledger, release, tuple(records), most, actor, purpose)
-        return cast("Ledger", account)
+        return cast("Ledger", VaultAccount(self, ledger, release, costs, options))
 
     def source(self, records: Iterable[str], *, about: str) -> RecordSource:
         """The noise of these records, to be drawn here or elsewhere.

@@ -104,8 +104,9 @@ class FlippedBits(TransformerMixin, Protected):  # type: ignore[misc]
         what = f"flipped bits of {len(images)} images"
         state = self.random_state
         kept = isinstance(state, Permanent)
-        key = state.key(self.release_law_) if kept else None
-        door = Door(self.guarantee_, what=what, ledger=ledger, random_state=state, key=key)
+        if kept and ledger is not None:
+            ledger = state.account(ledger, self.release_law_)
+        door = Door(self.guarantee_, what=what, ledger=ledger, random_state=state)
         if kept:
             released = door.release_each(PIXEL, images, state.names(images), about="pixels")
         else:

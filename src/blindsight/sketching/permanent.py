@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.privacy.entropy import EntropyName, RandomState, part_state
 from blindsight.privacy.vault import RecordStream, Vault
+
+if TYPE_CHECKING:
+    from blindsight.privacy.ledger import Ledger
 
 __all__ = ["Permanent", "state_of"]
 
@@ -26,9 +29,15 @@ class Permanent:
     """A vault's key as a sketcher's `random_state`.
 
     It stays where it is: not copied, and not sent to workers.
+
+    Parameters:
+        vault: the owner's vault.
+        records: ids in the vault of the photos behind the images; every account whose data set
+            contains one of them is charged.
     """
 
     vault: Vault
+    records: tuple[str, ...] = ()
     name: ClassVar[EntropyName] = "keyed"
 
     def names(self, images: NDArray[Any]) -> list[str]:
@@ -47,8 +56,12 @@ class Permanent:
         return self.vault.source([record], about="sketch").stream(label, exact=exact)
 
     def key(self, law: str) -> str:
-        """The ledger's key of a release by this law: the same release is charged once."""
+        """The name of a release by this law, which only this vault can tell."""
         return f"sketches {self.vault.release_of(law)}"
+
+    def account(self, ledger: Ledger, law: str) -> Ledger:
+        """What charges a ledger for a release by this law: through the vault, and once."""
+        return self.vault.account(ledger, release=self.vault.release_of(law), records=self.records)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Permanent:
         return self

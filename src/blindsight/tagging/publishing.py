@@ -55,7 +55,8 @@ def publish(
     `records` are the photos' ids (`Vault.record_of` their content); `rows(places)` gives the
     features of the photos at these places, and is asked for those only that were never answered.
     The ledger, or what `account` gives for the release's id (see `train_once`), is charged before
-    the first answer, by the release's number: once.
+    the first answer, by the release's number: once. Without either, the vault notes the release,
+    and the first run with a ledger pays for it.
     """
     way, single = tagger.answer_mechanism_, tagger.answer_guarantee_
     if single is None or isinstance(way, Exact):
@@ -77,11 +78,12 @@ def publish(
         law.release(way.value(np.zeros((1, tagger.n_labels_))), rng=np.random.default_rng(0))
     )
     what = "tags of photos, each released once"
-    charged: Any = None if account is None else account(number)
-    if ledger is not None:
-        # Also where nothing is missing: charged once by its key, and whoever forgot the ledger
-        # before pays now.
-        charged = vault.charge(ledger, promised, release=number, what=what, records=records)
+    # Also where nothing is missing: charged once by its key, and whoever forgot the ledger before
+    # pays now.
+    charged: Any = vault.account(ledger, release=number, records=records)
+    if account is not None:
+        charged = account(number)
+    charged.charge(promised.costs, what=what)
     for start in range(0, max(1, len(missing)), _TOGETHER):
         some = missing[start : start + _TOGETHER]
         source = vault.source(some, about=about)
@@ -123,6 +125,7 @@ def train_once(
     *,
     vault: Vault | None,
     ledger: Ledger | None = None,
+    records: Sequence[str] = (),
     account: Callable[[str], Any] | None = None,
     notes: Mapping[str, Any] | None = None,
     **options: Any,
@@ -132,10 +135,11 @@ def train_once(
 
     A model leaves after it was kept, never before: whatever a crash interrupts was seen by nobody,
     and may be tried again under the same charge. One record more or less, or another setting, is
-    another release. `account`, called with the release's id, gives what is charged in place of the
-    ledger, for whoever charges further units or accounts. `notes` are public facts that the file
-    states beside the tagger's own; `options` are `fit`'s. Without a vault nothing is kept: run
-    again, it is another model.
+    another release. `records` are the ids of the photos that are learned from: every account whose
+    data set contains one of them is charged. `account`, called with the release's id, gives what is
+    charged in place of the ledger, for whoever charges further units. `notes` are public facts that
+    the file states beside the tagger's own; `options` are `fit`'s. Without a vault nothing is kept:
+    run again, it is another model.
     """
     if vault is None:
         tagger.fit(X, y, ledger=ledger, **options)
@@ -143,7 +147,8 @@ def train_once(
         return tagger
     number = vault.release_of(_training(tagger, X, y, options.get("n_records")))
     place = vault.path / "models" / f"{number}.safetensors"
-    charged: Any = None if ledger is None else vault.account(ledger, release=number)
+    simulated = ledger is None and tagger.random_state is not None
+    charged: Any = None if simulated else vault.account(ledger, release=number, records=records)
     if account is not None:
         charged = account(number)
     if not place.exists():

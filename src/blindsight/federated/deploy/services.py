@@ -20,6 +20,7 @@ from blindsight.federated.sums.messages import Kind
 from blindsight.federated.sums.wire import Writer, read_sealed, seal, unseal, write_sealed
 from blindsight.privacy import Guarantee, Ledger
 from blindsight.privacy.door import Door
+from blindsight.privacy.vault import Vault
 
 __all__ = ["HolderService", "Service", "UserService", "alone", "charge"]
 
@@ -50,15 +51,19 @@ class Service(Protocol):
 
 
 def charge(folder: PartyFolder, ledger: Ledger) -> Guarantee:
-    """Charge a user's own ledger with what all its rounds cost, before the first, and once."""
+    """Charge a user's own ledger with what all its rounds cost, before the first, and once.
+
+    It is charged through a vault in the party's folder, so that an older copy of the folder or of
+    the ledger is noticed.
+
+    Raises:
+        RolledBack: if the folder or the ledger is an older copy; nothing is charged.
+    """
     settings, agreement = folder.require(Role.USER).settings, folder.roster.agreement
     guarantee = Agreement(settings).guarantee(settings.rounds)
-    Door(
-        guarantee,
-        what="updates to a federation",
-        ledger=ledger,
-        key=f"federation {agreement.hex()}",
-    )
+    vault = Vault.open_or_create(folder.path / "vault")
+    account = vault.account(ledger, release=vault.release_of(f"federation {agreement.hex()}"))
+    Door(guarantee, what="updates to a federation", ledger=account)
     return guarantee
 
 

@@ -60,11 +60,14 @@ def sketch_to(
             "a vault's key stays here: with permanent noise workers cannot share the drawing."
         )
     writer = SketchWriter.of(path, sketcher, X, y, block=block)
+    state = sketcher.random_state
+    if ledger is not None and isinstance(state, Permanent):
+        ledger = state.account(ledger, sketcher.release_law_)
     if (
         writer.finished
     ):  # nothing to draw; with permanent noise, whoever forgot the ledger before pays now
-        if ledger is not None and isinstance(sketcher.random_state, Permanent):
-            _charge(ledger, sketcher, writer.n, sketcher.random_state.key(sketcher.release_law_))
+        if ledger is not None and isinstance(state, Permanent):
+            _charge(ledger, sketcher, writer.n, None)
         return writer.finish()
     held = Spool.begin(writer.target.with_name(writer.target.name + ".shards"), writer.fingerprint)
     if (
@@ -122,14 +125,8 @@ def _charge_once(ledger: Ledger, sketcher: Any, writer: SketchWriter, held: Spoo
 
     A refusal leaves nothing behind.
     """
-    state = sketcher.random_state
     try:
-        key = (
-            state.key(sketcher.release_law_)
-            if isinstance(state, Permanent)
-            else f"sketches {held.number}"
-        )
-        _charge(ledger, sketcher, writer.n, key)
+        _charge(ledger, sketcher, writer.n, f"sketches {held.number}")
     except BaseException:
         if not writer.done.any() and not any(held.finished()):
             durable.remove(writer.partial)
@@ -137,7 +134,7 @@ def _charge_once(ledger: Ledger, sketcher: Any, writer: SketchWriter, held: Spoo
         raise
 
 
-def _charge(ledger: Ledger, sketcher: Any, images: int, key: str) -> None:
+def _charge(ledger: Ledger, sketcher: Any, images: int, key: str | None) -> None:
     ledger.charge(
         sketcher.guarantee_.costs,
         what=f"flipped bits of {images} images, each released once",

@@ -109,6 +109,9 @@ class Ledger:
         create: start a new ledger where there is none; otherwise that is a `LedgerError`.
         timeout: seconds to wait for other writers.
         readonly: look, do not touch: nothing is created, written or repaired.
+        actor: who charges and grants where a call does not say; by default the operating system's
+            user.
+        purpose: what releases are for where a call does not say.
 
     A charge is on disk before `charge` returns, or it raises and nothing was written. Many
     processes and threads may charge one budget at once. A ledger is passed to `fit` as an argument:
@@ -124,8 +127,12 @@ class Ledger:
         create: bool = True,
         timeout: float = 60.0,
         readonly: bool = False,
+        actor: str | None = None,
+        purpose: str = "",
     ) -> None:
         given = _text("dataset", dataset)
+        self.actor = None if actor is None else _text("actor", actor)
+        self.purpose = _text("purpose", purpose) if purpose else ""
         self._place = Place(where)
         timeout = checks.positive("timeout", timeout)
         self._store = _open(self._place, create=create, timeout=timeout, readonly=readonly)
@@ -160,7 +167,7 @@ class Ledger:
         """
         checks.one_of("composition", composition, get_args(Composition))
         amount, what = budget_amount(_a_cost("grant", total), composition), _text("what", what)
-        origin = _origin(actor, purpose)
+        origin = self._origin(actor, purpose)
         with self._store.write(self._dataset) as transaction:
             if transaction.head(self._dataset) is None:
                 refuse_look_alike(self._dataset, transaction.datasets())
@@ -224,8 +231,8 @@ class Ledger:
             key: names the release. The first charge under a key is written; the same again, after
                 a crash, in another process or on another host, returns that entry and charges
                 nothing but accounts that were granted since; other costs under it are refused.
-            actor: who asks for the release; by default the operating system's user.
-            purpose: what the release is for, in a few words.
+            actor: who asks for the release; by default the ledger's `actor`.
+            purpose: what the release is for, in a few words; by default the ledger's `purpose`.
             vault: the number of the vault that the release comes from. Releases from a vault are
                 charged by `Vault.charge`, which gives this and `generation`.
             generation: the number of the release within its vault.
@@ -238,7 +245,7 @@ class Ledger:
         """
         listed, what = _some_costs(costs), _text("what", what)
         key = "" if key is None else _text("key", key)
-        origin = _origin(actor, purpose, vault, generation)
+        origin = self._origin(actor, purpose, vault, generation)
         with self._store.write(self._dataset) as transaction:
             head, lasts = self._locked(transaction)
             paid, posted = self._postings(transaction, head, lasts, listed, what, key, origin)
@@ -257,7 +264,7 @@ class Ledger:
         listed, key = _some_costs(costs), "" if key is None else _text("key", key)
         with self._store.read() as transaction:
             head, lasts = transaction.ends(self._dataset)
-            self._postings(transaction, head, lasts, listed, "check", key, _origin(None, ""))
+            self._postings(transaction, head, lasts, listed, "check", key, self._origin(None, ""))
 
     def _postings(
         self,
@@ -291,6 +298,7 @@ class Ledger:
         other._place = self._place
         other._store = _open(self._place, create=False, timeout=self._store.timeout)
         other._dataset = other._named(_text("dataset", dataset))
+        other.actor, other.purpose = self.actor, self.purpose
         return other
 
     def identity(self) -> str:
@@ -320,7 +328,7 @@ class Ledger:
         actor: str | None = None,
     ) -> Entry:
         """End a budget for good: what is left is forfeited."""
-        origin = _origin(actor, "")
+        origin = self._origin(actor, "")
         cost, what = Cost(epsilon=0, unit=unit, neighbours=neighbours), _text("what", what)
         with self._store.write(self._dataset) as transaction:
             head, lasts = self._locked(transaction)
@@ -546,6 +554,18 @@ class Ledger:
             **origin,
         )
 
+    def _origin(
+        self, actor: str | None, purpose: str, vault: str = "", generation: int = 0
+    ) -> dict[str, Any]:
+        """Who charges, for what purpose, and from which vault, as fields of an entry."""
+        who = self.actor if actor is None else _text("actor", actor)
+        return {
+            "actor": system_user() if who is None else who,
+            "purpose": _text("purpose", purpose) if purpose else self.purpose,
+            "vault": _text("vault", vault) if vault else "",
+            "generation": checks.whole("generation", generation, least=1 if vault else 0),
+        }
+
     def _named(self, given: str) -> str:
         """The data set's name in its normal form; a chain of an earlier version keeps its own."""
         if given != unicodedata.normalize("NFKC", given).strip():
@@ -608,18 +628,6 @@ def _a_cost(verb: str, value: Any) -> Cost:
         hint = " Pass its .cost." if isinstance(getattr(value, "cost", None), Cost) else ""
         raise InvalidParameter(f"{verb} takes a Cost, got {type(value).__name__}.{hint}")
     return value
-
-
-def _origin(
-    actor: str | None, purpose: str, vault: str = "", generation: int = 0
-) -> dict[str, Any]:
-    """Who charges, for what purpose, and from which vault, as fields of an entry."""
-    return {
-        "actor": system_user() if actor is None else _text("actor", actor),
-        "purpose": _text("purpose", purpose) if purpose else "",
-        "vault": _text("vault", vault) if vault else "",
-        "generation": checks.whole("generation", generation, least=1 if vault else 0),
-    }
 
 
 @functools.cache

@@ -90,6 +90,9 @@ def keys(
     ] = None,
     delta: Annotated[float, typer.Option(help="With --epsilon.")] = 1e-5,
     clip: Annotated[float | None, typer.Option(help="The largest l2 norm of an update.")] = None,
+    groups: Annotated[
+        int, typer.Option(help="Odd number of groups: bounds what lying users can do; no noise.")
+    ] = 1,
     least_users: Annotated[int | None, typer.Option(help="Fewest contributors of a round.")] = None,
     patience: Annotated[
         float, typer.Option(help="Seconds without a new user that end a round.")
@@ -120,6 +123,7 @@ def keys(
         clip=clip,
         least_users=least_users,
         colluders=colluders,
+        groups=groups,
     )
     settings = agreement.settings
     plan = _plan(start, scale, found, rounds, send, sparsity, learner, strength, patience)

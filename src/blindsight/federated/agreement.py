@@ -138,6 +138,7 @@ def agree(
     across_rounds: bool | None = None,
     records: int | None = None,
     contributions: int | None = None,
+    groups: int = 1,
 ) -> Agreement:
     """Settings as asked for; what is left open is chosen here.
 
@@ -178,6 +179,7 @@ def agree(
             across_rounds=across_rounds,
             clip=clip,
             rounds=rounds if contributions is None else contributions,
+            groups=groups,
         )
         return Agreement(agreed)
     if bound is not None or bits is not None:
@@ -212,6 +214,7 @@ def agree(
         across_rounds=across_rounds,
         rounds=rounds if contributions is None else contributions,
         noise=noise,
+        groups=groups,
     )
     return Agreement(agreed)
 
@@ -285,12 +288,20 @@ def discloses(settings: Settings | PaperSettings) -> Disclosure:
 
 def _influence(settings: Settings) -> str:
     """What one user can do to the result."""
+    if settings.groups > 1:
+        return (
+            f"or up to {(settings.groups - 1) // 2} of them can move no coordinate of the mean "
+            f"beyond the means of the honest ones of {settings.groups} groups"
+        )
     if settings.clip is not None:
         return (
             f"can move the mean anywhere inside the ball of radius {settings.clip:g}, and no "
             "further: longer sums are refused"
         )
-    return "can shift the sum anywhere inside its range: clip= bounds this, and poisoning remains"
+    return (
+        "can shift the sum anywhere inside its range: clip= and groups= bound this, and poisoning "
+        "remains"
+    )
 
 
 def _paper_disclosure() -> Disclosure:

@@ -64,6 +64,8 @@ class Pad:
         across_rounds: whether combinations of sums of different rounds are protected, too.
         bound: fixed point; with noise they follow from it and must be left out.
         clip: the largest norm of an update, checked on the sum; without noise only.
+        groups: an odd number of groups whose means are compared, so that a few lying users cannot
+            move the model beyond what the honest groups say; without noise only.
     """
 
     holders: int | None = None
@@ -74,6 +76,7 @@ class Pad:
     bound: float | None = None
     bits: int | None = None
     clip: float | None = None
+    groups: int = 1
 
     def __post_init__(self) -> None:
         _check_code(self.bound, self.bits, None)

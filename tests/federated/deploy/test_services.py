@@ -25,7 +25,8 @@ from blindsight.federated.deploy.fault_isolation import FaultIsolation
 from blindsight.federated.deploy.folders import PartyFolder, accept, join, make_roster
 from blindsight.federated.deploy.plan import read_rows
 from blindsight.federated.deploy.services import HolderService, UserService, charge
-from blindsight.federated.sums import Outgoing, PartyKeys, Role, User
+from blindsight.federated.learning import Federation
+from blindsight.federated.sums import Outgoing, PartyKeys, Role, Simulation, User
 from blindsight.federated.sums.messages import holder, is_holder
 from blindsight.privacy import Cost, Ledger
 
@@ -112,6 +113,38 @@ def test_rounds_with_dropouts_equal_the_simulation_over_the_same_contributions(
         assert link.user(number).over
         learned = FederatedClassifier.load(folders[f"site-{number}"].model)
         np.testing.assert_array_equal(learned.released_["weights"], saved.released_["weights"])
+
+
+def test_groups_over_folders_equal_the_simulation(
+    federation: Callable, tmp_path: Path, rows: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nine sites in three groups, with a restart between two groups' sums."""
+    folders = federation(users=9, agreed={"groups": 3, "holders": 3})
+    clock, link = Clock(), LocalLink(folders, tmp_path)
+    running = coordinator(folders, clock)
+    finish = running._finish
+
+    def stop(seconds: float) -> None:
+        finish(seconds)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "_finish", stop)
+    with pytest.raises(KeyboardInterrupt):
+        running.round(link)
+    running = coordinator(folders, clock)  # the first group's sum is there
+    assert running._means.waiting and not running.log
+    running.run(link)
+    assert running.history == [tuple(range(1, 10))] * 2
+    plan, settings = running.plan, running.role.settings
+    trainers = {n: plan.trainer(*rows[f"site-{(n - 1) % 5 + 1}"], user=n) for n in range(1, 10)}
+    simulation = Federation(
+        Simulation(settings, encrypt=False), trainers, initial=plan.initial, sending=plan.sending
+    )
+    simulation.run(2)
+    np.testing.assert_allclose(running.weights, simulation.weights, rtol=0, atol=1e-12)
+    for number in range(1, 10):
+        assert link.user(number).over
+        np.testing.assert_array_equal(link.user(number).weights, running.weights)
 
 
 @pytest.fixture

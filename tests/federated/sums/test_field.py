@@ -30,15 +30,19 @@ def test_tag_is_the_dot_product_for_sums_of_up_to_61_bits(bits: int) -> None:
     values[0] = (1 << bits) - 1
     key = hashlib.sha256(b"blindsight tag 3" + bytes(32) + b"context").digest()[:16]
     words = np.frombuffer(expand(key, bytes(4), 8 * 300), dtype="<u8")
+    constant = int.from_bytes(expand(key, b"\xff" * 4, 8), "little")
     expected = sum(int(k) % P * int(v) for k, v in zip(words, values, strict=True)) % P
-    assert field.tag(bytes(32), b"context", values) == expected
+    for users in (1, 100):
+        tag = field.tag(bytes(32), b"context", values, users)
+        assert tag == (expected + users * constant) % P
 
 
 def test_tags_add_up() -> None:
     rng = np.random.default_rng(2)
     vectors = rng.integers(0, 1 << 40, (5, 100), dtype=np.uint64)
     total = sum(field.tag(b"s" * 32, b"c", vector) for vector in vectors) % P
-    assert field.tag(b"s" * 32, b"c", vectors.sum(axis=0)) == total
+    assert field.tag(b"s" * 32, b"c", vectors.sum(axis=0), 5) == total
+    assert field.tag(b"s" * 32, b"c", 2 * vectors.sum(axis=0), 5) != 2 * total % P
 
 
 def summed(layout: KeySharing, users: int, seed: int) -> tuple[dict, np.ndarray, int]:

@@ -59,6 +59,7 @@ def decoded(vectors: dict, kind: str) -> list[bytes]:
 def test_both_implementations_open_the_recorded_round(vectors: dict) -> None:
     roster = specification.Roster.read(base64.b64decode(vectors["roster"]))
     assert roster.agreement.hex() == vectors["agreement"]
+    assert roster.fingerprint == vectors["fingerprint"]
     sums = {}
     for index, (data, key) in enumerate(
         zip(decoded(vectors, "COLLECT"), vectors["holder_keys"], strict=True), start=1
@@ -69,7 +70,7 @@ def test_both_implementations_open_the_recorded_round(vectors: dict) -> None:
     half = 3 << (roster.settings.bits - 1)
     assert [x - half for x in raw] == vectors["sum"]
     seed = bytes.fromhex(vectors["tag_seed"])
-    assert specification.tag_of(seed, bytes.fromhex(vectors["context"]), raw) == tag
+    assert specification.tag_of(seed, bytes.fromhex(vectors["context"]), raw, 3) == tag
     for data in decoded(vectors, "RESULT"):
         assert specification.accepts(data, roster, seed) == raw
     # And the product: parts, sums of shares, heads and the sum.
@@ -92,7 +93,7 @@ def test_both_implementations_open_the_recorded_round(vectors: dict) -> None:
         total.add(Contribution.decode(message.body, settings, LENGTH).padded)
     opened = total.open(bytes.fromhex(vectors["context"]), secret)
     assert opened.tolist() == raw
-    assert field.tag(seed, bytes.fromhex(vectors["context"]), opened.astype(np.uint64)) == tag
+    assert field.tag(seed, bytes.fromhex(vectors["context"]), opened.astype(np.uint64), 3) == tag
 
 
 @pytest.mark.parametrize("users", [3, 4])

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from blindsight.core.errors import ProtocolError
 from blindsight.federated.deploy.fault_isolation import FaultIsolation
 from blindsight.federated.deploy.folders import PartyFolder
 from blindsight.federated.learning import RoundLog, model_digest, sparsity
-from blindsight.federated.sums import Aggregator, Outgoing, Role
+from blindsight.federated.sums import Aggregator, GroupMeans, Outgoing, Role
 from blindsight.federated.sums.messages import holder, is_holder
 from blindsight.federated.sums.store import FileStore
 from blindsight.federated.sums.wire import Writer, read_sealed, seal, unseal, write_sealed
@@ -59,6 +59,15 @@ class Link(Protocol):
         ...
 
 
+class _Before(NamedTuple):
+    """What there was before the last sum, and who is in it."""
+
+    weights: NDArray[np.float64]
+    means: bytes
+    rounds: int
+    contributors: tuple[int, ...]
+
+
 class Coordinator:
     """The aggregator of one federation, durable: loaded again after a kill, it continues.
 
@@ -82,7 +91,8 @@ class Coordinator:
         self._used = self._bytes = 0  # the last protocol round that was used; bytes of this one
         self.waiting = ""
         self.isolation = FaultIsolation()
-        self._before: NDArray[np.float64] | None = None  # the model before the last sum
+        self._means = GroupMeans(folder.settings)
+        self._before: _Before | None = None  # for a sum that users refuse
         self._path = folder.state(Role.AGGREGATOR)
         if self._path.exists():
             self._load(read_sealed(self._path))
@@ -125,10 +135,13 @@ class Coordinator:
         while True:
             self._advance(link)
             self._used = self.role.round
-            if self.role.result is not None:
-                return self._finish(self._clock() - start)
-            self._failed()
-            self.save()
+            if self.role.result is None:
+                self._failed()
+                self.save()
+                continue
+            entry = self._finish(self._clock() - start)
+            if entry is not None:
+                return entry
 
     def _advance(self, link: Link) -> None:
         """One round of the protocol to its end."""
@@ -138,7 +151,7 @@ class Coordinator:
             free = self.plan.sending.free(len(self.weights), len(self.log) + 1)
             length = len(self.weights) if free is None else int(free.sum())
             self.role.open_round(self.role.round + 1, model_digest(self.weights), length=length)
-            self._bytes = 0
+            self._bytes = self._bytes if self._means.waiting else 0
             self.save()
         if self.role.phase == "open":
             self._collect(link)
@@ -192,16 +205,17 @@ class Coordinator:
         """The last protocol round gave no sum, or one that users refuse."""
         if self.role.withdrawn and self._before is not None:
             # The sum was counted as a success when it was opened.
-            self.isolation.withdrawn(self.history.pop())
-            self.weights, self._before = self._before, None
-            del self.log[-1]
+            self.weights, means, rounds, contributors = self._before
+            self.isolation.withdrawn(contributors)
+            self._means, self._before = GroupMeans.load(self.role.settings, means), None
+            del self.log[rounds:], self.history[rounds:]
         else:
             self.isolation.failed(self.role.members)
         self.role.withdrawn = False
         self.isolation.excluded |= set(self.role.excluded)
         _log.warning("round %d gave no sum; it is tried again with other users", self.role.round)
         settings = self.role.settings
-        if settings.users - len(self.excluded) < settings.fewest:
+        if len(set(self.role.group_due) - set(self.excluded)) < settings.fewest:
             raise ProtocolError(
                 f"too few users are left without {self.excluded}, who spoil sums. Set the "
                 "federation up again without them."
@@ -242,7 +256,7 @@ class Coordinator:
         """Wait for everybody; once enough are in, only while somebody new comes within the plan's
         patience.
         """
-        users = set(range(1, self.role.settings.users + 1)) - set(self.excluded)
+        users = set(self.role.group_due) - set(self.excluded)
         last = asked = self._clock()
         said = last - _SAY + _SOON
         link.push(self.role.reopen())
@@ -324,32 +338,37 @@ class Coordinator:
         elif arrived:
             self._status()
 
-    def _finish(self, seconds: float) -> RoundLog:
-        result, settings = self.role.result, self.role.settings
+    def _finish(self, seconds: float) -> RoundLog | None:
+        """Take a sum; once every group's is there, move the model on and log the round."""
+        result = self.role.result
         if result is None:
             raise ProtocolError("the round has no result.")
-        free = self.plan.sending.free(len(self.weights), len(self.log) + 1)
-        shown = np.ones(len(self.weights), dtype=bool) if free is None else free
-        values = np.zeros(len(self.weights), dtype=np.int64)
-        values[shown] = result.values
         guilty = self.isolation.succeeded(result.contributors)
         if guilty is not None:
             _log.warning("user %s spoils sums and is left out from now on", guilty)
-        self._before = self.weights
-        mean = settings.code.decode(values) / len(result.contributors)
+        before = self._means.dump(), len(self.log), result.contributors
+        self._before = _Before(self.weights, *before)
+        summed = self._means.add(result)
+        if summed is None:
+            self.save()
+            return None
+        free = self.plan.sending.free(len(self.weights), len(self.log) + 1)
+        shown = np.ones(len(self.weights), dtype=bool) if free is None else free
+        mean = np.zeros(len(self.weights))
+        mean[shown] = summed
         self.weights = self.plan.sending.apply(self.weights, mean, shown)
         entry = RoundLog(
             round=len(self.log) + 1,
-            users=len(result.contributors),
-            sparsity=sparsity(values),
+            users=len(self._means.contributors),
+            sparsity=sparsity(mean),
             model_sparsity=sparsity(self.weights),
             revealed=float(shown.mean()),
-            bytes=self._bytes / len(result.contributors),
+            bytes=self._bytes / len(self._means.contributors),
             seconds=seconds,
             accuracy=None if self.test is None else self.plan.accuracy(self.weights, *self.test),
         )
         self.log.append(entry)
-        self.history.append(result.contributors)
+        self.history.append(self._means.contributors)
         self.waiting = ""
         self.save()
         return entry
@@ -364,9 +383,13 @@ class Coordinator:
         """Write state, model and status: the first is what counts, the others are for readers."""
         writer = Writer().field(self.role.dump()).field(self.weights.astype("<f8").tobytes())
         writer.number("Q", self._used).number("Q", self._bytes)
-        writer.field(b"" if self._before is None else self._before.astype("<f8").tobytes())
-        writer.field(self.isolation.dump()).field(json.dumps(self._rounds()).encode())
-        write_sealed(self._path, seal(b"COO4", bytes(writer)))
+        weights, means, rounds, users = self._before or (np.zeros(0), b"", 0, ())
+        writer.field(weights.astype("<f8").tobytes()).field(means).number("Q", rounds)
+        writer.field(np.array(users, dtype="<u4").tobytes())
+        writer.field(self._means.dump()).field(self.isolation.dump()).field(
+            json.dumps(self._rounds()).encode()
+        )
+        write_sealed(self._path, seal(b"COO5", bytes(writer)))
         self._status()
         self.plan.classifier(self.weights, self.role.settings).save(self.folder.model)
 
@@ -385,17 +408,20 @@ class Coordinator:
         storage.write_atomically(self.folder.path / "status.json", json.dumps(status).encode())
 
     def _load(self, data: bytes) -> None:
-        reader = unseal(b"COO4", data)
+        reader = unseal(b"COO5", data)
         store = FileStore(self.folder.path, self.folder.settings.users)
         self.role = Aggregator.load(reader.field(), store=store)
         self.weights = np.frombuffer(reader.field(), dtype="<f8").astype(np.float64)
         self._used, self._bytes = reader.number("Q"), reader.number("Q")
-        before = reader.field()
-        self._before = np.frombuffer(before, dtype="<f8").astype(np.float64) if before else None
+        before = np.frombuffer(reader.field(), dtype="<f8").astype(np.float64)
+        means, rounds = reader.field(), reader.number("Q")
+        users = tuple(np.frombuffer(reader.field(), dtype="<u4").tolist())
+        self._before = _Before(before, means, rounds, users) if before.size else None
+        self._means = GroupMeans.load(self.folder.settings, reader.field())
         if self.role.phase in ("open", "closed"):
             self._bytes = store.size  # what came in before the kill
         self.isolation = FaultIsolation.load(reader.field())
-        rounds = json.loads(reader.field())
-        self.history = [tuple(entry.pop("contributors")) for entry in rounds]
-        self.log = [RoundLog(**entry) for entry in rounds]
+        entries = json.loads(reader.field())
+        self.history = [tuple(entry.pop("contributors")) for entry in entries]
+        self.log = [RoundLog(**entry) for entry in entries]
         reader.end()

@@ -132,7 +132,12 @@ class Plan:
             rounds=self.rounds,
             learner=self.local_learner,
             send=self.sending,
-            sums=Pad(colluders=settings.colluders, holders=settings.holders, clip=settings.clip),
+            sums=Pad(
+                colluders=settings.colluders,
+                holders=settings.holders,
+                clip=settings.clip,
+                groups=settings.groups,
+            ),
             noise=noise,
         )
         model.public_ = {

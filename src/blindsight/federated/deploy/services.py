@@ -15,7 +15,7 @@ from blindsight.federated.agreement import Agreement
 from blindsight.federated.deploy.folders import PartyFolder
 from blindsight.federated.deploy.plan import read_rows
 from blindsight.federated.learning import Participant, model_digest
-from blindsight.federated.sums import Durable, KeyHolder, Outgoing, Role, User
+from blindsight.federated.sums import Durable, GroupMeans, KeyHolder, Outgoing, Role, User
 from blindsight.federated.sums.messages import Kind
 from blindsight.federated.sums.wire import Writer, read_sealed, seal, unseal, write_sealed
 from blindsight.privacy import Guarantee, Ledger
@@ -85,6 +85,7 @@ class UserService:
         self.trainer = self.plan.trainer(*read_rows(data), user=number)
         self.weights, self.turn = self.plan.initial.copy(), 1
         self._update: NDArray[np.float64] | None = None
+        self._means = GroupMeans(folder.settings)
         self._path = folder.state(Role.USER)
         if self._path.exists():
             reader = unseal(b"USRV", read_sealed(self._path))
@@ -92,6 +93,7 @@ class UserService:
             self.weights = np.frombuffer(reader.field(), dtype="<f8").astype(np.float64)
             update = np.frombuffer(reader.field(), dtype="<f8").astype(np.float64)
             self._update = update if update.size else None
+            self._means = GroupMeans.load(folder.settings, reader.field())
             reader.end()
         else:
             self.user = User(folder.enrolment)
@@ -130,10 +132,13 @@ class UserService:
         opened = self.user.result
         if opened is None:
             return
+        summed = self._means.add(opened)
+        if summed is None:  # other groups' sums of this model are still to come
+            return
         free = self.plan.sending.free(len(self.weights), self.turn)
         shown = np.ones(len(self.weights), dtype=bool) if free is None else free
         mean = np.zeros(len(self.weights))
-        mean[shown] = self.user.settings.code.decode(opened.values) / len(opened.contributors)
+        mean[shown] = summed
         self.weights = self.plan.sending.apply(self.weights, mean, shown)
         self.turn, self._update = self.turn + 1, None
         self.user.expect(model_digest(self.weights))
@@ -144,6 +149,7 @@ class UserService:
         update = np.zeros(0) if self._update is None else self._update
         writer = Writer().field(self.user.dump()).number("Q", self.turn)
         writer.field(self.weights.astype("<f8").tobytes()).field(update.astype("<f8").tobytes())
+        writer.field(self._means.dump())
         write_sealed(self._path, seal(b"USRV", bytes(writer)))
 
 

@@ -111,7 +111,7 @@ def _read_roster(data: bytes) -> tuple[Roster, SumPlan]:
         raise HostileFile("the plan in the roster file is not the one that was agreed on.")
     plan = SumPlan.decode(content)
     expected = plan.settings(roster.settings.users)
-    for name in ("dimension", "bound", "clip", "noise"):
+    for name in ("dimension", "bound", "clip", "noise", "groups"):
         if getattr(expected, name) != getattr(roster.settings, name):
             raise HostileFile(f"the roster's setting {name} is not the one that the plan gives.")
     return roster, plan

@@ -126,8 +126,11 @@ class SumPlan:
 
         Parameters:
             users: how many sites contribute updates.
-            options: further keywords of `Settings`, for example `holders`, `bits` or `colluders`.
+            options: further keywords of `Settings`, for example `holders`, `bits` or `colluders`;
+                not `groups`, because a Flower round is one sum.
         """
+        if options.get("groups", 1) != 1:
+            raise InvalidParameter("groups are not possible in a Flower app: leave groups out.")
         clip = None if self.clip is None else float(np.hypot(self.clip / self.bound, 1.0))
         return Settings(dimension=self.weights + 1, users=users, bound=1.0, clip=clip, **options)
 

@@ -9,6 +9,7 @@
     messages    the formats
     user, holder, aggregator    the roles: bytes in, bytes out
     store       contributions on disk until the round ends
+    groups      the median of groups' means, a bound on what lying users can do
     simulation  all roles in one process
 
 docs/federated-protocol.md is the specification.
@@ -16,6 +17,7 @@ docs/federated-protocol.md is the specification.
 
 from blindsight.federated.sums.aggregator import Aggregator
 from blindsight.federated.sums.enrolment import Enrolment, PartyKeys, Request, Role, Roster, enrol
+from blindsight.federated.sums.groups import GroupMeans
 from blindsight.federated.sums.holder import KeyHolder
 from blindsight.federated.sums.messages import Outgoing, RoundSum
 from blindsight.federated.sums.party import Durable
@@ -32,6 +34,7 @@ __all__ = [
     "Aggregator",
     "Durable",
     "Enrolment",
+    "GroupMeans",
     "KeyHolder",
     "Outgoing",
     "PartyKeys",

@@ -173,7 +173,7 @@ class Aggregator(Party):
             number: above all earlier round numbers.
             model: A digest of 32 bytes of the model that updates start from.
             length: how many weights are summed; by default all.
-            users: whom to invite; by default everybody.
+            users: whom to invite; by default everybody in the group whose sum comes next.
         """
         if checks.whole("number", number) <= self.round:
             raise InvalidData(f"rounds must go up: {number} is not after {self.round}.")
@@ -182,8 +182,7 @@ class Aggregator(Party):
         size = self.settings.dimension if length is None else checks.whole("length", length)
         self.store.erase()
         self._begin(self._next_header(number, bytes(model), size))
-        everybody = range(1, self.settings.users + 1)
-        self._invited = tuple(everybody if users is None else sorted(set(users)))
+        self._invited = self.group_due if users is None else tuple(sorted(set(users)))
         self.phase = "open"
         return self.reopen()
 
@@ -196,6 +195,12 @@ class Aggregator(Party):
         # User 1 answers with the tag seeds again, should any have been lost in a restart.
         asked = {1} if self._parent_round == 0 and self.seeds_missing else set()
         return [Outgoing(user, data) for user in wanted if not self._present[user] or user in asked]
+
+    @property
+    def group_due(self) -> tuple[int, ...]:
+        """The users whose group's sum comes next; everybody where there is one group."""
+        settings, due = self.settings, len(self._ended) % self.settings.groups
+        return tuple(u for u in range(1, settings.users + 1) if settings.group(u) == due)
 
     @property
     def seeds_missing(self) -> int:

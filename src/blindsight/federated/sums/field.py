@@ -3,9 +3,10 @@
 Arithmetic on secrets has no branch and no division: products are folded (2^61 is 1 modulo P), and
 the last subtraction of P is masked.
 
-A vector's *tag* is Σ κ_j m_j modulo P under a key that users share and the aggregator does not
-have. It is linear, so the tags of many vectors add up to the tag of their sum, and users can check
-the sum that they are shown.
+A vector's *tag* is κ' + Σ κ_j m_j modulo P under a key that users share and the aggregator does not
+have. The tags of k vectors add up to k κ' plus the product of κ with their sum, so users can check
+the sum that they are shown. The constant κ' makes every other sum a guess: without it the tag of
+twice the sum would be twice the opened tag.
 
 A *key* is what has to be summed in secret: the N entries of a pad's secret s, each as s + 64 in
 [1, 127], and the tag. Entries are packed w bits each, ⌊60 / w⌋ to a field element, lowest first,
@@ -40,6 +41,7 @@ _P, _ONE = np.uint64(P), np.uint64(1)
 _30, _31, _61 = np.uint64(30), np.uint64(31), np.uint64(61)
 _LOW30, _LOW31 = np.uint64((1 << 30) - 1), np.uint64((1 << 31) - 1)
 _CHUNK = 1 << 20
+_CONSTANT_NONCE = b"\xff" * 4  # of κ'; chunks of coefficients never reach it
 _PROBE = 64  # elements looked at before the others are computed
 
 
@@ -104,15 +106,26 @@ def fold_sum(total: Elements, x: Elements) -> None:
     _add_into(total, x)
 
 
-def tag(seed: bytes, context: bytes, values: NDArray[np.unsignedinteger]) -> int:
-    """The tag Σ κ_j m_j modulo P of whole numbers in [0, 2^61).
+def tag(seed: bytes, context: bytes, values: NDArray[np.unsignedinteger], users: int = 1) -> int:
+    """The tag users · κ' + Σ κ_j m_j modulo P of the sum m of so many users' vectors.
 
     κ is AES-128 in counter mode under the first 16 bytes of SHA-256("blindsight tag 3" ‖ seed ‖
     context): for coefficient j, the j mod 2^20-th little-endian 64-bit word of the stream whose
-    nonce is ⌊j / 2^20⌋, reduced modulo P after its top three bits are folded onto its low bits.
+    nonce is ⌊j / 2^20⌋, reduced modulo P after its top three bits are folded onto its low bits; κ'
+    is the first word of the stream whose nonce is 2^32 - 1.
+
+    Parameters:
+        seed: the tag seed that users share.
+        context: the round's context.
+        values: whole numbers in [0, 2^61).
+        users: how many vectors were summed.
+
+    Returns:
+        The tag, below P.
     """
     stream = hashlib.sha256(b"blindsight tag 3" + seed + context).digest()[:16]
-    total = 0
+    word = int.from_bytes(expand(stream, _CONSTANT_NONCE, 8), "little")
+    total = multiply(int(_reduced(np.uint64(word))), users)
     for chunk in range(-(-len(values) // _CHUNK)):
         part = values[chunk * _CHUNK : (chunk + 1) * _CHUNK].astype(np.uint64)
         words = expand(stream, chunk.to_bytes(4, "little"), 8 * len(part))

@@ -23,6 +23,7 @@ MOST_HOLDERS: Final = 20
 _DEFAULT_HOLDERS = 5
 _MOST_USERS = 1 << 16
 _NO_LIMIT = 1 << 32
+_MOST_GROUPS = 255
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +49,12 @@ class Settings:
             refuses a sum that is longer than so many clipped updates can be, so that one user
             cannot move the mean outside the ball of this radius. With noise, `noise` has its own
             clip.
-        rounds: how many sums a user lets be opened with its update in them; with noise, how often
-            it contributes.
+        rounds: how many accepted sums may have a user's update in them; with noise, how often a
+            user contributes.
+        groups: 1, or an odd number of groups of users that are summed one after the other. The
+            model then moves by the median of the groups' means, so that up to (groups - 1) / 2
+            lying users move no coordinate beyond the honest groups' means (`sums.groups`). Without
+            noise only.
         noise: the noise of which every user adds its share; `bound` and `bits` are then those of
             its code.
 
@@ -71,6 +76,7 @@ class Settings:
     clip: float | None = None
     rounds: int = _NO_LIMIT
     noise: GaussianShares | None = None
+    groups: int = 1
 
     def __post_init__(self) -> None:
         checks.whole("dimension", self.dimension)
@@ -85,6 +91,7 @@ class Settings:
                 f"at most {LONGEST:,} weights and {_MOST_USERS:,} users are possible, got "
                 f"{self.dimension:,} and {self.users:,}."
             )
+        self._check_groups()
         self._set_defaults()
         self._check_sets()
         self._check_noise()
@@ -92,20 +99,35 @@ class Settings:
             raise InvalidParameter(f"bits must be at most {MOST_VALUE_BITS}, got {self.bits}.")
         _ = self.code, self.pad(self.dimension)
 
+    def _check_groups(self) -> None:
+        few = self.users // checks.whole("groups", self.groups) < 3
+        if few or self.groups % 2 == 0 or self.groups > _MOST_GROUPS:
+            raise InvalidParameter(
+                f"groups must be 1 or an odd number up to {_MOST_GROUPS} that leaves at least 3 "
+                f"users in each group, got {self.groups} for {self.users} users."
+            )
+        if self.groups > 1 and self.noise is not None:
+            raise InvalidParameter(
+                "groups are for sums without noise: leave groups or the noise out."
+            )
+
+    def group(self, user: int) -> int:
+        """The group of a user, from 0."""
+        return (user - 1) % self.groups
+
     def _set_defaults(self) -> None:
         defaults = {
             "holders": self.users if self.users <= MOST_HOLDERS else _DEFAULT_HOLDERS,
-            "most_users": self.users,
+            "most_users": -(-self.users // self.groups),
             "across_rounds": self.noise is None,
         }
         for name, value in defaults.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
         checks.whole("colluders", self.colluders, least=0)
-        if not 3 <= checks.whole("most_users", self.most_users) <= self.users:
-            raise InvalidParameter(
-                f"most_users must be in [3, {self.users}], got {self.most_users}."
-            )
+        group = -(-self.users // self.groups)
+        if not 3 <= checks.whole("most_users", self.most_users) <= group:
+            raise InvalidParameter(f"most_users must be in [3, {group}], got {self.most_users}.")
         if self.least_users is None:
             floor = max(3, self.colluders + 2) if self.noise is not None else self.hiding_set
             object.__setattr__(self, "least_users", floor)
@@ -119,11 +141,10 @@ class Settings:
                 f"in every sum, got {self.colluders}."
             )
         floor = max(3, self.colluders + 2) if self.noise is not None else self.hiding_set
+        most = min(self.largest_round, self.users // self.groups)
         least = checks.whole("least_users", self.least_users)
-        if not floor <= least <= self.largest_round:
-            raise InvalidParameter(
-                f"least_users must be in [{floor}, {self.largest_round}], got {least}."
-            )
+        if not floor <= least <= most:
+            raise InvalidParameter(f"least_users must be in [{floor}, {most}], got {least}.")
         if not isinstance(self.across_rounds, bool):
             raise InvalidParameter(
                 f"across_rounds must be True, False or None, got {self.across_rounds!r}."
@@ -216,7 +237,7 @@ class Settings:
         writer.number("d", self.bound).number("B", self.bits).number("B", self.n_holders)
         writer.number("I", self.colluders).number("I", self.largest_round)
         writer.number("I", self.fewest).number("B", bool(self.across_rounds))
-        writer.number("d", self.clip or 0.0).number("Q", self.rounds)
+        writer.number("d", self.clip or 0.0).number("Q", self.rounds).number("B", self.groups)
         noise = self.noise
         records = noise.records if isinstance(noise, RecordShares) else 0
         writer.number("B", 0 if noise is None else 2 if records else 1)
@@ -244,6 +265,7 @@ class Settings:
             across_rounds=bool(reader.number("B")),
             clip=reader.real() or None,
             rounds=reader.number("Q"),
+            groups=reader.number("B"),
             noise=_read_noise(reader, dimension),
         )
         reader.end()

@@ -18,6 +18,7 @@ from blindsight.core.errors import InvalidData, InvalidParameter, ProtocolError
 from blindsight.federated.fixedpoint import FixedPoint
 from blindsight.federated.sums.aggregator import Aggregator
 from blindsight.federated.sums.enrolment import Role, enrol
+from blindsight.federated.sums.groups import GroupMeans
 from blindsight.federated.sums.holder import KeyHolder
 from blindsight.federated.sums.labels import Labels, largest_admissible, split, unopened
 from blindsight.federated.sums.messages import (
@@ -64,7 +65,7 @@ class RoundResult:
 
     Attributes:
         total: the sum of the contributors' updates, in fixed point's resolution; 0 where not
-            summed.
+            summed. With groups, the median of the groups' means times the number of contributors.
         revealed: which coordinates were summed.
         contributors: who is in the sum.
         bytes_per_user: bytes that each contributor sent.
@@ -171,9 +172,17 @@ class Simulation:
         self._seconds = dict.fromkeys(("users", "aggregator", "holders", "total"), 0.0)
         digest = hashlib.sha256(model).digest()
         vectors = present if only is None else {u: v[only] for u, v in present.items()}
+        means = GroupMeans(self.settings)
         with self._timing("total"):
-            opened = self._sum(digest, vectors, progress)
-        return self._result(opened, only, len(present))
+            for group in range(self.settings.groups):
+                members = {u: v for u, v in vectors.items() if self.settings.group(u) == group}
+                opened = self._sum(digest, members, progress)
+                mean = means.add(opened)
+        if self.settings.groups == 1:
+            total = self.settings.code.decode(opened.values)
+        else:
+            total = np.zeros(0) if mean is None else mean * len(means.contributors)
+        return self._result(total, means.contributors, only, len(present))
 
     def _present(
         self, updates: Mapping[int, ArrayLike] | Sequence[ArrayLike], dropouts: Collection[int]
@@ -323,17 +332,21 @@ class Simulation:
         self._seconds[stage] = self._seconds.get(stage, 0.0) + time.perf_counter() - start
 
     def _result(
-        self, opened: RoundSum, only: NDArray[np.bool_] | None, present: int
+        self,
+        opened: NDArray[np.float64],
+        contributors: tuple[int, ...],
+        only: NDArray[np.bool_] | None,
+        present: int,
     ) -> RoundResult:
         revealed = np.ones(self.settings.dimension, dtype=bool) if only is None else only.copy()
-        values = np.zeros(self.settings.dimension, dtype=np.int64)
-        values[revealed] = opened.values
+        total = np.zeros(self.settings.dimension)
+        total[revealed] = opened
         return RoundResult(
             round=self._round,
-            total=self.settings.code.decode(values),
+            total=total,
             revealed=revealed,
-            contributors=opened.contributors,
-            bytes_per_user={u: self._sent.get(u, 0) for u in opened.contributors},
+            contributors=contributors,
+            bytes_per_user={u: self._sent.get(u, 0) for u in contributors},
             seconds={**self._seconds, "users": self._seconds["users"] / max(1, present)},
             transcript=Transcript(tuple(self._messages)),
         )

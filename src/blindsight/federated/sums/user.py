@@ -131,7 +131,7 @@ class User(Party):
         self._open: Header | None = None
         self._holder_keys: list[HolderKey] = []
         self._sent = b""
-        self._last_round = self._contributed = self.ended = 0
+        self._last_round = self._contributed = self.ended = self._sums = 0
         self._parent = bytes(32)
         self._expected: bytes | None = None
         self._tries = (0, 0)  # the round of the last result, and how many were looked at
@@ -156,8 +156,13 @@ class User(Party):
     def _at(self) -> int:
         return self.ended
 
+    @property
+    def _due(self) -> int:
+        """The group whose sum comes next."""
+        return self._sums % self.settings.groups
+
     def expect(self, model: bytes) -> None:
-        """Join rounds on the model with this digest only, until the next result."""
+        """Join rounds on the model with this digest only, until every group's result is there."""
         self._expected = bytes(model)
 
     def _handle(self, message: Message) -> list[Outgoing]:
@@ -193,6 +198,8 @@ class User(Party):
         self._require_chain(header)
         if not self._seed:
             raise Refused(Code.SEED, "the tag seed of user 1 has not come yet.")
+        if self._due != self.settings.group(self.number):
+            raise Refused(Code.COHORT, f"the next sum is that of group {self._due}.")
         if self._contributed >= self.settings.rounds:
             raise Refused(
                 Code.ROUND,
@@ -213,6 +220,17 @@ class User(Party):
             signed = key.holds(self.agreement, self.verifiers[holder(key.index)])
             if key.public != first if key.sequence == 0 else not signed:
                 raise Refused(Code.KEYS, f"the key of holder {key.index} was not signed by it.")
+        # A holder whose state was put back offers a key that it used before, or another key under
+        # a number that it used before. It has forgotten which sums it opened.
+        for key, before in zip(keys, self._holder_keys, strict=False):
+            if key.sequence < before.sequence or (
+                key.sequence == before.sequence and key.public != before.public
+            ):
+                raise Refused(
+                    Code.KEYS,
+                    f"holder {key.index} offers key {key.sequence} after key {before.sequence}: "
+                    "its state was put back, or the aggregator repeats an old key.",
+                )
         return keys
 
     def seeds(self) -> list[Outgoing]:
@@ -309,6 +327,8 @@ class User(Party):
         users = unpack_members(body.members, settings.users)
         if not settings.fewest <= len(users) <= settings.largest_round:
             raise Refused(Code.SET, f"a sum of {len(users)} users may not be opened.")
+        if any(settings.group(user) != self._due for user in users):
+            raise Refused(Code.SET, f"the sum has users who are not in group {self._due}.")
         which = sum_id(header.context, body.members)
         shares = self._tag_shares(body, which)
         size = settings.pad(header.length)
@@ -316,7 +336,7 @@ class User(Party):
             raise Refused(Code.SUM, "a sum has another length.")
         raw = np.empty(header.length, dtype=np.uint64)
         bits.unpack(body.packed, size.slot_bits, raw)
-        value = field.tag(self._seed, header.context, raw)
+        value = field.tag(self._seed, header.context, raw, len(users))
         if not settings.sharing(header.length).some_fit(shares, value):
             raise Refused(Code.SUM, "the sum shown is not the sum of what users sent.")
         values = checked_sum(settings, raw.astype(np.int64), len(users))
@@ -330,8 +350,10 @@ class User(Party):
             forgotten = header.round > self._last_round
             self._contributed += 1 if self.settings.noise is None else forgotten
         self._last_round = max(header.round, self._last_round)
-        self._parent, self.ended, self._expected = which, header.round, None
+        self._parent, self.ended, self._sums = which, header.round, self._sums + 1
         self._open, self._sent = None, b""
+        if self._due == 0:  # the model moves on
+            self._expected = None
 
     def _tag_shares(self, body: Result, which: bytes) -> dict[int, int]:
         shares = {}
@@ -352,7 +374,8 @@ class User(Party):
         kept = keys if self._private is not None else keys.without_private()
         enrolment = Enrolment(kept, self.enrolment.roster, self._seed)
         writer = Writer().field(enrolment.dump())
-        for number in (self._last_round, self._contributed, self.ended, *self._tries):
+        counts = (self._last_round, self._contributed, self.ended, self._sums, *self._tries)
+        for number in counts:
             writer.number("Q", number)
         writer.raw(self._parent).field(self._expected or b"")
         opened = b"" if self._open is None else self._open.encode(0) + bytes(64)
@@ -366,7 +389,8 @@ class User(Party):
         reader = unseal(b"USS3", data)
         user = cls(Enrolment.load(reader.field()), rng=rng)
         user._last_round, user._contributed = reader.number("Q"), reader.number("Q")
-        user.ended, user._tries = reader.number("Q"), (reader.number("Q"), reader.number("Q"))
+        user.ended, user._sums = reader.number("Q"), reader.number("Q")
+        user._tries = (reader.number("Q"), reader.number("Q"))
         user._parent, user._expected = reader.raw(32), reader.field() or None
         opened, keys = reader.field(), Reader(reader.field())
         user._open = Message.decode(opened, largest=HEADER_BYTES + 64).header if opened else None

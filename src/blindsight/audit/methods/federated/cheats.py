@@ -31,6 +31,7 @@ from blindsight.federated.sums.messages import (
     Result,
     holder,
     pack_members,
+    sum_id,
 )
 from blindsight.federated.sums.pad import bits
 from blindsight.federated.sums.sealing import PrivateKey
@@ -57,11 +58,11 @@ def _code(answers: list[Outgoing]) -> str:
 class Stage:
     """A federation whose aggregator cheats: every contribution of a round is in its hands."""
 
-    def __init__(self, users: int = 6, **options: Any) -> None:
+    def __init__(self, users: int = 6, *, shift: float = 0.0, **options: Any) -> None:
         self.settings = Settings(dimension=_WEIGHTS, users=users, **options)
         self.simulation = Simulation(self.settings)
         self.everybody = tuple(range(1, users + 1))
-        self.updates = np.random.default_rng(0).uniform(-0.5, 0.5, (users, _WEIGHTS))
+        self.updates = shift + np.random.default_rng(0).uniform(-0.4, 0.4, (users, _WEIGHTS))
         self.open(1)
 
     @property
@@ -359,6 +360,29 @@ def _more_tries_at_a_false_sum() -> str:
     return code if code == "ROUND" else ""
 
 
+def _a_multiple_of_the_sum() -> str:
+    """The opened tag, doubled by a lying holder, beside the doubled sum.
+
+    The aggregator knows the tag of the true sum and, with one holder, can have any tag opened. All
+    updates are negative, so that the doubled numbers stay in range.
+    """
+    stage = Stage(shift=-0.6, holders=5)
+    fresh = User(stage.simulation.users[1].enrolment)
+    stage.finish()
+    message, body = stage.result()
+    heads = {h.index: h for h in body.heads[: stage.settings.needed]}
+    shares = {j: np.array([h.tag_share], dtype=np.uint64) for j, h in heads.items()}
+    tag = int(field.interpolate(shares)[0])
+    others = {j: share for j, share in shares.items() if j != 1}
+    wanted = int(field.interpolate({0: np.array([2 * tag % field.P], np.uint64), **others}, 1)[0])
+    which = sum_id(message.header.context, body.members)
+    identity = stage.simulation.holders[holder(1)].identity
+    heads[1] = Head.make(which, 1, wanted, heads[1].others, identity)
+    raw, width = _raw(stage, body)
+    doubled = bits.pack(2 * raw, width)
+    return stage.show(message, Result(body.members, tuple(heads.values()), doubled), fresh)
+
+
 def _another_set_for_a_sum() -> str:
     stage = Stage()
     fresh = User(stage.simulation.users[1].enrolment)
@@ -406,6 +430,25 @@ def _a_first_holder_key_of_the_aggregator() -> str:
     aggregator = stage.simulation.aggregator
     aggregator._keys[1] = HolderKey(1, 0, PrivateKey().public, bytes(64))
     [opening, *_] = aggregator.open_round(2, bytes(32))
+    return _code(stage.simulation.users[1].receive(opening.data))
+
+
+def _holders_restored_from_a_backup() -> str:
+    """Every holder is restored to its state before the last round, and its old key is used again.
+
+    The holders have forgotten the last sum, so they would open it without user 6.
+    """
+    stage = Stage(across_rounds=False)
+    copies = {j: role.dump() for j, role in stage.simulation.holders.items()}
+    keys = dict(stage.simulation.aggregator._keys)
+    stage.spoil()
+    stage.open(2)
+    stage.spoil()
+    for j, data in copies.items():
+        stage.simulation.holders[j] = KeyHolder.load(data)
+    aggregator = stage.simulation.aggregator
+    aggregator._keys, aggregator.now = keys, unopened(stage.settings.users)
+    [opening, *_] = aggregator.open_round(3, bytes(32))
     return _code(stage.simulation.users[1].receive(opening.data))
 
 
@@ -463,7 +506,7 @@ def _guesses_from_the_opened_tag() -> str:
     heads = {h.index: np.array([h.tag_share], dtype=np.uint64) for h in body.heads}
     seed = stage.simulation.users[1]._seed
     opened = int(field.interpolate(heads)[0])
-    return "SUM ONLY" if opened == field.tag(seed, message.header.context, raw) else ""
+    return "SUM ONLY" if opened == field.tag(seed, message.header.context, raw, 3) else ""
 
 
 def _tries_old_shares(stage: Stage, sent: dict[int, bytes], context: bytes) -> str:
@@ -569,12 +612,14 @@ CHEATS: dict[str, Callable[[], str]] = {
     "a two-faced holder": _two_faced_holder,
     "a user put back in time": _a_user_put_back_in_time,
     "a false sum shown to users": _a_false_sum,
+    "a multiple of the true sum, with a lying holder": _a_multiple_of_the_sum,
     "more tries at a false sum": _more_tries_at_a_false_sum,
     "another set for a true sum": _another_set_for_a_sum,
     "one holder's head in place of many": _one_head_instead_of_many,
     "a head signed by the aggregator": _a_head_of_the_aggregator,
     "a holder's key exchanged by the aggregator": _a_holder_key_of_the_aggregator,
     "a first holder's key exchanged": _a_first_holder_key_of_the_aggregator,
+    "holders restored from a backup, with their old keys": _holders_restored_from_a_backup,
     "a message of another federation": _a_message_of_another_federation,
     "a contribution sent twice": _a_contribution_twice,
     "a tag seed of another user": _a_seed_of_another_user,

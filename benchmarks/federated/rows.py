@@ -13,6 +13,7 @@ from benchmarks.federated.carriers import carrier_rows
 from benchmarks.federated.crypto import crypto_rows
 from benchmarks.federated.peers import peer_rows
 from benchmarks.federated.scale import scale_rows
+from benchmarks.federated.timing import timing_rows
 from benchmarks.harness import Row
 
 __all__ = ["rows"]
@@ -22,7 +23,15 @@ def rows(
     *, quick: bool, seed: int = 0, out: Path, progress: Callable[[int, int], None] | None = None
 ) -> Iterator[Row]:
     """Every row; quick: within a minute, on digits."""
-    parts = (crypto_rows, peer_rows, attack_rows, scale_rows, carrier_rows, accuracy_rows)
+    parts = (
+        crypto_rows,
+        peer_rows,
+        attack_rows,
+        timing_rows,
+        scale_rows,
+        carrier_rows,
+        accuracy_rows,
+    )
     for done, part in enumerate(parts):
 
         def inner(now: int, total: int, done: int = done) -> None:

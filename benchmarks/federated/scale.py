@@ -123,29 +123,41 @@ def _open(aggregator: Aggregator, holders: dict[int, KeyHolder], cpu: _Cpu) -> N
                 cpu("open", partial(aggregator.receive, answer.data))
 
 
-def memory_per_user(users: int, cohort: int = 10_000) -> float:
-    """Bytes by which the aggregator's memory grows with a user who contributes, files used."""
-    settings = Settings(dimension=100, users=cohort, holders=5, most_users=1_000)
+def memory_per_user(users: int, *, first: int) -> tuple[float, float]:
+    """Bytes by which this process's memory grows with each of `users` simulated users, before and
+    after the sum is opened.
+
+    All users are enrolled beforehand; one after the other makes its role, contributes for real and
+    is forgotten, and the aggregator, whose contributions are in files, adds what came. Then the
+    holders are asked one by one and the sum is opened. Memory is compared with that after the
+    `first` users; opening takes some memory that does not depend on the number of users.
+    """
+    settings = Settings(dimension=100, users=users, holders=5)
     setup = enrol(settings)
     with tempfile.TemporaryDirectory() as folder:
         aggregator = Aggregator(
             setup[Role.AGGREGATOR][0], store=FileStore(Path(folder), settings.users)
         )
+        holders = [KeyHolder(enrolment) for enrolment in setup[Role.HOLDER]]
         [opening, *_] = aggregator.open_round(1, bytes(32))
-        sent = []
-        for enrolment in setup[Role.USER][: users + 1]:
+        before = 0
+        for number, enrolment in enumerate(setup[Role.USER], start=1):
             user = User(enrolment)
             user.receive(opening.data)
-            sent.append(user.contribute(np.zeros(100))[0].data)
-        aggregator.receive(sent[0])  # what is allocated once
-        tracemalloc.start()
-        for data in sent[1:]:
-            aggregator.receive(data)
-        grown, _ = tracemalloc.get_traced_memory()
+            [sent] = user.contribute(np.full(100, 0.5))
+            aggregator.receive(sent.data)
+            del user, sent
+            if number == first:
+                tracemalloc.start()
+                before = tracemalloc.get_traced_memory()[0]
+        added = tracemalloc.get_traced_memory()[0] - before
+        _open(aggregator, {role.number: role for role in holders}, _Cpu())
+        result = aggregator.result
+        opened = tracemalloc.get_traced_memory()[0] - before
         tracemalloc.stop()
-        if len(aggregator.contributors) != users + 1:
-            raise AssertionError("the aggregator refused contributions that it should have taken")
-    return grown / users
+        if result is None or len(result.contributors) != users:
+            raise AssertionError("the sum does not hold every user")
+    return added / (users - first), opened / (users - first)
 
 
 def work_lost(rounds: int, *, noise: bool, seed: int = 0) -> list[float]:
@@ -195,13 +207,15 @@ def scale_rows(
             note=f"CPU, 3 users, {first:,} to {last:,} weights: {grown[first][what]:.4f} to "
             f"{grown[last][what]:.3f} s",
         )
-    users = 50 if quick else 500
+    users = 300 if quick else 10_000
+    added, opened = memory_per_user(users, first=users // 10)
     yield Row(
-        id="federated.aggregator_bytes_per_user",
-        value=memory_per_user(users),
+        id="federated.bytes_per_simulated_user",
+        value=added,
         unit="bytes",
         seed=seed,
-        note=f"growth of the aggregator's memory over {users} contributions, 10,000 users enrolled",
+        note=f"growth of the process's memory from the {users // 10:,}th to the {users:,}th "
+        f"simulated user of a round, contributions in files; with the opened sum {opened:.0f}",
     )
     for name, noise in (("", True), ("_no_noise", False)):
         lost = work_lost(10, noise=noise, seed=seed)

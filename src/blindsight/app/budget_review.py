@@ -14,6 +14,7 @@ from blindsight.app.result import Result, framed
 from blindsight.core.errors import InvalidParameter
 from blindsight.index.index_file import Header
 from blindsight.index.release_folder import ReleaseFolder
+from blindsight.privacy.charges import read_release_file
 from blindsight.privacy.ledger import Ledger
 from blindsight.privacy.ledger.statement import Statement, statement
 from blindsight.privacy.reconcile import Reconciliation, ReleaseOnDisk, reconcile, resolve
@@ -138,7 +139,8 @@ def reconcile_budget(
         ledger: the ledger's file or postgresql:// address.
         dataset: the data set whose account it is.
         vault: the owner's vault.
-        releases: folders that `protect` made.
+        releases: folders that `protect` made, or files that another verb made, each with its
+            OUT.release.json beside it.
         decision: None compares and changes nothing. "take over" accepts what the other side knows:
             missing releases are charged, or everything that is released from now on is charged
             again. "close" closes every budget of the data set.
@@ -151,8 +153,11 @@ def reconcile_budget(
     if decision not in (None, "take over", "close"):
         raise InvalidParameter(f"decision must be 'take over' or 'close', got {decision!r}.")
     opened_vault = Vault(Path(vault))
-    shown = []
+    shown: list[ReleaseOnDisk] = []
     for path in releases:
+        if not Path(path).is_dir():
+            shown += read_release_file(path)
+            continue
         folder = ReleaseFolder.read(Path(path))
         guarantee = Header.of(folder.codes).guarantee
         costs = () if guarantee is None else guarantee.costs

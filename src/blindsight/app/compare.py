@@ -411,6 +411,7 @@ def learn_metric(
             vault=opened_vault,
             ledger=account,
             records=[] if opened_vault is None else records_of(opened_vault, paired),
+            out=model,
             progress=lambda done, total: progress("learning", done, total),
         )
     finally:

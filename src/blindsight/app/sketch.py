@@ -7,6 +7,7 @@ bits (`flip_epsilon`) have a proven epsilon per pixel.
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -306,54 +307,56 @@ def sketch(
     charged = ledger is not None and flip_epsilon is not None
     if random_state is None and (vault is not None or charged):
         opened_vault = open_vault(vault, path)
-    permanent = None
-    if opened_vault is not None and ray is None:
-        permanent = _permanent(opened_vault, images)
-    source_of_noise = random_state if permanent is None else permanent
-    if force and path.exists():
-        _delete(path)
-    if flip_epsilon is not None:
-        account = open_ledger(ledger, dataset, opened_vault, actor=actor, purpose=purpose)
-        return _flip(
-            images,
-            prepare,
-            path,
-            flip_epsilon,
-            source_of_noise,
-            account,
-            opened_vault,
-            ray,
-            progress,
+    # Another run on the same vault waits: two of them must not write one file.
+    with nullcontext() if opened_vault is None else opened_vault.running():
+        permanent = None
+        if opened_vault is not None and ray is None:
+            permanent = _permanent(opened_vault, images, path)
+        source_of_noise = random_state if permanent is None else permanent
+        if force and path.exists():
+            _delete(path)
+        if flip_epsilon is not None:
+            account = open_ledger(ledger, dataset, opened_vault, actor=actor, purpose=purpose)
+            return _flip(
+                images,
+                prepare,
+                path,
+                flip_epsilon,
+                source_of_noise,
+                account,
+                opened_vault,
+                ray,
+                progress,
+            )
+        first = prepare(images[:1])
+        parameters = _parameters(
+            first,
+            q=q,
+            p=p,
+            r=r,
+            max_psnr=max_psnr,
+            epsilon_per_pixel=epsilon_per_pixel,
+            attacker=attacker,
+            reference=None if reference is None else str(reference),
         )
-    first = prepare(images[:1])
-    parameters = _parameters(
-        first,
-        q=q,
-        p=p,
-        r=r,
-        max_psnr=max_psnr,
-        epsilon_per_pixel=epsilon_per_pixel,
-        attacker=attacker,
-        reference=None if reference is None else str(reference),
-    )
-    from blindsight.sketching import NegativeSketcher
+        from blindsight.sketching import NegativeSketcher
 
-    sketcher = NegativeSketcher(parameters, random_state=source_of_noise).fit(first)
-    sketches = _write(path, images, sketcher, prepare, ray, "sketching", progress)
-    if unsafe_records:
-        databases = sketcher.records(prepare(images[:1])[0], unsafe_records=True)
-        for number, database in enumerate(databases):
-            database.save(path.with_name(f"{path.name}.records-{number}"), unsafe_records=True)
-    return SketchedImages(
-        file=path,
-        n_sketches=len(sketches),
-        n_bytes=path.stat().st_size,
-        disclosure=sketcher.disclosure_,
-        parameters=parameters.to_dict(),
-        fingerprint=parameters.fingerprint,
-        epsilon_per_pixel=sketcher.leak_.epsilon_pixel,
-        simulation=random_state is not None,
-    )
+        sketcher = NegativeSketcher(parameters, random_state=source_of_noise).fit(first)
+        sketches = _write(path, images, sketcher, prepare, ray, "sketching", progress)
+        if unsafe_records:
+            databases = sketcher.records(prepare(images[:1])[0], unsafe_records=True)
+            for number, database in enumerate(databases):
+                database.save(path.with_name(f"{path.name}.records-{number}"), unsafe_records=True)
+        return SketchedImages(
+            file=path,
+            n_sketches=len(sketches),
+            n_bytes=path.stat().st_size,
+            disclosure=sketcher.disclosure_,
+            parameters=parameters.to_dict(),
+            fingerprint=parameters.fingerprint,
+            epsilon_per_pixel=sketcher.leak_.epsilon_pixel,
+            simulation=random_state is not None,
+        )
 
 
 def recover_sketches(
@@ -538,12 +541,15 @@ def _flip(
     charged = account is not None
     if account is not None and vault is not None and ray is not None:
         # Workers draw fresh noise, so each job is a release of its own, named by its key.
-        account = vault.account(account, release="", records=_records(vault, images))
+        records = _records(vault, images)
+        account = vault.account(account, release="", records=records, out=path)
     elif vault is not None and account is None:
         # Whoever forgets the ledger now pays when it is given.
         release, what = vault.release_of(flipper.release_law_), "flipped bits of photos"
         records = _records(vault, images)
-        vault.charge(None, flipper.guarantee_, release=release, what=what, records=records)
+        vault.charge(
+            None, flipper.guarantee_, release=release, what=what, records=records, out=path
+        )
     sketch_to(
         path,
         images,
@@ -563,10 +569,10 @@ def _flip(
     )
 
 
-def _permanent(vault: Vault, images: ImageSet) -> Permanent:
+def _permanent(vault: Vault, images: ImageSet, out: Path) -> Permanent:
     from blindsight.sketching.permanent import Permanent
 
-    return Permanent(vault, tuple(_records(vault, images)))
+    return Permanent(vault, tuple(_records(vault, images)), out)
 
 
 def _records(vault: Vault, images: ImageSet) -> list[str]:

@@ -224,7 +224,14 @@ def publish_tags(
     account = open_ledger(
         ledger, dataset or model_path.stem, opened_vault, actor=actor, purpose=purpose
     )
-    answers = publish(tagger, records, features, vault=opened_vault, ledger=account)
+    answers = publish(
+        tagger,
+        records,
+        features,
+        vault=opened_vault,
+        ledger=account,
+        out=model_path.with_name(model_path.name + ".tags"),
+    )
     names = records if random_ids else _names(list(files), given)
     rows = [
         _image_tags(tagger, shown, tags, scores)

@@ -341,6 +341,7 @@ def train_tagger(
         account,
         progress,
         records=_records(opened_vault, photos),
+        out=model_path,
     )
     if publish is not None and (quality is None or not quality.worthwhile):
         paid = "" if account is None else " What training costs stays charged."
@@ -407,6 +408,7 @@ def fit_and_measure(
     progress: Progress = no_progress,
     *,
     records: Sequence[str] = (),
+    out: Path | None = None,
 ) -> tuple[PrivateTagger, TaggerQuality | None]:
     """Train on the photos that are not held out, and measure the quality on those that are.
 
@@ -419,6 +421,7 @@ def fit_and_measure(
         ledger: the account to charge; None charges nothing.
         progress: called with (stage, done, total).
         records: ids in the vault of the labelled photos, in the order of the rows.
+        out: where the model goes (`Vault.charge`).
 
     Returns:
         The fitted tagger, and its quality; None if too few photos were held out.
@@ -436,6 +439,7 @@ def fit_and_measure(
         vault=vault,
         ledger=ledger,
         records=[records[row] for row in used] if records else (),
+        out=out,
         notes={"extractor": extractor.to_fields()},
         n_records=expected,
         validation=validation,

@@ -31,7 +31,7 @@ from blindsight.core.errors import (
     UncheckedFile,
 )
 
-__all__ = ["digest", "load", "load_any", "save", "write_atomically"]
+__all__ = ["digest", "load", "load_any", "open_json", "save", "seal_json", "write_atomically"]
 
 _VERSION = 2
 _UNCHECKED_VERSION = 1  # without a digest
@@ -75,6 +75,71 @@ def save(
     header = {"kind": kind, "version": _VERSION, "fields": told}
     header["sha256"] = _content_digest(kind, plain, told)
     write_atomically(path, pack(plain, metadata={"blindsight": json.dumps(header)}))
+
+
+def seal_json(fields: Mapping[str, Any]) -> bytes:
+    """The content of a JSON file that holds the digest of its own fields; see `open_json`.
+
+    Raises:
+        InvalidParameter: if the fields are not plain JSON values, or name a "sha256" themselves.
+
+    Example:
+        >>> open_json(seal_json({"format": "example 1", "name": "holidays"}), "example.json")
+        {'format': 'example 1', 'name': 'holidays'}
+    """
+    try:
+        plain = json.loads(json.dumps(dict(fields), allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise InvalidParameter(f"fields must be plain JSON values: {error}.") from error
+    if "sha256" in plain:
+        raise InvalidParameter("fields must not hold sha256: it is the file's own digest.")
+    sealed = {**plain, "sha256": _content_digest("json", {}, plain)}
+    return json.dumps(sealed, indent=2, ensure_ascii=False).encode() + b"\n"
+
+
+def open_json(
+    content: bytes, path: str | Path, *, earlier: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Check and read the content of a JSON file that `seal_json` made.
+
+    Parameters:
+        content: the file's bytes.
+        path: its path, for messages.
+        earlier: fields that mark a file of an earlier version, which has no digest. Such a file is
+            read, with a warning (`UncheckedFile`).
+
+    Returns:
+        The fields, without the digest.
+
+    Raises:
+        HostileFile: if the file is not such a file, or is damaged.
+    """
+    try:
+        fields = json.loads(content, parse_int=_whole)
+        if not isinstance(fields, dict):
+            raise TypeError("not an object")
+        stated = fields.pop("sha256", None)
+        if stated is None and earlier and earlier.items() <= fields.items():
+            warnings.warn(
+                f"{path} was written by an earlier version without a digest, so damage to it "
+                "cannot be seen.",
+                UncheckedFile,
+                stacklevel=3,
+            )
+            return fields
+        intact = hmac.compare_digest(
+            str(stated).encode(), _content_digest("json", {}, fields).encode()
+        )
+    except (ValueError, TypeError, RecursionError) as error:
+        raise HostileFile(
+            f"{path} is not what it should be, or is damaged. Restore it from a copy."
+        ) from error
+    if not intact:
+        raise HostileFile(
+            f"{path} is damaged or was changed: its content does not match its digest. Restore it "
+            "from a copy."
+        )
+    return fields
 
 
 def _content_digest(kind: str, arrays: Mapping[str, NDArray[Any]], fields: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -377,6 +378,7 @@ def learn_once(
     vault: Vault | None,
     ledger: Ledger | None = None,
     records: Sequence[str] = (),
+    out: str | os.PathLike[str] | None = None,
     account: Callable[[str], Ledger] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> DPPMetric:
@@ -395,6 +397,7 @@ def learn_once(
         ledger: the account to charge.
         records: ids in the vault of the images that are in a pair; every account whose data set
             contains one of them is charged.
+        out: where the metric goes (`Vault.charge`).
         account: called with the release's id, gives what is charged in place of the ledger, for
             whoever charges further units.
         progress: called with (done, total).
@@ -414,7 +417,7 @@ def learn_once(
     if account is not None:
         charged = account(number)
     elif ledger is not None or given is None:
-        charged = vault.account(ledger, release=number, records=records)
+        charged = vault.account(ledger, release=number, records=records, out=out)
     if given is None:
         metric.random_state = vault.training_source(number)
     try:

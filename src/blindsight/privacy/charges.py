@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Protocol, TypedDict, runtime_checkable
 
-from blindsight.core.errors import InvalidParameter
+from blindsight.core import storage
+from blindsight.core.errors import HostileFile, InvalidParameter
 from blindsight.privacy.cost import Cost
 from blindsight.privacy.guarantee import Guarantee
 from blindsight.privacy.ledger import Entry, Ledger
@@ -20,7 +23,11 @@ __all__ = [
     "Reconciliation",
     "ReleaseOnDisk",
     "costs_of",
+    "read_release_file",
+    "write_release_file",
 ]
+
+_LARGEST_RELEASE_FILE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -81,6 +88,47 @@ class ReleaseOnDisk:
     costs: tuple[Cost, ...] = ()
 
 
+def read_release_file(out: str | os.PathLike[str] | None) -> list[ReleaseOnDisk]:
+    """What the file beside a release says that the release is; nothing where there is none.
+
+    Raises:
+        HostileFile: the file is damaged.
+    """
+    path = _release_file(out)
+    if path is None or not path.exists():
+        return []
+    if path.stat().st_size > _LARGEST_RELEASE_FILE:
+        raise HostileFile(f"{path} is too large to be true.")
+    fields = storage.open_json(path.read_bytes(), path)
+    try:
+        costs = tuple(Cost.from_dict(cost) for cost in fields["costs"])
+        return [ReleaseOnDisk(str(out), str(fields["vault"]), str(fields["release"]), costs)]
+    except (KeyError, TypeError, InvalidParameter) as error:
+        raise HostileFile(f"{path} is not what it should be. Restore it from a copy.") from error
+
+
+def write_release_file(
+    out: str | os.PathLike[str] | None, vault: str, release: str, costs: Sequence[Cost]
+) -> None:
+    """Say beside a release which one it is, before it is written.
+
+    Where vault and ledger are both restored from a backup, this file shows that they are older.
+    """
+    path = _release_file(out)
+    if path is not None:
+        fields = {
+            "format": "blindsight release 1",
+            "vault": vault,
+            "release": release,
+            "costs": [cost.to_dict() for cost in costs],
+        }
+        storage.write_atomically(path, storage.seal_json(fields))
+
+
+def _release_file(out: str | os.PathLike[str] | None) -> Path | None:
+    return None if out is None else Path(f"{os.fspath(out)}.release.json")
+
+
 class ChargeOptions(TypedDict, total=False):
     """What a charge for a vault's release says beside its cost; `Vault.charge` describes them."""
 
@@ -89,6 +137,7 @@ class ChargeOptions(TypedDict, total=False):
     actor: str | None
     purpose: str
     releases: Iterable[ReleaseOnDisk]
+    out: str | os.PathLike[str] | None
 
 
 @dataclass(frozen=True)

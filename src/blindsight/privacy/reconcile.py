@@ -44,6 +44,8 @@ from blindsight.privacy.charges import (
     Reconciliation,
     ReleaseOnDisk,
     costs_of,
+    read_release_file,
+    write_release_file,
 )
 from blindsight.privacy.cost import Cost
 from blindsight.privacy.door import say_uncharged
@@ -201,6 +203,7 @@ def charge(
     actor: str | None = None,
     purpose: str = "",
     releases: Iterable[ReleaseOnDisk] = (),
+    out: str | os.PathLike[str] | None = None,
 ) -> Charged:
     """See `Vault.charge`, and the module's text for the order in which things are written."""
     costs = costs_of(cost)
@@ -208,10 +211,13 @@ def charge(
     checks.whole("most", most, least=0)
     with vault.running():
         vault.verify()
+        shown = [*releases, *read_release_file(out)]
         if ledger is None:
+            _require_known(vault, shown)
             simulated = isinstance(cost, Guarantee) and cost.entropy == "seed"
             due = () if simulated else costs
             generation = _note(vault, release, what, due, most, "uncharged", listed)
+            write_release_file(out, vault.number, release, costs)
             return Charged(release, generation, new=False, costs=costs)
         if not isinstance(ledger, Ledger) and isinstance(ledger, ConvertingLedger):
             wrapper: ConvertingLedger = ledger
@@ -222,7 +228,7 @@ def charge(
                 "one with Ledger(path, dataset=...)."
             )
         with ExitStack() as opened:
-            _require_agreement(vault, ledger, releases)
+            _require_agreement(vault, ledger, shown)
             ledger.check(costs, key=RELEASE + release)
             account, gained = _join(vault, ledger, listed)
             others = list(_other_ledgers(vault, ledger, account, listed, opened))
@@ -242,6 +248,7 @@ def charge(
             new = any(each.head() != head for each, head in before.items())
             if gained and not new:
                 _mark(vault, ledger, account, costs, actor)
+            write_release_file(out, vault.number, release, costs)
             return Charged(
                 release,
                 generation,
@@ -378,6 +385,17 @@ def _require_agreement(
     compared = reconcile(vault, ledger, releases)
     if not compared.agrees:
         raise RolledBack(f"{compared} Nothing was charged or released.")
+
+
+def _require_known(vault: Vault, releases: Iterable[ReleaseOnDisk]) -> None:
+    """Refuse to go on without a ledger where the disk holds a release that the vault forgot."""
+    known = {release.release for release in vault.releases()}
+    for shown in releases:
+        if shown.vault == vault.number and shown.release not in known:
+            raise RolledBack(
+                f"The vault {vault.path} is older than the release {shown.path}, which it does not "
+                "know. Put the newest copy of the vault in its place. Nothing was released."
+            )
 
 
 def _mark(

@@ -391,6 +391,9 @@ class Vault:
             actor: who asks for it; by default the ledger's `actor`.
             purpose: what the release is for; by default the ledger's `purpose`.
             releases: the releases on disk, which must not be newer than vault and ledger.
+            out: the file or folder that the release is written to. A file beside it,
+                OUT.release.json, says which release it is; the one that is there is compared like
+                `releases`.
 
         Returns:
             what was charged, with the release's generation and whether it is new.

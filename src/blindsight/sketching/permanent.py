@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -34,10 +35,12 @@ class Permanent:
         vault: the owner's vault.
         records: ids in the vault of the photos behind the images; every account whose data set
             contains one of them is charged.
+        out: where the sketches go (`Vault.charge`).
     """
 
     vault: Vault
     records: tuple[str, ...] = ()
+    out: Path | None = None
     name: ClassVar[EntropyName] = "keyed"
 
     def names(self, images: NDArray[Any]) -> list[str]:
@@ -61,7 +64,9 @@ class Permanent:
 
     def account(self, ledger: Ledger, law: str) -> Ledger:
         """What charges a ledger for a release by this law: through the vault, and once."""
-        return self.vault.account(ledger, release=self.vault.release_of(law), records=self.records)
+        return self.vault.account(
+            ledger, release=self.vault.release_of(law), records=self.records, out=self.out
+        )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Permanent:
         return self

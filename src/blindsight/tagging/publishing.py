@@ -16,6 +16,7 @@ import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,6 +49,7 @@ def publish(
     vault: Vault,
     ledger: Ledger | None = None,
     account: Callable[[str], Any] | None = None,
+    out: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Answers:
     """The published answer of each photo.
@@ -80,7 +82,7 @@ def publish(
     what = "tags of photos, each released once"
     # Also where nothing is missing: charged once by its key, and whoever forgot the ledger before
     # pays now.
-    charged: Any = vault.account(ledger, release=number, records=records)
+    charged: Any = vault.account(ledger, release=number, records=records, out=out)
     if account is not None:
         charged = account(number)
     charged.charge(promised.costs, what=what)
@@ -126,6 +128,7 @@ def train_once(
     vault: Vault | None,
     ledger: Ledger | None = None,
     records: Sequence[str] = (),
+    out: Path | None = None,
     account: Callable[[str], Any] | None = None,
     notes: Mapping[str, Any] | None = None,
     **options: Any,
@@ -136,7 +139,8 @@ def train_once(
     A model leaves after it was kept, never before: whatever a crash interrupts was seen by nobody,
     and may be tried again under the same charge. One record more or less, or another setting, is
     another release. `records` are the ids of the photos that are learned from: every account whose
-    data set contains one of them is charged. `account`, called with the release's id, gives what is
+    data set contains one of them is charged. `out` is where the model goes (`Vault.charge`).
+    `account`, called with the release's id, gives what is
     charged in place of the ledger, for whoever charges further units. `notes` are public facts that
     the file states beside the tagger's own; `options` are `fit`'s. Without a vault nothing is kept:
     run again, it is another model.
@@ -148,7 +152,9 @@ def train_once(
     number = vault.release_of(_training(tagger, X, y, options.get("n_records")))
     place = vault.path / "models" / f"{number}.safetensors"
     simulated = ledger is None and tagger.random_state is not None
-    charged: Any = None if simulated else vault.account(ledger, release=number, records=records)
+    charged: Any = (
+        None if simulated else vault.account(ledger, release=number, records=records, out=out)
+    )
     if account is not None:
         charged = account(number)
     if not place.exists():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import struct
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +23,8 @@ __all__ = ["mutated_files", "rows"]
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
 _SIZES = ((500, 375), (1600, 1200))
 _PHOTOS = 150
+_HEIC = Path(__file__).parents[2] / "tests" / "data" / "files" / "gradient.heic"
+_DICOM_BYTES = 60_000
 
 
 def rows(
@@ -89,22 +92,20 @@ def _cpu(process: int | None) -> float:
 
 
 def mutated_files(count: int, seed: int) -> Iterator[tuple[str, bytes]]:
-    """Damaged files of all formats: bytes changed, cut out, repeated or cut off."""
+    """Damaged files of all formats: bytes changed, cut out, repeated or cut off.
+
+    Yields:
+        the ending of the file's name, and its bytes.
+    """
     rng = np.random.default_rng(seed)
-    samples: list[tuple[str, bytes]] = []
-    y, x = np.mgrid[0:48, 0:64]
-    gradient = np.stack([x * 4, y * 5, (x + y) * 2], axis=-1).astype(np.uint8)
-    for kind in _FORMATS:
-        file = io.BytesIO()
-        Image.fromarray(gradient).save(file, kind)
-        samples.append((kind.lower(), file.getvalue()))
-    samples += _dicom_samples()
+    samples = _samples()
     for number in range(count):
-        kind, data = samples[number % len(samples)]
+        suffix, data = samples[number % len(samples)]
         changed = bytearray(data)
+        # Half of the changes are near the start, where headers are.
         for _ in range(int(rng.integers(1, 12))):
-            at = int(rng.integers(len(changed)))
-            changed[at] = int(rng.choice([0, 255, 127, int(rng.integers(256))]))
+            end = len(changed) if rng.random() < 0.5 else min(len(changed), 1024)
+            changed[int(rng.integers(end))] = int(rng.choice([0, 255, 127, rng.integers(256)]))
         draw = rng.random()
         if draw < 0.15:
             del changed[int(rng.integers(1, len(changed))) :]
@@ -114,38 +115,98 @@ def mutated_files(count: int, seed: int) -> Iterator[tuple[str, bytes]]:
         elif draw < 0.4:
             at = int(rng.integers(len(changed)))
             changed[at:at] = changed[at : at + int(rng.integers(1, 64))]
-        yield kind, bytes(changed)
+        yield suffix, bytes(changed)
+
+
+def _samples() -> list[tuple[str, bytes]]:
+    """One good file or more of every format, by the ending of its name."""
+    y, x = np.mgrid[0:48, 0:64]
+    gradient = Image.fromarray(np.stack([x * 4, y * 5, (x + y) * 2], axis=-1).astype(np.uint8))
+    deep = Image.fromarray((x * y * 20).astype(np.uint16))
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    samples = [(kind.lower(), _encoded(gradient, kind)) for kind in _FORMATS]
+    samples += [
+        ("jpg", _encoded(gradient, "JPEG", progressive=True, exif=turned)),
+        ("jpg", _encoded(gradient.convert("CMYK"), "JPEG")),
+        ("gif", _encoded(gradient, "GIF", save_all=True, append_images=[gradient.rotate(180)])),
+        ("png", _encoded(gradient, "PNG", save_all=True, append_images=[gradient.rotate(180)])),
+        ("png", _encoded(deep, "PNG")),
+        ("webp", _encoded(gradient, "WEBP", lossless=True)),
+        ("tif", _encoded(deep, "TIFF", save_all=True, append_images=[deep])),
+        ("tif", _encoded(gradient, "TIFF", compression="tiff_lzw")),
+        ("tif", _encoded(gradient, "TIFF", compression="tiff_jpeg")),
+        ("nef", _raw_file(_encoded(gradient, "JPEG"))),
+    ]
+    if _HEIC.is_file():
+        samples += [("heic", _HEIC.read_bytes())]
+    return 3 * samples + _dicom_samples()  # so that half of the files are not DICOM
+
+
+def _encoded(image: Image.Image, kind: str, **options: object) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def _raw_file(preview: bytes) -> bytes:
+    """A camera's raw file: a TIFF container with an embedded preview."""
+    end = 8 + 2 + 3 * 12 + 4
+    directory = struct.pack("<H", 3)
+    directory += struct.pack("<HHIHH", 0x0112, 3, 1, 6, 0)
+    directory += struct.pack("<HHII", 0x0201, 4, 1, end)
+    directory += struct.pack("<HHII", 0x0202, 4, 1, len(preview))
+    return b"II" + struct.pack("<HI", 42, 8) + directory + struct.pack("<I", 0) + preview
 
 
 def _dicom_samples() -> list[tuple[str, bytes]]:
+    """The small files among those that pydicom ships: many transfer syntaxes and kinds of pixels."""
     try:
         import pydicom
     except ImportError:
         return []
     folder = Path(pydicom.__file__).parent / "data" / "test_files"
-    names = ("CT_small.dcm", "MR_small_RLE.dcm", "JPEG2000.dcm", "SC_rgb_jpeg_gdcm.dcm")
-    paths = [folder / name for name in names if (folder / name).is_file()]
-    return [("dicom", path.read_bytes()) for path in paths if path.stat().st_size < 200_000]
+    small = [path for path in sorted(folder.glob("*.dcm")) if path.stat().st_size < _DICOM_BYTES]
+    readable = []
+    with ConfinedReader("dicom") as reader:
+        for path in small:
+            data = path.read_bytes()
+            try:
+                reader.decode(data)
+            except HostileFile:
+                continue
+            readable.append(("dcm", data))
+    return readable
 
 
 def _damaged(count: int, seed: int) -> Iterator[Row]:
-    """Decode damaged files one after another; the run must survive all of them."""
-    readers = {"dicom": ConfinedReader("dicom", seconds=10)}
+    """Decode damaged files one after another; the run must survive all of them, and name them."""
+    readers = {
+        "dcm": ConfinedReader("dicom", seconds=10),
+        "heic": ConfinedReader("heif", seconds=10),
+    }
     pictures = ConfinedReader(seconds=10)
     limits = Limits(pixels=10**6)
-    read = refused = deaths = ended = 0
-    for kind, data in mutated_files(count, seed):
-        reader = readers.get(kind, pictures)
+    read = refused = deaths = ended = unnamed = 0
+    kinds = set()
+    for number, (suffix, data) in enumerate(mutated_files(count, seed)):
+        name = f"damaged {number}.{suffix}"
+        kinds.add(suffix)
         try:
-            reader.decode(data, name=f"damaged.{kind}", limits=limits)
+            readers.get(suffix, pictures).decode(data, name=name, limits=limits)
             read += 1
         except HostileFile as error:
             refused += 1
+            unnamed += name not in str(error)
             deaths += "ended the process" in str(error)
         except Exception:  # what this row counts
             ended += 1
     for reader in (*readers.values(), pictures):
         reader.close()
-    note = f"{count:,} damaged files: {read:,} read, {refused:,} refused by name"
+    note = (
+        f"{count:,} damaged files of {len(kinds)} formats ({', '.join(sorted(kinds))}): "
+        f"{read:,} read, {refused:,} refused"
+    )
     yield Row(id="files.mutated_runs_ended", value=ended, unit="runs", seed=seed, note=note)
+    yield Row(id="files.mutated_not_named", value=unnamed, unit="files", seed=seed, note=note)
     yield Row(id="files.mutated_decoder_deaths", value=deaths, unit="files", seed=seed, note=note)

@@ -4,10 +4,13 @@ and a code.
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
+import sqlite3
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +110,7 @@ def test_a_folder_for_a_file_and_the_reverse_never_end_in_a_traceback(
     say: Any, photos: Path, line: str
 ) -> None:
     code, _, err = say(line)
-    assert code in (2, 4)
+    assert code in (2, 4, 5)
     assert err.startswith("blindsight: ")
     assert "Errno" not in err and len(err.splitlines()) == 1
 
@@ -120,16 +123,94 @@ def test_what_the_operating_system_refuses_becomes_a_sentence(
         (NotADirectoryError(20, "Not a directory", "photos/0.png"), "is not a folder"),
         (FileNotFoundError(2, "No such file", "gone"), "does not exist"),
         (PermissionError(13, "Permission denied", "locked"), "permissions"),
-        (OSError(28, "No space left on device"), "No space left"),
+        (OSError(28, "No space left on device"), "disk is full"),
+        (OSError(28, "No space left on device", "key"), "disk is full while key was written"),
+        (OSError(5, "Input/output error"), "Input/output error"),
+        (MemoryError(), "not enough memory"),
     ):
 
-        def fail(error: OSError = error) -> None:
+        def fail(error: Exception = error) -> None:
             raise error
 
         monkeypatch.setattr(main, "app", fail)
         code, _, err = say("")
-        assert code == 4
-        assert word in err
+        assert code == main.SYSTEM_ERROR == 5
+        assert word in err and len(err.splitlines()) == 1
+
+
+def test_a_full_disk_under_a_database_becomes_a_sentence(
+    say: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real SQLITE_FULL, and a database that may only be read."""
+
+    def overfull() -> None:
+        with sqlite3.connect(tmp_path / "full.db") as connection:
+            connection.execute("PRAGMA max_page_count = 2")
+            connection.execute("CREATE TABLE rows (value TEXT)")
+            connection.execute("INSERT INTO rows VALUES (?)", ("x" * 100_000,))
+
+    def read_only() -> None:
+        with sqlite3.connect(f"file:{tmp_path / 'full.db'}?mode=ro", uri=True) as connection:
+            connection.execute("CREATE TABLE other (value TEXT)")
+
+    for broken, word in ((overfull, "the disk is full"), (read_only, "permissions")):
+        monkeypatch.setattr(main, "app", broken)
+        code, _, err = say("")
+        assert (code, word in err, "sqlite" in err.lower()) == (5, True, False)
+
+
+def test_a_full_disk_while_a_vault_is_made_is_said(
+    say: Any, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from blindsight.core import durable
+
+    def full(path: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(durable, "write_file", full)
+    code, _, err = say("protect photos --out index --features pixels")
+    assert (code, "the disk is full" in err) == (5, True)
+    monkeypatch.undo()
+    monkeypatch.chdir(photos.parent)
+    assert say("protect photos --out index --features pixels")[0] == 0
+
+
+def test_a_mistake_of_ours_is_one_sentence_and_a_private_file(
+    say: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def fail() -> None:
+        raise KeyError("patient-4711.dcm")
+
+    monkeypatch.setattr(main, "app", fail)
+    code, out, err = say("")
+    assert (code, out) == (main.INTERNAL_ERROR, "") and code == 70
+    assert "KeyError" in err and "4711" not in err and "Traceback" not in err
+    assert len(err.splitlines()) == 1
+    [details] = tmp_path.glob("blindsight-error-*.txt")
+    assert str(details) in err
+    assert details.stat().st_mode & 0o777 == 0o600
+    assert "Traceback" in details.read_text() and "4711" in details.read_text()
+
+
+def test_an_error_of_a_database_that_nobody_refused_is_a_mistake_of_ours(
+    say: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(
+        main, "app", lambda: sqlite3.connect(":memory:").execute("SELECT * FROM nowhere")
+    )
+    code, _, err = say("")
+    assert (code, "nowhere" in err) == (70, False)
+
+
+def test_the_reference_states_every_exit_code() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "errors.md").read_text()
+    codes = {0, 1, *main.EXIT_CODES.values(), main.SYSTEM_ERROR, main.INTERNAL_ERROR, 130, 141}
+    for code in codes:
+        assert f"| {code} |" in page
+        assert f"| {code} |" in (main.__doc__ or "")
 
 
 def test_the_settings_of_a_sketch_are_named_in_order(say: Any, photos: Path) -> None:

@@ -1,16 +1,29 @@
 """`blindsight`: the verbs, and what happens when one fails.
 
-Exit codes: 0 done; 1 an audit refuted a claim; 2 bad usage or input; 3 the privacy budget would be
-exceeded; 4 data or an optional package is missing, or a file cannot be read or written; 130 stopped
-by Ctrl-C; 141 nobody reads the output any more.
+| exit code | meaning |
+|---|---|
+| 0 | done |
+| 1 | a claim was refuted, by an audit or a check; nothing else ends so |
+| 2 | bad usage or input |
+| 3 | the privacy budget would be exceeded; nothing was released |
+| 4 | data or an optional package is missing |
+| 5 | the operating system refused: no such file, no permission, disk full, no memory |
+| 70 | a mistake in Blindsight; the details are in a file that the message names |
+| 130 | stopped by Ctrl-C |
+| 141 | nobody reads the output any more |
 """
 
 from __future__ import annotations
 
+import errno
 import importlib
 import importlib.util
 import inspect
+import os
+import sqlite3
 import sys
+import tempfile
+import traceback
 import warnings
 from typing import Annotated, Any
 
@@ -23,7 +36,7 @@ from click.utils import PacifyFlushWrapper  # noqa: E402
 from typer.core import TyperGroup  # noqa: E402
 
 from blindsight.cli.examples import EXAMPLES, FIRST  # noqa: E402
-from blindsight.cli.terminal import BROKEN_PIPE  # noqa: E402
+from blindsight.cli.terminal import BROKEN_PIPE, visible  # noqa: E402
 from blindsight.core.errors import (  # noqa: E402
     BlindsightError,
     BudgetExceeded,
@@ -32,9 +45,11 @@ from blindsight.core.errors import (  # noqa: E402
     UnchargedRelease,
 )
 
-__all__ = ["EXIT_CODES", "app", "run"]
+__all__ = ["EXIT_CODES", "INTERNAL_ERROR", "SYSTEM_ERROR", "app", "run"]
 
 EXIT_CODES = {BudgetExceeded: 3, MissingData: 4, MissingDependency: 4, BlindsightError: 2}
+SYSTEM_ERROR = 5
+INTERNAL_ERROR = 70
 
 VERBS = (
     "demo",
@@ -69,7 +84,7 @@ EXTRAS = {
 }
 _CODES = (
     "Exit codes: 0 done, 1 a claim was refuted, 2 bad usage or input, 3 no budget, 4 something is "
-    "missing."
+    "missing, 5 the operating system refused, 70 a mistake in Blindsight."
 )
 
 
@@ -176,12 +191,32 @@ def run() -> None:
         code = next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
         typer.echo(f"blindsight: {error}{_whole_need(error)}", err=True)
         sys.exit(code)
-    except OSError as error:
-        typer.echo(f"blindsight: {_unusable(error)}", err=True)
-        sys.exit(4)
     except KeyboardInterrupt:
         typer.echo("blindsight: stopped.", err=True)
         sys.exit(130)
+    except Exception as error:
+        refusal = _refused_by_system(error)
+        typer.echo(f"blindsight: {refusal or _unexpected(error)}", err=True)
+        sys.exit(SYSTEM_ERROR if refusal else INTERNAL_ERROR)
+
+
+def _unexpected(error: Exception) -> str:
+    """A sentence about a mistake of ours; what happened goes to a file that only its owner reads.
+
+    The error's own words stay out of the terminal, which may be recorded: they may hold names of
+    files, labels or other private values.
+    """
+    kind = type(error).__name__
+    try:
+        handle, path = tempfile.mkstemp(prefix="blindsight-error-", suffix=".txt")  # mode 600
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+            traceback.print_exception(error, file=file)
+    except OSError:
+        return f"a mistake in Blindsight ended this run ({kind}); the details could not be written."
+    return (
+        f"a mistake in Blindsight ended this run ({kind}). The details are in {path}, which only "
+        "you can read. They may name your files: look through them before you report them."
+    )
 
 
 def _whole_need(error: BlindsightError) -> str:
@@ -193,11 +228,23 @@ def _whole_need(error: BlindsightError) -> str:
     return f" All that {verb} needs: pip install 'blindsight[{extras}]'."
 
 
-def _unusable(error: OSError) -> str:
-    """What the operating system refused, as a sentence with the file's name."""
-    if error.filename is None:
-        return f"the operating system refused: {error.strerror or error}."
-    named = error.filename if isinstance(error.filename, str) else str(error.filename)
+def _refused_by_system(error: Exception) -> str | None:
+    """What the operating system refused, as a sentence with the file's name where it is known.
+
+    None for every other error.
+    """
+    if isinstance(error, MemoryError):
+        return "there is not enough memory for this. Close other programs, or use fewer photos."
+    if isinstance(error, sqlite3.OperationalError):
+        return _refused_by_sqlite(error)
+    if not isinstance(error, OSError):
+        return None
+    named = "" if error.filename is None else visible(os.fsdecode(error.filename))
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        where = f" while {named} was written" if named else ""
+        return f"the disk is full{where}. Make room, and run the command again."
+    if not named:
+        return f"the operating system refused: {error.strerror or type(error).__name__}."
     if isinstance(error, IsADirectoryError):
         return f"{named} is a folder, and a file is needed here. Name the file in it."
     if isinstance(error, NotADirectoryError):
@@ -207,3 +254,20 @@ def _unusable(error: OSError) -> str:
     if isinstance(error, PermissionError):
         return f"{named} may not be read or written by this user. Check its permissions."
     return f"{named}: {error.strerror}."
+
+
+def _refused_by_sqlite(error: sqlite3.OperationalError) -> str | None:
+    """SQLite reports what the operating system refused by a code of its own."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code == sqlite3.SQLITE_FULL:
+        return "the disk is full. Make room, and run the command again."
+    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN):
+        return (
+            "a database of the vault or the ledger may not be opened or written by this user. "
+            "Check the permissions of its folder."
+        )
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return "a database is used by another process. Wait for it, and run the command again."
+    if code == sqlite3.SQLITE_IOERR:
+        return "a database could not be read or written. Check the disk: it may be full or damaged."
+    return None

@@ -53,7 +53,8 @@ def check(
 ) -> None:
     """Look for contradictory labels before learning.
 
-    For the owner only: exact, and not to be published.
+    For the owner only: exact, and not to be published. Ends with exit code 2 if labels contradict
+    each other.
     """
     from blindsight.app.compare import check_labelled_pairs
 
@@ -63,7 +64,7 @@ def check(
     else:
         console.print(str(found), markup=False, soft_wrap=True)
     if found.problems:
-        raise typer.Exit(1)
+        raise typer.Exit(2)
 
 
 def learn(

@@ -105,7 +105,7 @@ def mutated_files(count: int, seed: int) -> Iterator[tuple[str, bytes]]:
         # Half of the changes are near the start, where headers are.
         for _ in range(int(rng.integers(1, 12))):
             end = len(changed) if rng.random() < 0.5 else min(len(changed), 1024)
-            changed[int(rng.integers(end))] = int(rng.choice([0, 255, 127, rng.integers(256)]))
+            changed[int(rng.integers(end))] = int(rng.choice([0, 255, 127, int(rng.integers(256))]))
         draw = rng.random()
         if draw < 0.15:
             del changed[int(rng.integers(1, len(changed))) :]
@@ -160,7 +160,7 @@ def _raw_file(preview: bytes) -> bytes:
 
 
 def _dicom_samples() -> list[tuple[str, bytes]]:
-    """The small files among those that pydicom ships: many transfer syntaxes and kinds of pixels."""
+    """The small files among those that pydicom ships: many transfer syntaxes and pixels."""
     try:
         import pydicom
     except ImportError:

@@ -25,7 +25,7 @@ from PIL import Image, PngImagePlugin
 
 from benchmarks.harness import Row
 from blindsight.data.content import content_digest
-from blindsight.data.reading import SUFFIXES
+from blindsight.data.listing import list_photos
 from blindsight.data.sources import Files
 from blindsight.index import HammingIndex, bulk
 from blindsight.index import release_folder as photos
@@ -63,7 +63,7 @@ class Album:
 
     def step(self, *, prune: bool = False) -> None:
         """Charge, and bring the release up to date."""
-        names = list(photos.photo_names(self.folder, SUFFIXES))
+        names = list_photos(self.folder).photos
         found = photos.scan(self.folder, names, self.vault)
         charge(self.guarantee, self.vault, self.number, self.ledger)
         place = photos.ReleaseFolder(

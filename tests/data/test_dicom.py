@@ -16,8 +16,7 @@ from blindsight.core.errors import HostileFile, MissingDependency
 from blindsight.data import load_folder, read_image
 from blindsight.data.formats.dicom import decode_dicom, patient_of
 from blindsight.data.limits import Limits, is_dicom
-from blindsight.data.reading import SUFFIXES
-from blindsight.index.release_folder import photo_names
+from blindsight.data.listing import list_photos
 from blindsight.tagging.photos import image_files
 
 pydicom = pytest.importorskip("pydicom")
@@ -135,9 +134,9 @@ def test_files_without_an_ending_are_found_by_their_mark(tmp_path: Path) -> None
     (tmp_path / "notes.txt").write_bytes(_file(RAMP))
     wanted = ["1.2.840.10008.5", "IM0001", "series/IM0002"]
     assert sorted(load_folder(tmp_path).names) == wanted
-    assert sorted(photo_names(tmp_path, SUFFIXES)) == wanted
+    assert sorted(list_photos(tmp_path).photos) == wanted
     assert (
-        sorted(path.relative_to(tmp_path).as_posix() for path in image_files([tmp_path])[0])
+        sorted(path.relative_to(tmp_path).as_posix() for path in image_files([tmp_path]).digests)
         == wanted
     )
 

@@ -12,12 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.app.accounts import open_ledger, open_vault, records_of
-from blindsight.app.result import Progress, Result, ResultTable, no_progress
+from blindsight.app.result import (
+    Progress,
+    Result,
+    ResultTable,
+    files_table,
+    no_progress,
+    to_plain,
+)
 from blindsight.core.errors import InvalidParameter
 from blindsight.encoders import Encoder, open_encoder, open_same_encoder
 from blindsight.privacy.guarantee import Guarantee
 
 if TYPE_CHECKING:
+    from blindsight.data.listing import FilesRead
     from blindsight.metric import DPPMetric, PairGraph
     from blindsight.metric.files import Records
 
@@ -97,6 +105,7 @@ class LearnedMetric(Result):
         neighbour_test: accuracy for the owner only; None if it could not be measured.
         vault: the folder with the key of the noise; keep it, and do not share it.
         charged: whether a ledger was charged.
+        files: how many photos were read, and every file of the folder that was not, by kind.
     """
 
     model: Path
@@ -110,6 +119,10 @@ class LearnedMetric(Result):
     neighbour_test: NeighbourTest | None = None
     vault: Path | None = None
     charged: bool = False
+    files: FilesRead | None = None
+
+    def tables(self) -> list[ResultTable]:
+        return [] if self.files is None else [files_table(self.files)]
 
     @property
     def title(self) -> str:
@@ -170,6 +183,7 @@ class LearnedMetric(Result):
             "model": str(self.model),
             "card": str(self.card),
             "vault": None if self.vault is None else str(self.vault),
+            "files": to_plain(self.files),
         }
 
 
@@ -222,11 +236,13 @@ class Comparison(Result):
         record: the id of the record.
         distances: ids and distances, the nearest first if several were listed.
         threshold: pairs at most this far apart count as similar.
+        files: how many photos were read, and every file of the folder that was not, by kind.
     """
 
     record: str
     distances: tuple[tuple[str, float], ...]
     threshold: float
+    files: FilesRead | None = None
 
     @property
     def title(self) -> str:
@@ -240,12 +256,13 @@ class Comparison(Result):
     def tables(self) -> list[ResultTable]:
         """Record and distance."""
         rows = [(name, f"{distance:.4g}") for name, distance in self.distances]
-        return [ResultTable(self.title, ("record", "distance"), rows)]
+        distances = ResultTable(self.title, ("record", "distance"), rows)
+        return [distances] if self.files is None else [distances, files_table(self.files)]
 
     def to_dict(self) -> dict[str, object]:
         """The fields of `blindsight metric distance --json`."""
         listed = [{"to": name, "distance": distance} for name, distance in self.distances]
-        return {"from": self.record, "distances": listed}
+        return {"from": self.record, "distances": listed, "files": to_plain(self.files)}
 
 
 def check_labelled_pairs(
@@ -440,6 +457,7 @@ def learn_metric(
         neighbour_test=test,
         vault=None if opened_vault is None else opened_vault.path,
         charged=account is not None,
+        files=records.files,
     )
 
 
@@ -492,7 +510,7 @@ def compare(
     else:
         order = [i for i in np.argsort(away, kind="stable") if i != numbers[0]][:nearest]
         distances = [(records.ids[i], float(away[i])) for i in order]
-    return Comparison(ids[0], tuple(distances), float(metric.threshold_))
+    return Comparison(ids[0], tuple(distances), float(metric.threshold_), records.files)
 
 
 def read_records(

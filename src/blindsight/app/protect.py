@@ -14,7 +14,14 @@ import numpy as np
 
 from blindsight.app import defaults
 from blindsight.app.accounts import open_ledger
-from blindsight.app.result import Progress, Result, no_progress, to_plain
+from blindsight.app.result import (
+    Progress,
+    Result,
+    ResultTable,
+    files_table,
+    no_progress,
+    to_plain,
+)
 from blindsight.codebooks import predict_use
 from blindsight.core import checks
 from blindsight.core.errors import (
@@ -26,7 +33,7 @@ from blindsight.core.errors import (
     UnitMismatch,
 )
 from blindsight.data.limits import read_bytes
-from blindsight.data.reading import SUFFIXES
+from blindsight.data.listing import FilesRead, Inventory, list_photos, no_photos
 from blindsight.encoders import (
     BUILT_IN,
     STORED,
@@ -46,7 +53,6 @@ from blindsight.index.release_folder import (
     mechanism_id,
     open_vault,
     persons_of,
-    photo_names,
     scan,
     vault_beside,
 )
@@ -77,6 +83,7 @@ class ProtectedPhotos(Result):
             protected.
         created: whether the release is new, rather than continued.
         release_id: the release's id, under which vault and ledger know it.
+        files: how many photos were read, and every file that was not, by kind.
     """
 
     release: Path
@@ -88,6 +95,7 @@ class ProtectedPhotos(Result):
     names: Names
     max_per_person: int
     created: bool
+    files: FilesRead
     release_id: str = ""
 
     @property
@@ -106,6 +114,9 @@ class ProtectedPhotos(Result):
             ("share", str(self.release)),
             ("keep private", str(self.vault)),
         ]
+
+    def tables(self) -> list[ResultTable]:
+        return [files_table(self.files)]
 
     def sentences(self) -> list[str]:
         """Return what was done as sentences, for a terminal."""
@@ -157,6 +168,7 @@ class ProtectedPhotos(Result):
             "ledger": self.charged,
             "recipe": self.recipe.to_fields(),
             "guarantee": to_plain(self.guarantee),
+            "files": to_plain(self.files),
         }
 
 
@@ -272,11 +284,12 @@ def protect(
             "--most is a number of images of one person: say whose they are, with --person."
         )
     vault_path = vault_beside(target) if vault is None else Path(vault)
-    listed = (
-        list(photo_names(source, SUFFIXES, leave_out=(target, vault_path)))
+    inventory = (
+        list_photos(source, leave_out=(target, vault_path))
         if files is None
-        else list(files)
+        else Inventory(tuple(files))
     )
+    listed = list(inventory.photos)
     existing = ReleaseFolder.find(target)
     options: dict[str, object] = {
         "method": method,
@@ -300,9 +313,7 @@ def protect(
     if replaced is not None:
         existing, vault_path = None, _unused_path(vault_path)
     if existing is None and not listed:
-        raise InvalidData(
-            f"{source} holds no photos ({', '.join(sorted(SUFFIXES))}). Check the path."
-        )
+        raise InvalidData(no_photos(source, inventory.skipped))
     vault_is_new = not (vault_path / "key").exists()
     opened = open_vault(vault_path, existing)
     with opened.running():
@@ -401,6 +412,9 @@ def protect(
             max_per_person=folder.most,
             created=existing is None,
             release_id=number,
+            files=inventory.files_read(
+                read=len(contents.records), copies=counts.copies, damaged=counts.refused
+            ),
         )
 
 

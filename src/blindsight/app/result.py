@@ -14,9 +14,18 @@ from pathlib import Path
 
 import numpy as np
 
+from blindsight.data.listing import FilesRead
 from blindsight.privacy.guarantee import Guarantee
 
-__all__ = ["Progress", "Result", "ResultTable", "framed", "no_progress", "to_plain"]
+__all__ = [
+    "Progress",
+    "Result",
+    "ResultTable",
+    "files_table",
+    "framed",
+    "no_progress",
+    "to_plain",
+]
 
 #: Called with (stage, done, total) while a job runs; `total` is 0 where it is not known.
 Progress = Callable[[str, int, int], None]
@@ -41,6 +50,11 @@ class ResultTable:
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
+
+
+def files_table(files: FilesRead) -> ResultTable:
+    """Return the table with which every job on a folder ends: what was read, and what was not."""
+    return ResultTable("Files", ("files", "count", "first names", "what to do"), files.rows())
 
 
 class Result(ABC):

@@ -18,7 +18,7 @@ from blindsight.core import checks
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.core.storage import write_atomically
 from blindsight.data import read_image
-from blindsight.data.reading import SUFFIXES
+from blindsight.data.listing import list_photos
 from blindsight.encoders import Encoder, open_encoder
 from blindsight.encoders.words import read_dictionary, translated
 from blindsight.index.base import CodeIndex, Hit, Hits, by_photos
@@ -33,7 +33,7 @@ from blindsight.index.contact_sheet import (
 from blindsight.index.encoder import CodeRecipe, PhotoEncoder, load_encoder
 from blindsight.index.index_file import Header
 from blindsight.index.owner_view import ALIKE, OwnerPhotos
-from blindsight.index.release_folder import OwnerNames, ReleaseFolder, photo_names
+from blindsight.index.release_folder import OwnerNames, ReleaseFolder
 from blindsight.privacy import Guarantee
 
 __all__ = [
@@ -479,7 +479,7 @@ def _asked(
         paths = [
             path / name if path.is_dir() else path
             for path in queries
-            for name in (photo_names(path, SUFFIXES) if path.is_dir() else [""])
+            for name in (list_photos(path).photos if path.is_dir() else [""])
         ]
         if not paths:
             raise InvalidParameter(f"{queries[0]} holds no photos to look for.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -16,11 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.app.accounts import open_ledger, open_vault, records_of
-from blindsight.app.result import Progress, Result, ResultTable, no_progress
+from blindsight.app.result import (
+    Progress,
+    Result,
+    ResultTable,
+    files_table,
+    no_progress,
+    to_plain,
+)
 from blindsight.core.errors import InvalidData, InvalidParameter, MissingData
 
 if TYPE_CHECKING:
     from blindsight.data import ImageSet
+    from blindsight.data.listing import FilesRead
     from blindsight.privacy.disclosure import Disclosure
     from blindsight.privacy.guarantee import Guarantee
     from blindsight.privacy.ledger import Ledger
@@ -79,6 +87,7 @@ class SketchedImages(Result):
         epsilon_per_pixel: the epsilon that sketches imply; not a guarantee.
         simulation: whether the noise has a fixed seed.
         charged: whether a ledger was charged.
+        files: how many images were read, and every file of the folder that was not, by kind.
     """
 
     file: Path
@@ -91,6 +100,10 @@ class SketchedImages(Result):
     epsilon_per_pixel: float | None = None
     simulation: bool = False
     charged: bool = False
+    files: FilesRead | None = None
+
+    def tables(self) -> list[ResultTable]:
+        return [] if self.files is None else [files_table(self.files)]
 
     @property
     def title(self) -> str:
@@ -119,6 +132,7 @@ class SketchedImages(Result):
                 "file": str(self.file),
                 "sketches": self.n_sketches,
                 "guarantee": self.guarantee.line(),
+                "files": to_plain(self.files),
             }
         return {
             "file": str(self.file),
@@ -126,6 +140,7 @@ class SketchedImages(Result):
             "bytes": self.n_bytes,
             "parameters": self.parameters,
             "fingerprint": self.fingerprint,
+            "files": to_plain(self.files),
             "epsilon_per_pixel": self.epsilon_per_pixel,
             "verdict": None if self.disclosure is None else self.disclosure.verdict,
             "simulation": self.simulation,
@@ -300,7 +315,7 @@ def sketch(
             "here."
         )
     path = Path(out)
-    images = read_images(str(source), split)
+    images, files = _read_photos(str(source), split, progress)
     prepare = ImagePreparation.of(images, size=size, grey=grey)
     # A ledger needs a vault beside it: whichever of them is an older copy is noticed by the other.
     opened_vault = None
@@ -317,7 +332,7 @@ def sketch(
             _delete(path)
         if flip_epsilon is not None:
             account = open_ledger(ledger, dataset, opened_vault, actor=actor, purpose=purpose)
-            return _flip(
+            flipped = _flip(
                 images,
                 prepare,
                 path,
@@ -328,6 +343,7 @@ def sketch(
                 ray,
                 progress,
             )
+            return replace(flipped, files=files)
         first = prepare(images[:1])
         parameters = _parameters(
             first,
@@ -356,6 +372,7 @@ def sketch(
             fingerprint=parameters.fingerprint,
             epsilon_per_pixel=sketcher.leak_.epsilon_pixel,
             simulation=random_state is not None,
+            files=files,
         )
 
 
@@ -466,6 +483,22 @@ def read_images(source: str, split: str | None) -> ImageSet:
         )
     images: ImageSet = data.load(source, split=split)
     return images
+
+
+def _read_photos(
+    source: str, split: str | None, progress: Progress
+) -> tuple[ImageSet, FilesRead | None]:
+    """The images to release: those of a folder that can be read, with the count of all files."""
+    from blindsight.data.formats.folders import read_folder
+
+    if not Path(source).is_dir():
+        return read_images(source, split), None
+    # Workers may run in another directory.
+    return read_folder(
+        Path(source).resolve(),
+        classes=True,
+        progress=lambda done, total: progress("reading", done, total),
+    )
 
 
 def _parameters(

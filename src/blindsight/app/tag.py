@@ -11,11 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.app.accounts import open_ledger, open_vault, records_of
-from blindsight.app.result import Progress, Result, ResultTable, no_progress
+from blindsight.app.result import (
+    Progress,
+    Result,
+    ResultTable,
+    files_table,
+    no_progress,
+    to_plain,
+)
 from blindsight.core.errors import InvalidParameter, MissingData
 from blindsight.privacy.guarantee import Guarantee
 
 if TYPE_CHECKING:
+    from blindsight.data.listing import FilesRead
     from blindsight.encoders import Encoder
     from blindsight.privacy.vault import Vault
     from blindsight.tagging import PrivateTagger
@@ -49,6 +57,7 @@ class Tags(Result):
         answer_guarantee: the guarantee per tagged photo, if the tags were published with noise.
         unreadable: paths that were skipped, and why.
         charged: whether a ledger was charged, where tags were published.
+        files: how many photos were read, and every file that was not, by kind.
     """
 
     images: tuple[ImageTags, ...]
@@ -56,6 +65,7 @@ class Tags(Result):
     answer_guarantee: Guarantee | None = None
     unreadable: tuple[tuple[Path, str], ...] = ()
     charged: bool = False
+    files: FilesRead | None = None
 
     @property
     def title(self) -> str:
@@ -80,7 +90,8 @@ class Tags(Result):
     def tables(self) -> list[ResultTable]:
         """Image and tags."""
         rows = [(item.image, ", ".join(item.tags) or "-") for item in self.images]
-        return [ResultTable("", ("image", "tags"), rows)]
+        tags = ResultTable("", ("image", "tags"), rows)
+        return [tags] if self.files is None else [tags, files_table(self.files)]
 
     def to_dict(self) -> dict[str, object]:
         """The fields of `blindsight tag apply --json`."""
@@ -97,6 +108,7 @@ class Tags(Result):
             "answers": answers,
             "per_photo": per_photo,
             "record": self.guarantee.epsilon,
+            "files": to_plain(self.files),
         }
 
 
@@ -139,6 +151,8 @@ def tag(
         MissingData: if the model or an image does not exist.
     """
     tagger, extractor = _load(Path(model), encoder)
+    from blindsight.tagging.photos import image_files
+
     if tagger.answer_guarantee_ is not None:
         return publish_tags(
             model,
@@ -157,7 +171,8 @@ def tag(
             "these answers are exact: random ids and a vault are for a model made with publish=."
         )
     given = _paths(images)
-    files, unreadable = _image_files(given)
+    listed = image_files(given)
+    files = listed.digests
     features = _features_of(list(files), given, extractor, progress)
     answers = tagger.answer(features(list(range(len(files)))))
     names = _names(list(files), given)
@@ -165,7 +180,7 @@ def tag(
         _image_tags(tagger, name, tags, scores)
         for name, tags, scores in zip(names, answers.tags, answers.scores, strict=True)
     )
-    return Tags(rows, tagger.guarantee_, None, tuple(unreadable))
+    return Tags(rows, tagger.guarantee_, None, listed.unreadable, files=listed.files)
 
 
 def publish_tags(
@@ -207,6 +222,7 @@ def publish_tags(
         InvalidParameter: if the answers of this model are exact.
         MissingData: if the model, the vault or a photo does not exist.
     """
+    from blindsight.tagging.photos import image_files
     from blindsight.tagging.publishing import publish
 
     model_path = Path(model)
@@ -217,7 +233,8 @@ def publish_tags(
             "train_tagger(publish=...)."
         )
     given = _paths(images)
-    files, unreadable = _image_files(given)
+    listed = image_files(given)
+    files = listed.digests
     opened_vault = _existing_vault(vault, model_path)
     records = records_of(opened_vault, files)
     features = _features_of(list(files), given, extractor, progress)
@@ -243,8 +260,9 @@ def publish_tags(
         tuple(rows),
         tagger.guarantee_,
         tagger.answer_guarantee_,
-        tuple(unreadable),
+        listed.unreadable,
         charged=account is not None,
+        files=listed.files,
     )
 
 
@@ -264,12 +282,6 @@ def _paths(images: str | Path | Iterable[str | Path]) -> list[Path]:
     if isinstance(images, (str, Path)):
         return [Path(images)]
     return [Path(item) for item in images]
-
-
-def _image_files(given: list[Path]) -> tuple[dict[Path, bytes], list[tuple[Path, str]]]:
-    from blindsight.tagging.photos import image_files
-
-    return image_files(given)
 
 
 def _features_of(

@@ -16,16 +16,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.app.accounts import open_ledger, open_vault, records_of
-from blindsight.app.result import Progress, Result, no_progress
+from blindsight.app.result import (
+    Progress,
+    Result,
+    ResultTable,
+    files_table,
+    no_progress,
+    to_plain,
+)
 from blindsight.core.errors import InvalidData, InvalidParameter, MissingData
 from blindsight.privacy.guarantee import Guarantee
 
 if TYPE_CHECKING:
     from blindsight.data import MultiLabelSet
+    from blindsight.data.listing import FilesRead
     from blindsight.encoders import Encoder
     from blindsight.privacy.ledger import Ledger
     from blindsight.privacy.vault import Vault
     from blindsight.tagging import PrivateTagger
+    from blindsight.tagging.labels import LabelsFile
     from blindsight.tagging.photos import Extractor
 
 __all__ = [
@@ -101,6 +110,7 @@ class TrainedTagger(Result):
         ignored_labels: labels in the owner's file that are not in the vocabulary.
         missing_photos: names in the file that no photo, or more than one photo, of the folder has.
         notice: what public knowledge lacks, or why there is none.
+        files: how many photos were read, and every file that was not, by kind; for the owner only.
     """
 
     model: Path
@@ -114,6 +124,10 @@ class TrainedTagger(Result):
     ignored_labels: tuple[str, ...] = ()
     missing_photos: tuple[str, ...] = ()
     notice: str | None = None
+    files: FilesRead | None = None
+
+    def tables(self) -> list[ResultTable]:
+        return [] if self.files is None else [files_table(self.files)]
 
     @property
     def title(self) -> str:
@@ -187,6 +201,7 @@ class TrainedTagger(Result):
                 "label_rates_OF1": quality.rates_overall_f1,
                 "learning_curve": [round(value, 4) for value in quality.learning_curve],
             },
+            "files": to_plain(self.files),
         }
 
     def _guarantee_text(self) -> str:
@@ -298,7 +313,7 @@ def train_tagger(
 
     model_path = Path(out)
     words = read_vocabulary(vocabulary) if isinstance(vocabulary, str) else vocabulary
-    photos, ignored, missing = _training_set(str(source), labels, words)
+    photos, labelled = _training_set(str(source), labels, words)
     opened_vault = None
     if ledger is not None or vault is not None or publish is not None:
         opened_vault = open_vault(vault, model_path)
@@ -353,8 +368,7 @@ def train_tagger(
         quality=quality,
         vault=None if opened_vault is None else opened_vault.path,
         charged=account is not None,
-        ignored=ignored,
-        missing=missing,
+        labelled=labelled,
         notice=notice,
     )
 
@@ -490,15 +504,15 @@ def read_features(
 
 def _training_set(
     source: str, labels: str | Path | None, words: Mapping[str, Sequence[str]] | None
-) -> tuple[MultiLabelSet, tuple[str, ...], tuple[str, ...]]:
-    """The labelled photos, labels that are not in the vocabulary, and names without a photo."""
+) -> tuple[MultiLabelSet, LabelsFile | None]:
+    """The labelled photos, and what was read where they are the owner's."""
     from blindsight import data
     from blindsight.tagging.labels import read_labels
 
     folder = Path(source)
     if labels is not None:
         file = read_labels(labels, folder, words)
-        return file.photos, file.left_out, file.missing
+        return file.photos, file
     if folder.is_dir():
         raise InvalidParameter(
             f"say which labels the photos in {folder} have: --labels labels.csv."
@@ -514,7 +528,7 @@ def _training_set(
         raise InvalidParameter(
             f"--vocabulary must name labels that {source} has: {', '.join(photos.classes[:5])}, ..."
         )
-    return photos, (), ()
+    return photos, None
 
 
 def _trained(
@@ -524,8 +538,7 @@ def _trained(
     quality: TaggerQuality | None = None,
     vault: Path | None = None,
     charged: bool = False,
-    ignored: tuple[str, ...] = (),
-    missing: tuple[str, ...] = (),
+    labelled: LabelsFile | None = None,
     notice: str | None = None,
 ) -> TrainedTagger:
     return TrainedTagger(
@@ -537,9 +550,10 @@ def _trained(
         quality=quality,
         vault=vault,
         charged=charged,
-        ignored_labels=ignored,
-        missing_photos=missing,
+        ignored_labels=() if labelled is None else labelled.left_out,
+        missing_photos=() if labelled is None else labelled.missing,
         notice=notice,
+        files=None if labelled is None else labelled.files,
     )
 
 

@@ -8,7 +8,15 @@ from typing import Annotated
 import typer
 
 from blindsight.cli.options import ActorOption, LedgerOption, PurposeOption
-from blindsight.cli.terminal import console, emit_json, errors, stage_bar, table
+from blindsight.cli.terminal import (
+    console,
+    emit_json,
+    errors,
+    show_files,
+    stage_bar,
+    table,
+    visible,
+)
 
 __all__ = ["register"]
 
@@ -175,5 +183,6 @@ def protect(
     if result.created:  # a release that is continued says it in its card.json
         table("Privacy card: each photo's code", ("field", "value"), result.guarantee.rows())
     for name, reason in result.counts.refused:
-        errors.print(f"left out {name}: {reason}", markup=False)
+        errors.print(visible(f"left out {name}: {reason}"), markup=False)
     console.print("\n".join(result.sentences()), markup=False)
+    show_files(result.files)

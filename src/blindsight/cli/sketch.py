@@ -18,7 +18,15 @@ from blindsight.app.sketch import (
     DEFAULT_R,
 )
 from blindsight.cli.options import ActorOption, LedgerOption, PurposeOption
-from blindsight.cli.terminal import console, emit_json, notes, show_card, stage_bar, table
+from blindsight.cli.terminal import (
+    console,
+    emit_json,
+    notes,
+    show_card,
+    show_files,
+    stage_bar,
+    table,
+)
 from blindsight.core.errors import InvalidParameter
 
 __all__ = ["register"]
@@ -156,6 +164,7 @@ def make(
     show_card(made.card)
     if made.guarantee is not None:
         console.print("ledger charged." if made.charged else "not charged: no --ledger.")
+    show_files(made.files)
 
 
 def recover(

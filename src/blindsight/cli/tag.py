@@ -16,6 +16,7 @@ from blindsight.cli.terminal import (
     emit_json,
     errors,
     notes,
+    show_files,
     stage_bar,
     table,
     visible,
@@ -222,9 +223,11 @@ def apply(
     elif as_csv:
         _write_csv(found)
     else:
-        for shown in found.tables():
-            table(shown.title, shown.columns, shown.rows)
+        answers = found.tables()[0]
+        table(answers.title, answers.columns, answers.rows)
         console.print(found.price, markup=False)
+    if not json:
+        show_files(found.files, err=as_csv)
 
 
 def _write_csv(found: Tags) -> None:

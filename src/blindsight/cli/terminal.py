@@ -9,12 +9,15 @@ import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from blindsight.data.listing import FilesRead
 
 __all__ = [
     "BROKEN_PIPE",
@@ -24,6 +27,7 @@ __all__ = [
     "notes",
     "progress_bar",
     "show_card",
+    "show_files",
     "stage_bar",
     "table",
     "visible",
@@ -76,9 +80,20 @@ def progress_bar(description: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: show(description, done, total)
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A table on standard output; numbers are set to the right, columns with nothing in them are
-    left out.
+def table(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    err: bool = False,
+) -> None:
+    """Print a table; numbers are set to the right, columns with nothing in them are left out.
+
+    Parameters:
+        title: what the rows are.
+        columns: the names of the columns.
+        rows: one sequence of cells per row.
+        err: print to standard error instead of standard output.
     """
     shown = Table(title=title, title_justify="left")
     kept = [
@@ -90,7 +105,21 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
     for row in rows:
         cells = (f"{row[i]:.4g}" if isinstance(row[i], float) else str(row[i]) for i in kept)
         shown.add_row(*(Text(visible(cell)) for cell in cells))
-    console.print(shown)
+    (errors if err else console).print(shown)
+
+
+def show_files(files: FilesRead | None, *, err: bool = False) -> None:
+    """Print the table of files with which every verb ends that reads photos.
+
+    Parameters:
+        files: what became of the files; nothing is printed where no folder was read.
+        err: print to standard error, where standard output is for data.
+    """
+    from blindsight.app.result import files_table
+
+    if files is not None:
+        shown = files_table(files)
+        table(shown.title, shown.columns, shown.rows, err=err)
 
 
 def visible(text: str) -> str:
@@ -123,8 +152,13 @@ def show_card(card: str) -> None:
 
 
 def emit_json(value: Any) -> None:
-    """JSON on standard output, and nothing else there."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2, default=str) + "\n")
+    """JSON on standard output, and nothing else there.
+
+    A byte of a file's name that is not UTF-8 is written as the escape of a lone surrogate, so that
+    a reader gets the name back with `os.fsencode`.
+    """
+    text = json.dumps(value, ensure_ascii=False, indent=2, default=str) + "\n"
+    sys.stdout.write(text.encode("utf-8", "backslashreplace").decode())
 
 
 @contextmanager

@@ -34,8 +34,9 @@ from blindsight.core.checks import optional_module
 from blindsight.core.errors import InvalidData, MissingData
 from blindsight.data.keywords import photo_keywords
 from blindsight.data.limits import LIMITS, Limits, read_bytes
+from blindsight.data.listing import shown_name
 
-__all__ = ["LabelTable", "TableRows", "read_label_table", "read_table"]
+__all__ = ["LabelTable", "TableRows", "read_column", "read_label_table", "read_table"]
 
 _MOST_TABLE_BYTES = 256 << 20
 _PHOTO_COLUMNS = (
@@ -128,6 +129,49 @@ def read_label_table(
     else:
         named = _table_labels(read_table(path, limits=limits), column, path.name)
     return _checked(_matched(named, photos, path.name))
+
+
+def read_column(source: str, photos: Sequence[str], *, option: str) -> dict[str, str]:
+    """Read one column of a table: a value for each photo that it names, a person for instance.
+
+    Parameters:
+        source: `FILE:COLUMN`; the file is any table that `read_table` reads.
+        photos: the photos' names, relative to their folder.
+        option: what the column was asked for by, for messages.
+
+    Returns:
+        the cells by the photos' names; photos without a cell are left out.
+
+    Raises:
+        InvalidData: The file is not such a table or lacks the column, a name means several photos,
+            or a photo has two different values.
+    """
+    path, column = _file_and_column(source)
+    if column is None:
+        raise InvalidData(
+            f"{option} must be FILE:COLUMN with an existing table as FILE, got {source!r}."
+        )
+    table = read_table(path)
+    chosen = table.column(column)
+    photo = _photo_column(table, chosen)
+    candidates = _candidates(photos)
+    values: dict[str, str] = {}
+    for row in table.rows:
+        matches = candidates(row[photo])
+        if len(matches) > 1:
+            raise InvalidData(
+                f"{path.name} names {row[photo]!r}, which may be {len(matches)} photos: "
+                f"{shown_name(matches[0])} and {shown_name(matches[1])}. Write its whole path in "
+                "the folder."
+            )
+        if not matches or not row[chosen]:
+            continue
+        if values.setdefault(matches[0], row[chosen]) != row[chosen]:
+            raise InvalidData(
+                f"{path.name} gives {shown_name(matches[0])} two values in column {column!r}. Keep "
+                "one row for each photo."
+            )
+    return values
 
 
 def read_table(path: Path, *, limits: Limits = LIMITS) -> TableRows:
@@ -274,8 +318,8 @@ def _parquet_cell(value: object) -> str:
 
 
 def _table_labels(table: TableRows, column: str | None, name: str) -> dict[str, set[str]]:
-    photo = _photo_column(table)
     labels: dict[str, set[str]] = defaultdict(set)
+    photo = _photo_column(table, None if column is None else table.column(column))
     if column is not None:
         chosen = [table.column(column)]
     else:
@@ -299,9 +343,13 @@ def _table_labels(table: TableRows, column: str | None, name: str) -> dict[str, 
     return labels
 
 
-def _photo_column(table: TableRows) -> int:
+def _photo_column(table: TableRows, chosen: int | None) -> int:
+    """The column with the photos' names: by its own name, else the first one; not the chosen."""
     plain = [column.casefold() for column in table.columns]
-    return next((plain.index(name) for name in _PHOTO_COLUMNS if name in plain), 0)
+    if chosen is not None:
+        plain[chosen] = ""
+    first = 1 if chosen == 0 and len(plain) > 1 else 0
+    return next((plain.index(name) for name in _PHOTO_COLUMNS if name in plain), first)
 
 
 def _indicator_columns(table: TableRows, photo: int) -> list[int]:
@@ -387,8 +435,11 @@ def _file_and_column(text: str) -> tuple[Path, str | None]:
     return (Path(file), column) if Path(file).is_file() else (Path(text), None)
 
 
-def _matched(named: dict[str, set[str]], photos: Sequence[str], source: str) -> LabelTable:
-    """Find the photo behind each name: exactly, then by Unicode form, case, and last part."""
+def _candidates(photos: Sequence[str]) -> Callable[[str], list[str]]:
+    """A function from a name in a table to the photos that it may mean.
+
+    Photos are found exactly, then by Unicode form, case, last part, and last part without ending.
+    """
     keys: tuple[Callable[[str], str], ...] = (
         lambda name: name,
         _slashes,
@@ -402,18 +453,25 @@ def _matched(named: dict[str, set[str]], photos: Sequence[str], source: str) -> 
         for photo in photos:
             index[key(photo)].append(photo)
         indexes.append(index)
+
+    def candidates(name: str) -> list[str]:
+        matches = (index.get(key(name)) for key, index in zip(keys, indexes, strict=True))
+        return next((photos for photos in matches if photos), [])
+
+    return candidates
+
+
+def _matched(named: dict[str, set[str]], photos: Sequence[str], source: str) -> LabelTable:
+    candidates = _candidates(photos)
     labels: dict[str, frozenset[str]] = {}
     missing: list[str] = []
     ambiguous: list[str] = []
     for name, words in named.items():
-        for key, index in zip(keys, indexes, strict=True):
-            candidates = index.get(key(name), [])
-            if candidates:
-                break
-        if len(candidates) == 1:
-            [photo] = candidates
+        matches = candidates(name)
+        if len(matches) == 1:
+            [photo] = matches
             labels[photo] = labels.get(photo, frozenset()) | words
-        elif candidates:
+        elif matches:
             ambiguous.append(name)
         else:
             missing.append(name)

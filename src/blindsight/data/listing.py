@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,15 +17,26 @@ from blindsight.core.errors import InvalidData
 from blindsight.data.formats.dicom import unnamed_dicom
 from blindsight.data.reading import DICOM_SUFFIXES, HEIF_SUFFIXES, SUFFIXES, missing_extra
 
-__all__ = ["Inventory", "Skipped", "list_photos", "shown_name"]
+__all__ = [
+    "FilesRead",
+    "Inventory",
+    "Skipped",
+    "compared_name",
+    "list_photos",
+    "no_photos",
+    "shown_name",
+]
 
 _FIRST_NAMES = 3
+_MOST_REASONS = 12
+_LONGEST_NAME = 80
 _VIDEO = frozenset({".mov", ".mp4", ".m4v", ".avi", ".mkv", ".3gp", ".mts", ".webm", ".wmv"})
 _VECTOR = frozenset({".svg", ".svgz", ".eps", ".ai", ".pdf", ".psd", ".xcf"})
 _UNREAD_RAW = frozenset({".cr3", ".raf", ".x3f", ".iiq", ".3fr", ".mrw", ".kdc", ".dcr"})
 _BESIDE = frozenset({".xmp", ".aae", ".thm", ".csv", ".json", ".txt", ".md", ".xlsx", ".parquet"})
 _SYSTEM = frozenset({"thumbs.db", "desktop.ini", ".ds_store"})
 
+_HIDDEN_ADVICE = "rename them without the leading dot to include them"
 _KINDS: tuple[tuple[frozenset[str], str, str], ...] = (
     (_VIDEO, "videos", "only still pictures are read"),
     (_VECTOR, "drawings and documents", "save them as PNG or JPEG to include them"),
@@ -49,10 +61,14 @@ class Skipped:
     count: int
     first: tuple[str, ...]
 
-    def __str__(self) -> str:
+    @property
+    def first_names(self) -> str:
+        """The first names as they can be printed, with dots where there are more."""
         more = ", ..." if self.count > len(self.first) else ""
-        names = ", ".join(shown_name(name) for name in self.first)
-        return f"{self.count:,} {self.kind} ({names}{more}): {self.advice}"
+        return ", ".join(_shortened(shown_name(name)) for name in self.first) + more
+
+    def __str__(self) -> str:
+        return f"{self.count:,} {self.kind} ({self.first_names}): {self.advice}"
 
 
 @dataclass(frozen=True)
@@ -74,6 +90,73 @@ class Inventory:
         """How many files and folders are not read."""
         return sum(kind.count for kind in self.skipped)
 
+    def files_read(
+        self, *, read: int, copies: int = 0, damaged: Iterable[tuple[str, str]] = ()
+    ) -> FilesRead:
+        """What became of the folder's files, once its photos have been decoded.
+
+        Parameters:
+            read: how many different photos were read.
+            copies: how many files show the same picture as another one.
+            damaged: names and reasons of photos that could not be read.
+        """
+        return FilesRead(read, copies, (*self.skipped, *_by_reason(damaged)))
+
+
+@dataclass(frozen=True)
+class FilesRead:
+    """What became of every file in what was read: the last table of every verb that reads photos.
+
+    Attributes:
+        read: how many different photos were read.
+        copies: how many files show the same picture as another one.
+        skipped: everything else by kind, with the first names and what to do about it.
+
+    Examples:
+        >>> files = FilesRead(2, 1, (Skipped("videos", "only still pictures are read", 1, ("a",)),))
+        >>> for row in files.rows():
+        ...     print(row)
+        ('photos read', '2', '', '')
+        ('copies of another photo', '1', '', '')
+        ('skipped: videos', '1', 'a', 'only still pictures are read')
+    """
+
+    read: int
+    copies: int = 0
+    skipped: tuple[Skipped, ...] = ()
+
+    @property
+    def skipped_count(self) -> int:
+        """How many files and folders were not read."""
+        return sum(kind.count for kind in self.skipped)
+
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """Rows of a table: what it is, how many, the first names, and what to do."""
+        copies = [("copies of another photo", f"{self.copies:,}", "", "")] if self.copies else []
+        return [
+            ("photos read", f"{self.read:,}", "", ""),
+            *copies,
+            *(
+                (f"skipped: {kind.kind}", f"{kind.count:,}", kind.first_names, kind.advice)
+                for kind in self.skipped
+            ),
+        ]
+
+    def __add__(self, other: FilesRead) -> FilesRead:
+        """What became of the files of two folders."""
+        collector = _Collector()
+        counts: dict[tuple[str, str], int] = {}
+        for kind in (*self.skipped, *other.skipped):
+            key = (kind.kind, kind.advice)
+            counts[key] = counts.get(key, 0) + kind.count
+            for name in kind.first:
+                collector.add(name, *key)
+        skipped = tuple(
+            Skipped(kind, advice, counts[kind, advice], tuple(names[:_FIRST_NAMES]))
+            for (kind, advice), names in collector.names.items()
+        )
+        return FilesRead(self.read + other.read, self.copies + other.copies, skipped)
+
 
 @dataclass
 class _Collector:
@@ -90,16 +173,19 @@ class _Collector:
         return tuple(sorted(kinds, key=lambda kind: (-kind.count, kind.kind)))
 
 
-def list_photos(folder: str | os.PathLike[str], *, leave_out: Iterable[Path] = ()) -> Inventory:
+def list_photos(
+    folder: str | os.PathLike[str], *, leave_out: Iterable[Path] = (), recursive: bool = True
+) -> Inventory:
     """List the photos of a folder and its subfolders, and count everything else.
 
     Links are not followed: a link to a file of the folder would be a copy, and a link to another
-    place could bring in what nobody meant to include.
+    place could bring in what nobody meant to include. Hidden files and folders are not read either.
 
     Parameters:
         folder: the folder.
         leave_out: subfolders that are not looked into, and not counted: an index or a vault inside
             the folder.
+        recursive: whether to look into subfolders; otherwise they are counted.
 
     Returns:
         Inventory
@@ -131,7 +217,7 @@ def list_photos(folder: str | os.PathLike[str], *, leave_out: Iterable[Path] = (
 
     for place, folders, files in os.walk(root, onerror=unreadable):
         here = Path(place)
-        folders[:] = sorted(_entered(here, folders, hidden, root, collector))
+        folders[:] = sorted(_entered(here, folders, hidden, root, collector, recursive))
         for name in files:
             relative = (here / name).relative_to(root).as_posix()
             reason = _reason(here / name)
@@ -143,15 +229,26 @@ def list_photos(folder: str | os.PathLike[str], *, leave_out: Iterable[Path] = (
 
 
 def _entered(
-    here: Path, folders: list[str], hidden: set[Path], root: Path, collector: _Collector
+    here: Path,
+    folders: list[str],
+    hidden: set[Path],
+    root: Path,
+    collector: _Collector,
+    recursive: bool,
 ) -> Iterator[str]:
-    """The subfolders to look into; links to folders are counted."""
+    """The subfolders to look into; the others are counted."""
     for name in folders:
         path = here / name
-        if path.is_symlink():
-            relative = path.relative_to(root).as_posix()
+        relative = path.relative_to(root).as_posix()
+        if os.path.islink(path):  # False where the path is too long; then opening it fails
             collector.add(relative, "links to folders", "links are not followed")
-        elif path.resolve() not in hidden:
+        elif path.resolve() in hidden:
+            continue
+        elif name.startswith("."):
+            collector.add(relative, "hidden folders", _HIDDEN_ADVICE)
+        elif not recursive:
+            collector.add(relative, "subfolders", "only the folder itself was asked for")
+        else:
             yield name
 
 
@@ -160,6 +257,8 @@ def _reason(path: Path) -> tuple[str, str] | None:
     suffix = path.suffix.lower()
     if path.name.lower() in _SYSTEM or path.name.startswith("._"):
         return "files of the operating system", "not pictures"
+    if path.name.startswith("."):
+        return "hidden files", _HIDDEN_ADVICE
     try:
         status = path.lstat()
     except OSError as error:
@@ -188,6 +287,42 @@ def _missing_decoder(suffix: str) -> tuple[str, str] | None:
     if extra is None:
         return None
     return f"{extra.upper()} files", f"install their reader: pip install 'blindsight[{extra}]'"
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}..."
+
+
+def _by_reason(damaged: Iterable[tuple[str, str]]) -> tuple[Skipped, ...]:
+    """Photos that could not be read, by the reason without the photo's name."""
+    collector = _Collector()
+    for name, reason in damaged:
+        words = reason
+        for beginning in (f"{name} cannot be read: ", name, name.rpartition("/")[2], "the image"):
+            words = words.removeprefix(beginning).strip()
+        key = ("photos that cannot be read", words.rstrip(".") or "damaged")
+        if key not in collector.names and len(collector.names) >= _MOST_REASONS:
+            key = ("photos that cannot be read", "for other reasons")
+        collector.add(name, *key)
+    return collector.skipped()
+
+
+def no_photos(folder: str | os.PathLike[str], skipped: Iterable[Skipped]) -> str:
+    """The message for a folder without a photo that can be read: what it holds instead."""
+    kinds = [str(kind) for kind in skipped]
+    if not kinds:
+        return f"{os.fspath(folder)} holds no photos: it is empty. Check the path."
+    return f"{os.fspath(folder)} holds no photos that can be read, but {'; '.join(kinds[:5])}."
+
+
+def compared_name(name: str) -> str:
+    """The form in which names are compared: "é" is one letter, however a system writes it.
+
+    Examples:
+        >>> compared_name("cafe\u0301.jpg") == compared_name("caf\u00e9.jpg")
+        True
+    """
+    return unicodedata.normalize("NFC", name)
 
 
 def shown_name(name: str) -> str:

@@ -8,6 +8,7 @@ anything about the photos that are to be protected.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 from collections.abc import Iterable
@@ -17,10 +18,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.core.errors import InvalidData
+from blindsight.core.errors import HostileFile, InvalidData
+from blindsight.data.listing import list_photos, no_photos
 from blindsight.encoders import Encoder
 from blindsight.encoders.public_pictures import built_in_images
-from blindsight.index.release_folder import photo_names
 
 __all__ = ["PublicPictures", "built_in_images", "edited", "public_pictures", "refuse_private"]
 
@@ -43,21 +44,23 @@ def public_pictures(place: str, recipe: Encoder) -> PublicPictures:
     over it.
     """
     from blindsight.data import load
-    from blindsight.data.reading import SUFFIXES
 
     folder = Path(place)
     if not folder.is_dir():
         images = load(place).take(slice(0, _MOST)).images
         return PublicPictures(np.stack([recipe.prepare(images[i]) for i in range(len(images))]))
-    names = list(photo_names(folder, SUFFIXES))
+    listed = list_photos(folder)
+    names = list(listed.photos)
     if not names:
-        raise InvalidData(
-            f"{folder} holds no pictures ({', '.join(sorted(SUFFIXES))}). Check the path of "
-            "--public."
-        )
+        raise InvalidData(no_photos(folder, listed.skipped))
     chosen = names[:: max(1, -(-len(names) // _MOST))]
-    images = np.stack([recipe.read(folder / name) for name in chosen])
-    return PublicPictures(images, _classes(chosen))
+    readable: dict[str, Images] = {}
+    for name in chosen:
+        with contextlib.suppress(HostileFile):  # a damaged picture teaches nothing
+            readable[name] = recipe.read(folder / name)
+    if not readable:
+        raise InvalidData(f"none of the pictures in {folder} can be read. Check --public.")
+    return PublicPictures(np.stack(list(readable.values())), _classes(list(readable)))
 
 
 def _classes(names: list[str]) -> tuple[str, ...] | None:
@@ -79,8 +82,6 @@ def refuse_private(public: str, photos: Path, names: Iterable[str]) -> None:
     What is learned from protected photos without noise has no epsilon, whatever the folder is
     called.
     """
-    from blindsight.data.reading import SUFFIXES
-
     folder = Path(public)
     if not folder.is_dir():
         return
@@ -91,7 +92,7 @@ def refuse_private(public: str, photos: Path, names: Iterable[str]) -> None:
             "not public."
         )
     sizes: dict[int, list[Path]] = {}
-    for name in photo_names(folder, SUFFIXES):
+    for name in list_photos(folder).photos:
         sizes.setdefault((folder / name).stat().st_size, []).append(folder / name)
     for name in names:
         path = photos / name

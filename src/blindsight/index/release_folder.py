@@ -13,14 +13,13 @@ release's number, once.
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import hashlib
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -29,7 +28,8 @@ from blindsight.core import checks, durable, storage
 from blindsight.core.decoding import MatchModel
 from blindsight.core.errors import BlindsightError, HostileFile, InvalidData
 from blindsight.data.content import recognising
-from blindsight.data.formats.dicom import patient_of, unnamed_dicom
+from blindsight.data.formats.dicom import patient_of
+from blindsight.data.label_tables import read_column
 from blindsight.index.hamming import HammingIndex
 from blindsight.index.index_file import Header
 from blindsight.privacy import Guarantee
@@ -41,13 +41,11 @@ __all__ = [
     "OwnerNames",
     "ReleaseFolder",
     "Scan",
-    "column_of",
     "encoder_in_vault",
     "folder_guarantee",
     "mechanism_id",
     "open_vault",
     "persons_of",
-    "photo_names",
     "scan",
     "vault_beside",
 ]
@@ -359,24 +357,6 @@ def mechanism_id(encoder: Any, guarantee: Guarantee) -> str:
     return json.dumps(fields, sort_keys=True)
 
 
-def photo_names(
-    folder: Path, suffixes: frozenset[str], *, leave_out: Iterable[Path] = ()
-) -> Iterator[str]:
-    """The photos of a folder and its subfolders as relative names, in order; links are not
-    followed.
-    """
-    if not folder.is_dir():
-        raise InvalidData(f"{folder} is not a folder. Check the path.")
-    hidden = {path.resolve() for path in leave_out}
-    for root, folders, files in os.walk(folder):
-        here = Path(root)
-        folders[:] = sorted(name for name in folders if (here / name).resolve() not in hidden)
-        for name in sorted(files):
-            path = here / name
-            if not path.is_symlink() and (path.suffix.lower() in suffixes or unnamed_dicom(path)):
-                yield path.relative_to(folder).as_posix()
-
-
 @dataclass(frozen=True)
 class Scan:
     """What a folder holds: its photos with their records, those that could not be read, and those
@@ -453,9 +433,9 @@ def _photo(
 def persons_of(
     folder: Path, names: Sequence[str], rule: str, *, all_known: bool = True
 ) -> dict[str, str]:
-    """Whose each photo is: "folder" (its first subfolder), "dicom" (PatientID), or FILE.csv:COLUMN.
+    """Whose each photo is: "folder" (its first subfolder), "dicom" (PatientID), or FILE:COLUMN.
 
-    The table's first column holds the photos' names, relative to the folder. A photo without a
+    FILE is a table with the photos' names (`data.label_tables.read_column`). A photo without a
     person could not be counted: it is refused, or left out where not `all_known` are asked for.
     """
     if rule == "folder":
@@ -463,34 +443,14 @@ def persons_of(
     elif rule == "dicom":
         found = {name: _patient(folder / name) for name in names}
     else:
-        found = column_of(rule, option="--person", words="folder, dicom")
+        found = read_column(rule, names, option="--people")
     missing = [name for name in names if not found.get(name)]
     if missing and all_known:
         raise InvalidData(
-            f"{len(missing)} of {len(names)} photos have no person by --person {rule}. Every photo "
+            f"{len(missing)} of {len(names)} photos have no person by --people {rule}. Every photo "
             "needs one."
         )
     return {name: found[name] for name in names if found.get(name)}
-
-
-def column_of(rule: str, *, option: str, words: str) -> dict[str, str]:
-    """A column of a table by the photos' names, which are its first column; `words` are what the
-    option also takes.
-    """
-    path, colon, column = rule.rpartition(":")
-    if not colon or not path.lower().endswith(".csv"):
-        raise InvalidData(f"{option} must be {words} or FILE.csv:COLUMN, got {rule!r}.")
-    try:
-        with open(path, newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            columns = list(reader.fieldnames or ())
-            if not columns or column not in columns:
-                raise InvalidData(
-                    f"{path} has no column {column!r}. It has: {', '.join(columns) or 'none'}."
-                )
-            return {str(row[columns[0]]): str(row[column] or "").strip() for row in reader}
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InvalidData(f"{path} cannot be read as a table ({type(error).__name__}).") from error
 
 
 def _patient(path: Path) -> str:

@@ -4,7 +4,7 @@ else left alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -166,17 +166,39 @@ def _sync(
             index.compact(without=out)
         stored = len(index)
     new = [each for each in wanted if each.key not in there]
+    refused, copies = _refused_files(found, done.refused)
     return SyncResult(
         released=done.released,
         restored=sum(each.record in released_before for each in new),
         known=done.known,
-        refused=(*found.refused, *done.refused),
-        copies=len(names) - len(records),
+        refused=refused,
+        copies=copies,
         left_out=len(records) - len(chosen),
         vanished=len(stale - out),
         pruned=len(out),
         stored=stored,
     )
+
+
+def _refused_files(
+    found: Scan, late: Sequence[tuple[str, str]]
+) -> tuple[tuple[tuple[str, str], ...], int]:
+    """Every file that gave no code with the reason, and how many of the others are copies.
+
+    Parameters:
+        late: files that were recognised, and could not be read when their code was to be made.
+            Further files of such a record were not tried: they have its reason.
+    """
+    reasons = dict(late)
+    refused = list(found.refused)
+    copies = 0
+    for names in found.records.values():
+        reason = next((reasons[name] for name in names if name in reasons), None)
+        if reason is None:
+            copies += len(names) - 1
+        else:
+            refused += [(name, reasons.get(name, reason)) for name in names]
+    return tuple(refused), copies
 
 
 def sync_thumbnails(

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData
 from blindsight.data.formats.tables import read_rows, read_text
+from blindsight.data.listing import FilesRead
 from blindsight.encoders import Encoder
 from blindsight.metric.linear import orthogonal
 from blindsight.privacy.clipping import finite_rows
@@ -48,14 +49,21 @@ _DISSIMILAR = {"0", "false", "no", "different", "dissimilar", "cannot-link", "-1
 
 @dataclass(frozen=True)
 class Records:
-    """Named records: features (n, d), the class of each where known, and the columns' names where
-    they have any.
+    """Named records.
+
+    Attributes:
+        ids: the name of each record.
+        X: features (n, d).
+        classes: the class of each record, where it is known.
+        columns: the names of the features, where they have any.
+        files: what became of every file, where the records are the photos of a folder.
     """
 
     ids: tuple[str, ...]
     X: NDArray[np.float64]
     classes: NDArray[np.str_] | None = None
     columns: tuple[str, ...] = ()
+    files: FilesRead | None = None
 
     def numbers(self, names: list[str], *, where: str) -> NDArray[np.int64]:
         """Record numbers of names; unknown ones are an error that counts them."""
@@ -122,10 +130,11 @@ def read_image_folder(
         encoder: any encoder in place of `how`.
         progress: called with (done, total).
     """
-    from blindsight import data, encoders
+    from blindsight import encoders
+    from blindsight.data.formats.folders import read_folder
 
     checks.one_of("image features", how, IMAGE_FEATURES)
-    images = data.load_folder(path)
+    images, files = read_folder(path)
     names = tuple(str(name) for name in images.names)  # type: ignore[union-attr]
     if encoder is not None:
         X = project(encoders.encode_images(encoder, images.images, names, progress=progress))
@@ -141,7 +150,7 @@ def read_image_folder(
     classes = (
         np.array([part[0] for part in parts]) if all(len(part) > 1 for part in parts) else None
     )
-    return Records(names, X, classes)
+    return Records(names, X, classes, files=files)
 
 
 def project(X: NDArray[np.floating], columns: int = _PROJECTED) -> NDArray[np.float64]:

@@ -14,18 +14,18 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from blindsight.core.errors import InvalidData, InvalidParameter, MissingData
-from blindsight.data import LIMITS, Files, MultiLabelSet
-from blindsight.data.content import content_digest
+from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, MissingData
+from blindsight.data import LIMITS, Files, MultiLabelSet, decode_image
+from blindsight.data.content import pixel_digest
 from blindsight.data.label_tables import read_label_table
 from blindsight.data.limits import read_bytes
-from blindsight.data.listing import list_photos
+from blindsight.data.listing import FilesRead, Skipped, list_photos
 
 __all__ = [
     "FromLabels",
@@ -118,11 +118,13 @@ class LabelsFile:
         photos: one entry per distinct image, with its labels in the vocabulary's order.
         left_out: labels outside the vocabulary, for the owner only.
         missing: names in the table that no photo of the folder has, or that several could have.
+        files: what became of every file of the folder.
     """
 
     photos: MultiLabelSet
     left_out: tuple[str, ...]
     missing: tuple[str, ...] = ()
+    files: FilesRead | None = None
 
 
 def read_labels(
@@ -152,8 +154,9 @@ def read_labels(
             the folder.
     """
     root = images.resolve()
-    table = read_label_table(source, root, list_photos(root).photos)
-    records = _distinct(table.labels, root)
+    inventory = list_photos(root)
+    table = read_label_table(source, root, inventory.photos)
+    records, damaged = _distinct(table.labels, root)
     spelled = {_plain(word): word for _, words in records for word in sorted(words, reverse=True)}
     if vocabulary is None:
         vocabulary = {spelled[plain]: () for plain in sorted(spelled)}
@@ -169,13 +172,29 @@ def read_labels(
     labels = np.zeros((len(records), len(vocabulary)), np.uint8)
     for row, (_, words) in enumerate(records):
         labels[row, [column[plain] for plain in map(_plain, words) if plain in column]] = 1
+    if not labels.any():
+        raise InvalidData(
+            f"no photo that can be read has a label of the vocabulary by {table.source}: there is "
+            "nothing to learn from. Nothing was charged."
+        )
     names = [name for name, _ in records]
-    files = Files([root / name for name in names], limits=LIMITS)
+    pictures = Files([root / name for name in names], limits=LIMITS)
     photos = MultiLabelSet(
-        labels, files, None, tuple(vocabulary), np.array(names), name=Path(table.source).stem
+        labels, pictures, None, tuple(vocabulary), np.array(names), name=Path(table.source).stem
     )
     left_out = tuple(spelled[plain] for plain in sorted(spelled.keys() - column.keys()))
-    return LabelsFile(photos, left_out, (*table.missing, *table.ambiguous))
+    copies = len(table.labels) - len(damaged) - len(records)
+    files = inventory.files_read(read=len(records), copies=copies, damaged=damaged)
+    unlabelled = sorted(set(inventory.photos) - table.labels.keys())
+    if unlabelled:
+        kind = Skipped(
+            "photos without labels",
+            "add them to the labels",
+            len(unlabelled),
+            tuple(unlabelled[:3]),
+        )
+        files = replace(files, skipped=(*files.skipped, kind))
+    return LabelsFile(photos, left_out, (*table.missing, *table.ambiguous), files)
 
 
 def read_vocabulary(words: str) -> dict[str, tuple[str, ...]]:
@@ -220,10 +239,21 @@ def _plain(label: str) -> str:
     return " ".join(unicodedata.normalize("NFC", label).casefold().split())
 
 
-def _distinct(named: Mapping[str, frozenset[str]], root: Path) -> list[tuple[str, set[str]]]:
-    """Every distinct image once, in the table's order, with the labels of all names of it."""
+def _distinct(
+    named: Mapping[str, frozenset[str]], root: Path
+) -> tuple[list[tuple[str, set[str]]], list[tuple[str, str]]]:
+    """Every distinct image once, in the table's order, with the labels of all names of it.
+
+    Beside them the images that cannot be read, with the reasons.
+    """
     by_content: dict[bytes, tuple[str, set[str]]] = {}
+    damaged: list[tuple[str, str]] = []
     for name, words in named.items():
-        digest = content_digest(read_bytes(root / name, largest=LIMITS.image_bytes))
+        try:
+            content = read_bytes(root / name, largest=LIMITS.image_bytes)
+            digest = pixel_digest(decode_image(content, name=Path(name).name))
+        except (HostileFile, OSError) as error:
+            damaged.append((name, str(error)))
+            continue
         by_content.setdefault(digest, (name, set()))[1].update(words)
-    return list(by_content.values())
+    return list(by_content.values()), damaged

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -21,8 +21,7 @@ from blindsight.core.errors import (
 )
 from blindsight.data import load_folder, read_image
 from blindsight.data.content import pixel_digest
-from blindsight.data.formats.dicom import unnamed_dicom
-from blindsight.data.reading import SUFFIXES
+from blindsight.data.listing import FilesRead, list_photos, no_photos
 from blindsight.encoders import Encoder, encode_images, open_encoder, open_same_encoder
 from blindsight.encoders.base import Identity
 from blindsight.encoders.network import DIMENSIONS
@@ -36,6 +35,7 @@ __all__ = [
     "HELD_OUT_ONE_IN",
     "MIN_HELD_OUT",
     "Extractor",
+    "ImageFiles",
     "Quality",
     "image_files",
     "public_knowledge",
@@ -166,30 +166,49 @@ class Extractor:
         return replace(self, encoder=encoder)
 
 
-def image_files(given: Iterable[Path]) -> tuple[dict[Path, bytes], list[tuple[Path, str]]]:
-    """The images that are named, and those in folders that are named, with the digests of their
-    content.
+@dataclass(frozen=True)
+class ImageFiles:
+    """Images that were named on a command line, alone or by their folders.
 
-    An image in a folder that cannot be read is left out, and the second list says why; one that is
-    named is refused.
+    Attributes:
+        digests: the digest of each image's pixels, by its path.
+        unreadable: images in folders that could not be read, and why.
+        files: what became of every file that was named or lies in a named folder.
     """
-    files: dict[Path, bytes] = {}
-    left_out: list[tuple[Path, str]] = []
+
+    digests: dict[Path, bytes]
+    unreadable: tuple[tuple[Path, str], ...]
+    files: FilesRead
+
+
+def image_files(given: Sequence[Path]) -> ImageFiles:
+    """The images that are named, and those in folders that are named, as training lists them.
+
+    An image in a folder that cannot be read is left out and counted; one that is named is refused.
+    """
+    digests: dict[Path, bytes] = {}
+    unreadable: list[tuple[Path, str]] = []
+    total = FilesRead(0)
     for path in given:
         if path.is_dir():
-            for item in sorted(path.rglob("*")):
-                if item.is_file() and (item.suffix.lower() in SUFFIXES or unnamed_dicom(item)):
-                    try:
-                        files[item] = _checked(item)
-                    except (OSError, BlindsightError) as error:
-                        left_out.append((item, str(error)))
+            listed = list_photos(path)
+            damaged: list[tuple[str, str]] = []
+            for name in listed.photos:
+                try:
+                    digests[path / name] = _checked(path / name)
+                except (OSError, BlindsightError) as error:
+                    damaged.append((name, str(error)))
+            unreadable += [(path / name, reason) for name, reason in damaged]
+            total += listed.files_read(read=0, damaged=damaged)
         elif path.exists():
-            files[path] = _checked(path)
+            digests[path] = _checked(path)
         else:
             raise MissingData(f"{path} does not exist. Name images, or folders of images.")
-    if not files:
-        raise MissingData("there is no image that can be read in what was named.")
-    return files, left_out
+    if not digests:
+        raise MissingData(no_photos(", ".join(map(str, given)), total.skipped))
+    different = len(set(digests.values()))
+    files = total + FilesRead(different, len(digests) - different)
+    return ImageFiles(digests, tuple(unreadable), files)
 
 
 def _checked(path: Path) -> bytes:

@@ -328,15 +328,15 @@ def _recognised(datasets: DataSets, data_set: DataSet) -> tuple[Scan, list[str]]
     Beside them those that nobody is known for, where persons are protected: they could not be
     counted.
     """
-    from blindsight.data.reading import SUFFIXES
-    from blindsight.index.release_folder import photo_names, scan
+    from blindsight.data.listing import list_photos
+    from blindsight.index.release_folder import scan
 
     folder = Path(data_set.source)
     vault = vault_of(datasets, data_set)
     # A vault of one data set, of an earlier version, knows its photos under no name.
     name = "" if has_own_vault(datasets, data_set) else data_set.id
     hidden = () if data_set.dropped else (datasets.settings.state,)
-    names = list(photo_names(folder, SUFFIXES, leave_out=hidden))[: datasets.settings.drop_files]
+    names = list(list_photos(folder, leave_out=hidden).photos)
     if not data_set.most:
         return scan(folder, names, vault, dataset=name), []
     whose = _persons(datasets, data_set, names)

@@ -116,17 +116,16 @@ def _public(place: str, photos: Path) -> _Public | None:
     not there.
     """
     from blindsight.data import load, read_image
-    from blindsight.data.reading import SUFFIXES
+    from blindsight.data.listing import list_photos
     from blindsight.index.public_images import refuse_private
-    from blindsight.index.release_folder import photo_names
 
     folder, draw = Path(place).expanduser(), np.random.default_rng(0)
     if not place:
         return None
     if folder.is_dir():
-        names = list(photo_names(folder, SUFFIXES))
+        names = list(list_photos(folder).photos)
         try:
-            refuse_private(str(folder), photos, photo_names(photos, SUFFIXES))
+            refuse_private(str(folder), photos, list_photos(photos).photos)
         except InvalidData:
             return None  # what is protected is not public, whatever the folder is called
         names = [names[i] for i in draw.permutation(len(names))[:_MOST_PUBLIC]]

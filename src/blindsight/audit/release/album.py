@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from blindsight.core.errors import BlindsightError, InvalidData
 from blindsight.data import read_image, to_rgb
 from blindsight.data.content import content_digest
+from blindsight.data.label_tables import read_column
 from blindsight.index.encoder import CodeRecipe, PhotoEncoder, load_encoder
 from blindsight.index.index_file import Header
-from blindsight.index.release_folder import ReleaseFolder, column_of
+from blindsight.index.release_folder import ReleaseFolder
 from blindsight.privacy import Guarantee
 from blindsight.privacy.vault import Vault
 
@@ -274,7 +275,7 @@ def _numbered(texts: Sequence[str], source: str) -> Kinds:
 
 
 def _from_table(rule: str, names: Sequence[str]) -> list[str]:
-    table = column_of(rule, option="labels", words="folder")
+    table = read_column(rule, names, option="labels")
     missing = sum(not table.get(name) for name in names)
     if missing:
         path = rule.rpartition(":")[0]

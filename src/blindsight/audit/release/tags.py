@@ -19,8 +19,7 @@ from blindsight.audit.report.verdict import Verdict
 from blindsight.core.errors import InvalidData
 from blindsight.data.content import content_digest
 from blindsight.data.limits import LIMITS, read_bytes
-from blindsight.data.reading import SUFFIXES
-from blindsight.index.release_folder import photo_names
+from blindsight.data.listing import list_photos
 from blindsight.privacy import Guarantee
 from blindsight.privacy.vault import Vault
 
@@ -129,7 +128,7 @@ def _names(vault: Vault, folder: Path, published: dict[str, str]) -> dict[str, s
     that stands there.
     """
     found: dict[str, str] = {}
-    for name in photo_names(folder, SUFFIXES, leave_out=[vault.path]):
+    for name in list_photos(folder, leave_out=[vault.path]).photos:
         record = vault.record_of(
             content_digest(read_bytes(folder / name, largest=LIMITS.image_bytes))
         )

@@ -5,19 +5,26 @@ style).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from blindsight.core.errors import HostileFile, InvalidData, MissingData
-from blindsight.data.formats.dicom import unnamed_dicom
 from blindsight.data.limits import LIMITS, Limits
-from blindsight.data.reading import SUFFIXES
+from blindsight.data.listing import (
+    FilesRead,
+    Inventory,
+    Skipped,
+    list_photos,
+    no_photos,
+    shown_name,
+)
 from blindsight.data.sets import ImageSet
-from blindsight.data.sources import Files
+from blindsight.data.sources import Files, find_damaged
 
-__all__ = ["load_class_folders", "load_folder", "relative_file"]
+__all__ = ["load_class_folders", "load_folder", "read_folder", "relative_file"]
 
 
 def load_folder(
@@ -26,13 +33,60 @@ def load_folder(
     """Every photo of a folder, read one by one on demand; names are paths relative to it.
 
     Hidden files and links are passed over: a link could point to what was never meant to be read.
+    `read_folder` also says what was passed over.
     """
     root = _folder(path)
-    names = sorted(_images_below(root, recursive, limits))
-    if not names:
-        raise InvalidData(f"{root} holds no images (looked for {', '.join(sorted(SUFFIXES))}).")
-    files = Files([root / name for name in names], limits=limits)
-    return ImageSet(files, None, np.array(names), (), root.name or "photos")
+    return _all_photos(root, _listed(root, limits, recursive=recursive), limits)
+
+
+def read_folder(
+    path: str | os.PathLike[str],
+    *,
+    classes: bool = False,
+    limits: Limits = LIMITS,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[ImageSet, FilesRead]:
+    """The photos of a folder that can be decoded, and what became of every other file in it.
+
+    Each photo is decoded once to find out; the photos of the returned set are decoded again when
+    they are used. Damaged photos are left out and counted.
+
+    Parameters:
+        path: the folder.
+        classes: whether the subfolders are classes, as in `load_class_folders`, where there are
+            any.
+        limits: bounds on the number of files and on each image.
+        progress: called with (photos tried, photos in all).
+
+    Returns:
+        the photos, and the counts of all files.
+
+    Raises:
+        InvalidData: The folder holds no photo that can be read; the message says what it holds.
+    """
+    root = _folder(path)
+    listed = _listed(root, limits)
+    outside: tuple[Skipped, ...] = ()
+    if classes and any("/" in name for name in listed.photos):
+        images = _class_photos(root, listed, (), limits)
+        unused = [name for name in listed.photos if "/" not in name]
+        if unused:
+            advice = "move them into the folder of their class"
+            kind = "photos outside the folders of the classes"
+            outside = (Skipped(kind, advice, len(unused), tuple(unused[:3])),)
+    else:
+        images = _all_photos(root, listed, limits)
+    lazy = images.images
+    assert isinstance(lazy, Files)  # noqa: S101  (made here)
+    reasons = find_damaged(lazy, progress=progress)
+    names = [str(name) for name in images.names] if images.names is not None else []
+    damaged = [(names[row], reason) for row, reason in reasons.items()]
+    readable = np.array([row for row in range(len(images)) if row not in reasons], np.int64)
+    files = listed.files_read(read=len(readable), damaged=damaged)
+    files = replace(files, skipped=(*files.skipped, *outside))
+    if not len(readable):
+        raise InvalidData(no_photos(root, files.skipped))
+    return images.take(readable) if damaged else images, files
 
 
 def load_class_folders(
@@ -49,18 +103,7 @@ def load_class_folders(
         limits: Bounds on the number of files and on each image.
     """
     root = _folder(path)
-    names = [
-        name
-        for name in sorted(_images_below(root, True, limits))
-        if "/" in name and name.split("/")[0] not in leave_out
-    ]
-    if not names:
-        raise InvalidData(f"{root} must hold one folder of images per class; none was found.")
-    classes = sorted({name.split("/")[0] for name in names})
-    number = {name: i for i, name in enumerate(classes)}
-    labels = np.array([number[name.split("/")[0]] for name in names], dtype=np.int64)
-    files = Files([root / name for name in names], limits=limits)
-    return ImageSet(files, labels, np.array(names), tuple(classes), root.name or "images")
+    return _class_photos(root, _listed(root, limits), leave_out, limits)
 
 
 def relative_file(root: Path, name: str) -> Path:
@@ -87,19 +130,29 @@ def _folder(path: str | os.PathLike[str]) -> Path:
     return root
 
 
-def _images_below(root: Path, recursive: bool, limits: Limits) -> Iterator[str]:
-    found = 0
-    for folder, below, files in os.walk(root, followlinks=False):
-        below[:] = sorted(name for name in below if not name.startswith(".")) if recursive else []
-        for name in files:
-            path = Path(folder, name)
-            if (
-                name.startswith(".")
-                or path.is_symlink()
-                or not (path.suffix.lower() in SUFFIXES or unnamed_dicom(path))
-            ):
-                continue
-            found += 1
-            if found > limits.rows:
-                raise HostileFile(f"{root} holds more than {limits.rows:,} images.")
-            yield path.relative_to(root).as_posix()
+def _listed(root: Path, limits: Limits, *, recursive: bool = True) -> Inventory:
+    listed = list_photos(root, recursive=recursive)
+    if len(listed.photos) > limits.rows:
+        raise HostileFile(f"{root} holds more than {limits.rows:,} images.")
+    return listed
+
+
+def _all_photos(root: Path, listed: Inventory, limits: Limits) -> ImageSet:
+    if not listed.photos:
+        raise InvalidData(no_photos(root, listed.skipped))
+    files = Files([root / name for name in listed.photos], limits=limits)
+    return ImageSet(files, None, np.array(listed.photos), (), root.name or "photos")
+
+
+def _class_photos(
+    root: Path, listed: Inventory, leave_out: tuple[str, ...], limits: Limits
+) -> ImageSet:
+    names = [name for name in listed.photos if "/" in name and name.split("/")[0] not in leave_out]
+    if not names:
+        raise InvalidData(f"{root} must hold one folder of images per class; none was found.")
+    classes = sorted({name.split("/")[0] for name in names})
+    number = {name: i for i, name in enumerate(classes)}
+    labels = np.array([number[name.split("/")[0]] for name in names], dtype=np.int64)
+    files = Files([root / name for name in names], limits=limits)
+    shown = tuple(shown_name(name) for name in classes)
+    return ImageSet(files, labels, np.array(names), shown, root.name or "images")

@@ -21,6 +21,7 @@ ROOMS = (
     "hashing",
     "federated",
     "metric",
+    "send",
     "sketching",
     "tagging",
     "audit",

@@ -5,7 +5,7 @@ Five protections, one for each point where a visual pipeline gives something awa
 - `hashing` and `index`: private codes for image search (what you store),
 - `federated`: encrypted sums of model updates (what you share),
 - `metric`: distances learned from private pairs (what you compare),
-- `sketching`: networks trained on sketches (what you send),
+- `sketching`: statistics with a proof, and the paper's sketches (what you send),
 - `tagging`: tags with a privately trained head (what you answer),
 
 under one idea of a guarantee (`privacy`) and one audit (`audit`).
@@ -27,6 +27,12 @@ if TYPE_CHECKING:
     from blindsight.app.encoders import check_encoder, export_encoder
     from blindsight.app.protect import ProtectedPhotos, protect
     from blindsight.app.search import SearchResult, find_duplicates, search
+    from blindsight.app.send import (
+        LearnedFromStatistics,
+        SentStatistics,
+        learn_from_statistics,
+        send_statistics,
+    )
     from blindsight.app.sketch import RecoveredImages, SketchedImages, recover_sketches, sketch
     from blindsight.app.tag import Tags, publish_tags, tag
     from blindsight.app.train_on_sketches import TrainedOnSketches, train_on_sketches
@@ -61,7 +67,16 @@ if TYPE_CHECKING:
         Protected,
         Vault,
     )
-    from blindsight.sketching import CodebookSketcher, FlippedBits, NegativeSketcher, NegDL
+    from blindsight.sketching import (
+        CodebookSketcher,
+        FeatureStatistics,
+        FlippedBits,
+        NegativeSketcher,
+        NegDL,
+        PrivateHead,
+        fit_from_statistics,
+        merge_statistics,
+    )
     from blindsight.tagging import (
         P2MLGCN,
         RP2MLGCN,
@@ -101,12 +116,14 @@ __all__ = [
     "Disclosure",
     "Door",
     "Exact",
+    "FeatureStatistics",
     "FederatedClassifier",
     "FlippedBits",
     "Guarantee",
     "HammingIndex",
     "HashNet",
     "Hits",
+    "LearnedFromStatistics",
     "LearnedMetric",
     "Ledger",
     "MilvusIndex",
@@ -116,11 +133,13 @@ __all__ = [
     "PHashing",
     "PairGraph",
     "Planned",
+    "PrivateHead",
     "PrivateTagger",
     "Protected",
     "ProtectedPhotos",
     "RecoveredImages",
     "SearchResult",
+    "SentStatistics",
     "SketchedImages",
     "Tags",
     "TrainedOnSketches",
@@ -138,13 +157,17 @@ __all__ = [
     "encoders",
     "export_encoder",
     "find_duplicates",
+    "fit_from_statistics",
     "grant_budget",
     "imagenet_prior",
+    "learn_from_statistics",
     "learn_metric",
+    "merge_statistics",
     "protect",
     "publish_tags",
     "recover_sketches",
     "search",
+    "send_statistics",
     "sketch",
     "start_tagger",
     "tag",
@@ -161,6 +184,10 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "app.encoders": ("check_encoder", "export_encoder"),
     "app.protect": ("ProtectedPhotos", "protect"),
     "app.compare": ("Comparison", "LearnedMetric", "compare", "learn_metric"),
+    "app.send": (
+        *("LearnedFromStatistics", "SentStatistics"),
+        *("learn_from_statistics", "send_statistics"),
+    ),
     "app.sketch": ("RecoveredImages", "SketchedImages", "recover_sketches", "sketch"),
     "app.train_on_sketches": ("TrainedOnSketches", "train_on_sketches"),
     "app.tag": ("Tags", "publish_tags", "tag"),
@@ -178,7 +205,10 @@ _HOMES: dict[str, tuple[str, ...]] = {
         *("Assumption", "Audited", "Cost", "Disclosure", "Door", "Guarantee"),
         *("Ledger", "Planned", "Protected", "Vault"),
     ),
-    "sketching": ("CodebookSketcher", "FlippedBits", "NegDL", "NegativeSketcher"),
+    "sketching": (
+        *("CodebookSketcher", "FeatureStatistics", "FlippedBits", "NegDL", "NegativeSketcher"),
+        *("PrivateHead", "fit_from_statistics", "merge_statistics"),
+    ),
     "tagging": (
         "CodebookAnswers",
         "DPTraining",

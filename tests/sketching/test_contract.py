@@ -2,7 +2,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from blindsight.sketching import NegativeSketcher, NegDL
+from blindsight.sketching import (
+    FeatureBasis,
+    FeatureStatistics,
+    NegativeSketcher,
+    NegDL,
+    PrivateHead,
+)
 from blindsight.sketching.estimator import CodebookSketcher, FlippedBits
 from contracts.estimator import EstimatorContract
 
@@ -64,3 +70,35 @@ class TestCodebookSketcher(_Local):
 
     def make(self, **params):
         return CodebookSketcher(3.0, k=5, **params)
+
+
+FEATURES = np.random.default_rng(1).random((60, 5))
+BASIS = FeatureBasis.learn(np.random.default_rng(2).random((40, 5)), width=4)
+
+
+class TestFeatureStatistics(EstimatorContract):
+    private = True
+    expected_failures = None  # the basis takes features of one length
+
+    def make(self, **params):
+        return FeatureStatistics(2.0, classes=("0", "1", "2"), basis=BASIS, refuse=False, **params)
+
+    def data(self):
+        return (FEATURES, np.arange(60) % 3)
+
+    def output(self, fitted):
+        return fitted.statistics_.vector
+
+
+class TestPrivateHead(EstimatorContract):
+    private = True
+    expected_failures = None  # the basis takes features of one length
+
+    def make(self, **params):
+        return PrivateHead(2.0, classes=("0", "1", "2"), basis=BASIS, steps=3, **params)
+
+    def data(self):
+        return (FEATURES, np.arange(60) % 3)
+
+    def output(self, fitted):
+        return fitted.decision_function(FEATURES)

@@ -10,12 +10,22 @@ import numpy as np
 from blindsight.app.result import Progress, Result, no_progress
 from blindsight.core.errors import InvalidData
 
-__all__ = ["DEFAULT_EPOCHS", "TEST_ONE_IN", "TrainedOnSketches", "train_on_sketches"]
+__all__ = [
+    "DEFAULT_EPOCHS",
+    "FEW_SKETCHES_PER_CLASS",
+    "TEST_ONE_IN",
+    "TrainedOnSketches",
+    "train_on_sketches",
+]
 
 #: Passes over the sketches in training.
 DEFAULT_EPOCHS = 5
 #: Share of the sketches that is held out for the test, as one in so many.
 TEST_ONE_IN = 10
+#: With fewer training sketches per class than this, a network learns little from sketches.
+FEW_SKETCHES_PER_CLASS = 300
+# An accuracy is above chance if guessing would reach it less often than this.
+_GUESSED_AT_MOST = 0.01
 
 
 @dataclass(frozen=True)
@@ -24,6 +34,8 @@ class TrainedOnSketches(Result):
 
     Parameters:
         accuracy: share of test sketches classified correctly.
+        chance: accuracy of naming the most frequent class of the test sketches.
+        n_classes: number of classes.
         n_training: sketches that were trained on.
         n_test: sketches that were tested on.
         parameters: the name of the sketches' parameters.
@@ -33,6 +45,8 @@ class TrainedOnSketches(Result):
     """
 
     accuracy: float
+    chance: float
+    n_classes: int
     n_training: int
     n_test: int
     parameters: str
@@ -44,19 +58,43 @@ class TrainedOnSketches(Result):
     def title(self) -> str:
         """One line with the accuracy."""
         return (
-            f"accuracy {self.accuracy:.2%} on {self.n_test:,} sketches ({self.parameters}), "
-            f"trained on {self.n_training:,}"
+            f"accuracy {self.accuracy:.2%} (chance: {self.chance:.2%}) on {self.n_test:,} sketches "
+            f"({self.parameters}), trained on {self.n_training:,}"
         )
+
+    @property
+    def above_chance(self) -> bool:
+        """Whether guessing would reach this accuracy in less than one of 100 tests."""
+        from scipy.stats import binom
+
+        right = round(self.accuracy * self.n_test)
+        return bool(binom.sf(right - 1, self.n_test, self.chance) < _GUESSED_AT_MOST)
+
+    def warnings(self) -> list[str]:
+        """Sentences about what limits this result."""
+        sentences = []
+        each = self.n_training / self.n_classes
+        if each < FEW_SKETCHES_PER_CLASS:
+            sentences.append(
+                f"There is too little to learn from: {each:,.0f} sketches per class, where about "
+                f"{FEW_SKETCHES_PER_CLASS} are needed."
+            )
+        if not self.above_chance:
+            sentences.append("The network is no better than chance: it has learned nothing.")
+        return sentences
 
     def facts(self) -> list[tuple[str, str]]:
         """The network and its file."""
-        facts = [("network", self.network)]
+        facts = [("note", sentence) for sentence in self.warnings()]
+        facts.append(("network", self.network))
         return facts if self.model is None else [*facts, ("model", str(self.model))]
 
     def to_dict(self) -> dict[str, object]:
         """The fields of `blindsight train --json`."""
         return {
             "accuracy": self.accuracy,
+            "chance": self.chance,
+            "notes": self.warnings(),
             "trained_on": self.n_training,
             "tested_on": self.n_test,
             "parameters": self.parameters,
@@ -136,12 +174,15 @@ def train_on_sketches(
     )
     model.fit(training, progress=lambda done, total: progress("training", done, total))
     accuracy = model.score(testing)
+    truth = np.asarray(testing.labels)
     if out is not None:
         model.save(Path(out))
     if onnx is not None:
         model.export_onnx(Path(onnx))
     return TrainedOnSketches(
         accuracy=float(accuracy),
+        chance=float(np.bincount(truth).max() / len(truth)),
+        n_classes=len(np.unique(np.concatenate([np.asarray(training.labels), truth]))),
         n_training=len(training),
         n_test=len(testing),
         parameters=stored.parameters.name,

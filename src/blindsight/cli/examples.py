@@ -64,6 +64,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "blindsight sketch digits/ digits.sketches --q Q3",
         "blindsight sketch recover digits.sketches --originals digits/ --gallery seen.svg",
     ),
+    "send make": (
+        "blindsight send xrays/ xrays.statistics --epsilon 1 --ledger budget.db --dataset xrays",
+        "blindsight send letters/ letters.statistics --encoder gradients --person people.csv:who",
+    ),
+    "send predict": ("blindsight send predict 5000 10 --epsilon 1",),
+    "send fit": ("blindsight send fit north.statistics south.statistics --test own/",),
     "sketch make": ("blindsight sketch digits/ digits.sketches --q Q3",),
     "sketch recover": (
         "blindsight sketch recover digits.sketches --originals digits/ --gallery seen.svg",

@@ -1,12 +1,14 @@
-"""The built-in encoders: EfficientNet-Lite networks trained on ImageNet, and plain pixels.
+"""The built-in encoders: EfficientNet-Lite networks trained on ImageNet, gradients, plain pixels.
 
 | name | network | side | JPEG files |
 |---|---|---|---|
 | `lite0` | EfficientNet-Lite0 | 128 | decoded whole |
+| `lite0-224` | EfficientNet-Lite0 | 224 | decoded whole |
 | `lite0-reduced` | EfficientNet-Lite0 | 128 | decoded at reduced scale, for camera photos |
 | `lite2` | EfficientNet-Lite2 | 224 | decoded whole |
 | `both` | Lite0 at 128 beside Lite2 at 224 | 224 | decoded whole |
 | `pixels` | none | 16 | decoded whole |
+| `gradients` | none: directions of edges, for handwriting | 28 | decoded whole |
 
 A stored index keeps the full name of its encoder (`lite0-128`), which also fixes how images are
 resized. The names `efficientnet`, `efficientnet-reduced`, `lite2` and `pixels` in stored files
@@ -24,6 +26,11 @@ from numpy.typing import NDArray
 
 from blindsight.core.checks import one_of
 from blindsight.encoders.base import Classes, Floats, Identity, Images, unit_rows
+from blindsight.encoders.gradients import (
+    GRADIENT_DIMENSIONS,
+    GRADIENT_SIZE,
+    oriented_gradients,
+)
 from blindsight.encoders.preparation import Preparation, Source, resized
 from blindsight.encoders.weights import NETWORKS, available, head
 
@@ -39,6 +46,7 @@ __all__ = [
 
 _BATCH = 16
 _SIZES = {"lite0": 128, "lite2": 224}
+_GRADIENTS = "gradients"
 
 
 @dataclass(frozen=True)
@@ -48,7 +56,7 @@ class BuiltIn:
     Parameters:
         name: The full name, as stored files keep it.
         preparation: How images are read and resized.
-        network: "lite0", "lite2", "both", or None for plain pixels.
+        network: "lite0", "lite2", "both", "gradients", or None for plain pixels.
 
     Examples:
         >>> pixels = built_in("pixels")
@@ -72,14 +80,16 @@ class BuiltIn:
 
     @property
     def networks(self) -> tuple[str, ...]:
-        """The networks whose features stand beside each other; none for pixels."""
-        return () if self.network is None else _parts(self.network)
+        """The networks whose features stand beside each other; none for pixels and gradients."""
+        return () if self.network in (None, _GRADIENTS) else _parts(str(self.network))
 
     @property
     def dimensions(self) -> int:
         """The length of a vector."""
         from blindsight.encoders.network import DIMENSIONS
 
+        if self.network == _GRADIENTS:
+            return GRADIENT_DIMENSIONS
         return len(self.networks) * DIMENSIONS or 3 * self.size**2
 
     def read(self, source: Source) -> Images:
@@ -99,12 +109,12 @@ class BuiltIn:
         return
 
     def classes(self) -> Classes | None:
-        """The 1,000 classes of ImageNet with the classifier's weights; None for pixels."""
-        if self.network is None:
+        """The 1,000 classes of ImageNet with the classifier's weights; None without a network."""
+        if not self.networks:
             return None
         from blindsight.encoders.words import class_names
 
-        return Classes(class_names(), head_of(self.network))
+        return Classes(class_names(), head_of(str(self.network)))
 
     def identity(self) -> Identity:
         """Name, checksums of the weights, preparation."""
@@ -124,6 +134,8 @@ class BuiltIn:
         """
         if self.network is None:
             return images.reshape(len(images), -1).astype(np.float32) / np.float32(255)
+        if self.network == _GRADIENTS:
+            return oriented_gradients(images)
         parts = [self._features(name, images, threads) for name in self.networks]
         return parts[0] if len(parts) == 1 else np.concatenate([_centred(x) for x in parts], axis=1)
 
@@ -159,7 +171,13 @@ def _centred(rows: Floats) -> Floats:
 
 
 def _encoders(pinned: bool, names: dict[str, str]) -> dict[str, BuiltIn]:
-    sizes = {"pixels": (16, None), "lite0": (128, "lite0"), "lite2": (224, "lite2")}
+    sizes = {
+        "pixels": (16, None),
+        "gradients": (GRADIENT_SIZE, _GRADIENTS),
+        "lite0": (128, "lite0"),
+        "lite0-224": (224, "lite0"),
+        "lite2": (224, "lite2"),
+    }
     made = {}
     for short, name in names.items():
         plain = short.removesuffix("-reduced")
@@ -174,10 +192,12 @@ BUILT_IN = _encoders(
     True,
     {
         "lite0": "lite0-128",
+        "lite0-224": "lite0-224",
         "lite0-reduced": "lite0-128-reduced",
         "lite2": "lite2-224",
         "both": "both-224",
         "pixels": "pixels-16",
+        "gradients": "gradients-28",
     },
 )
 #: Every encoder that a stored file may name, those of earlier versions included.

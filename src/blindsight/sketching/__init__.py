@@ -1,4 +1,4 @@
-"""Sketches of images for training elsewhere: negative databases, NegDL, inputs with an epsilon."""
+"""Training data for others: feature statistics with a proof; the paper's sketches without one."""
 
 from __future__ import annotations
 
@@ -7,17 +7,32 @@ from typing import Any
 
 from blindsight.sketching.calibration import calibrate
 from blindsight.sketching.estimator import CodebookClassifier, CodebookSketcher, FlippedBits
+from blindsight.sketching.feature_statistics import FeatureStatistics
 from blindsight.sketching.leak import Leak, leak_of
 from blindsight.sketching.negative_database import NegativeDatabase
 from blindsight.sketching.paper import NegativeSketcher, SketchServer, SketchUser
 from blindsight.sketching.parameters import PAPER_Q, FlipParameters, QKParameters
 from blindsight.sketching.permanent import Permanent
+from blindsight.sketching.private_head import PrivateHead
 from blindsight.sketching.sketches import SketchSet
+from blindsight.sketching.statistics import (
+    FeatureBasis,
+    Statistics,
+    StatisticsLayout,
+    merge_statistics,
+)
+from blindsight.sketching.statistics_receiver import (
+    StatisticsClassifier,
+    fit_from_statistics,
+    sample_rows,
+)
 
 __all__ = [
     "PAPER_Q",
     "CodebookClassifier",
     "CodebookSketcher",
+    "FeatureBasis",
+    "FeatureStatistics",
     "FlipParameters",
     "FlippedBits",
     "Leak",
@@ -25,13 +40,20 @@ __all__ = [
     "NegativeDatabase",
     "NegativeSketcher",
     "Permanent",
+    "PrivateHead",
     "QKParameters",
     "SketchDataset",
     "SketchServer",
     "SketchSet",
     "SketchUser",
+    "Statistics",
+    "StatisticsClassifier",
+    "StatisticsLayout",
     "calibrate",
+    "fit_from_statistics",
     "leak_of",
+    "merge_statistics",
+    "sample_rows",
 ]
 
 # These import torch, so they are imported on first use.

@@ -1,0 +1,1 @@
+"""Sending training data: feature statistics, the private head, and DP-SGD on the same features."""

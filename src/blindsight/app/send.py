@@ -1,0 +1,561 @@
+"""Send training data with a proof: statistics of image features, or a classifier, with noise.
+
+A folder of labelled images becomes one small file, from which somebody else trains a classifier
+without any of the images. Everything in the file has one guarantee, (epsilon, delta) per image and
+label or per person.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from blindsight.app.accounts import open_ledger, open_vault
+from blindsight.app.labelled_images import (
+    LabelledImages,
+    class_names,
+    encode_images,
+    list_images,
+    public_basis,
+)
+from blindsight.app.result import Progress, Result, no_progress
+from blindsight.core import checks
+from blindsight.core.errors import InvalidData, InvalidParameter, MissingData
+from blindsight.privacy.guarantee import Guarantee
+from blindsight.sketching.statistics_rules import DEFAULT_DELTA, Forecast, forecast, width_for
+
+if TYPE_CHECKING:
+    from blindsight.encoders import Encoder
+    from blindsight.sketching import FeatureStatistics, PrivateHead, Statistics
+
+__all__ = [
+    "DEFAULT_DELTA",
+    "DEFAULT_ENCODER",
+    "DEFAULT_EPSILON",
+    "DEFAULT_IMAGES_PER_PERSON",
+    "LearnedFromStatistics",
+    "SentStatistics",
+    "learn_from_statistics",
+    "predict_sending",
+    "send_statistics",
+]
+
+#: Privacy budget per image and label, or per person.
+DEFAULT_EPSILON = 1.0
+#: The encoder of photos; "gradients" is for grey drawings and handwriting.
+DEFAULT_ENCODER = "lite0-224"
+#: By the root of this number the noise grows where people are protected.
+DEFAULT_IMAGES_PER_PERSON = 5
+_FEW_TESTS = 100
+
+Kind = Literal["statistics", "head"]
+
+
+@dataclass(frozen=True)
+class SentStatistics(Result):
+    """A file that may be shared: feature statistics, or a classifier, with its guarantee.
+
+    Parameters:
+        file: the file.
+        n_bytes: its size.
+        kind: "statistics" or "head".
+        classes: the names of the classes.
+        n_images: distinct images that were used.
+        width: numbers per image that the release is about.
+        moments: share of the budget that is spent on the second moment.
+        guarantee: what is promised.
+        forecast: what the public rules predict that a receiver learns.
+        vault: the folder with the key of the noise, which must be kept and not shared.
+        charged: whether a ledger was charged now; False for a release that was paid before.
+        ledger: whether a ledger was named.
+        unreadable: names of files that could not be read, with the reason.
+        without_class: images whose label is none of the classes.
+    """
+
+    file: Path
+    n_bytes: int
+    kind: Kind
+    classes: tuple[str, ...]
+    n_images: int
+    width: int
+    moments: float
+    guarantee: Guarantee
+    forecast: Forecast
+    vault: Path | None = None
+    charged: bool = False
+    ledger: bool = False
+    unreadable: tuple[tuple[str, str], ...] = ()
+    without_class: int = 0
+
+    @property
+    def title(self) -> str:
+        """One line that says what was written."""
+        what = "Feature statistics" if self.kind == "statistics" else "A classifier"
+        return (
+            f"{what} of {self.n_images:,} images in {len(self.classes)} classes: {self.file} "
+            f"({self.n_bytes / 1e6:.1f} MB)"
+        )
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Guarantee, forecast, files."""
+        charged = "not charged: no ledger was given"
+        if self.ledger:
+            charged = "charged" if self.charged else "charged by an earlier run: nothing more"
+        facts = [
+            ("guarantee", str(self.guarantee.cost)),
+            ("expected", self.forecast.line()),
+            ("ledger", charged),
+        ]
+        if self.without_class:
+            facts.append(("without a class", f"{self.without_class:,} images count nothing"))
+        if self.unreadable:
+            first = ", ".join(name for name, _ in self.unreadable[:3])
+            facts.append(("could not be read", f"{len(self.unreadable):,} files: {first}"))
+        facts.append(("share", str(self.file)))
+        if self.vault is not None:
+            facts.append(("keep private", f"{self.vault} (the key of the noise)"))
+        if self.kind == "statistics":
+            facts.append(("the receiver runs", f"blindsight send fit {self.file.name}"))
+        return facts
+
+    def to_dict(self) -> dict[str, object]:
+        """The fields of `blindsight send --json`."""
+        return {
+            "file": str(self.file),
+            "bytes": self.n_bytes,
+            "kind": self.kind,
+            "classes": list(self.classes),
+            "images": self.n_images,
+            "width": self.width,
+            "moments": self.moments,
+            "guarantee": json.loads(self.guarantee.to_json()),
+            "predicted_accuracy": self.forecast.accuracy,
+            "level": self.forecast.level,
+            "charged": self.charged,
+            "vault": None if self.vault is None else str(self.vault),
+            "unreadable": [list(item) for item in self.unreadable],
+            "without_class": self.without_class,
+        }
+
+
+@dataclass(frozen=True)
+class LearnedFromStatistics(Result):
+    """A classifier that a receiver fitted to statistics.
+
+    Parameters:
+        files: the files of the senders.
+        method: "lda" or "ridge".
+        classes: the names of the classes.
+        n_senders: how many releases were merged.
+        accuracy: share of test images classified correctly; None without test images.
+        chance: accuracy of naming the most frequent class of the test images.
+        n_test: number of test images.
+        out: the file of the classifier, if it was written.
+        encoder: name of the encoder.
+    """
+
+    files: tuple[Path, ...]
+    method: str
+    classes: tuple[str, ...]
+    n_senders: int
+    accuracy: float | None = None
+    chance: float | None = None
+    n_test: int = 0
+    out: Path | None = None
+    encoder: str = ""
+
+    @property
+    def title(self) -> str:
+        """One line with the accuracy, where it was measured."""
+        start = f"A classifier for {len(self.classes)} classes from {self.n_senders} "
+        start += "sender" if self.n_senders == 1 else "senders"
+        if self.accuracy is None or self.chance is None:
+            return f"{start}, not tested"
+        text = (
+            f"{start}: accuracy {self.accuracy:.1%} on {self.n_test:,} images (chance: "
+            f"{self.chance:.1%})"
+        )
+        return text + ("; so few images say little" if self.n_test < _FEW_TESTS else "")
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Method, classes, file."""
+        facts = [("method", self.method), ("encoder", self.encoder)]
+        return facts if self.out is None else [*facts, ("model", str(self.out))]
+
+    def to_dict(self) -> dict[str, object]:
+        """The fields of `blindsight send fit --json`."""
+        return {
+            "files": [str(file) for file in self.files],
+            "method": self.method,
+            "classes": list(self.classes),
+            "senders": self.n_senders,
+            "accuracy": self.accuracy,
+            "chance": self.chance,
+            "tested_on": self.n_test,
+            "model": None if self.out is None else str(self.out),
+        }
+
+
+def predict_sending(
+    n_images: int,
+    n_classes: int,
+    *,
+    epsilon: float = DEFAULT_EPSILON,
+    delta: float = DEFAULT_DELTA,
+    images_per_person: int = 1,
+) -> Forecast:
+    """Predict what statistics of so many images will be good for; nothing is looked at or charged.
+
+    Parameters:
+        n_images: number of images.
+        n_classes: number of classes.
+        epsilon: privacy budget per image and label, or per person.
+        delta: probability bound of the guarantee.
+        images_per_person: 1 where images are protected.
+
+    Examples:
+        >>> predict_sending(50_000, 10).level, predict_sending(300, 10).level
+        ('good', 'refused')
+    """
+    return forecast(n_images, n_classes, epsilon=epsilon, delta=delta, most=images_per_person)
+
+
+def send_statistics(
+    source: str | Path,
+    out: str | Path,
+    *,
+    epsilon: float = DEFAULT_EPSILON,
+    delta: float = DEFAULT_DELTA,
+    classes: str | Sequence[str] | None = None,
+    labels: str | Path | None = None,
+    kind: Kind = "statistics",
+    encoder: str | Path | Encoder = DEFAULT_ENCODER,
+    public: str | Path | None = None,
+    picture_size: int | None = None,
+    people: str | Mapping[str, str] | None = None,
+    images_per_person: int | None = None,
+    senders_images: int | None = None,
+    split: str | None = None,
+    ledger: str | Path | None = None,
+    dataset: str | None = None,
+    vault: str | Path | None = None,
+    actor: str | None = None,
+    purpose: str = "",
+    random_state: int | None = None,
+    force: bool = False,
+    progress: Progress = no_progress,
+) -> SentStatistics:
+    """Release noisy statistics of labelled images, from which others can train a classifier.
+
+    Whether anything can be learned is predicted from public numbers before anything is charged, and
+    a hopeless release is refused. The noise comes from the vault: the same images with the same
+    options give the same file again, and cost nothing more.
+
+    Parameters:
+        source: a folder with one subfolder of images per class, a folder with `labels`, or the name
+            of a known data set.
+        out: the file to write, which may be shared.
+        epsilon: privacy budget per image and label, or per person.
+        delta: probability bound of the guarantee; below one over the number of images.
+        classes: the names of the classes: words separated by commas, or a list. By default the
+            names of the subfolders, empty ones included, which are taken to be public.
+        labels: a table that names the class of each image (see `blindsight.data.label_tables`); the
+            names of the classes must then be stated.
+        kind: "statistics", which can be merged with those of other senders, or "head", a classifier
+            that is trained here and is about a point better.
+        encoder: how images become features; every sender and the receiver need the same.
+        public: a folder of public everyday pictures, or the name of a data set, which improve the
+            result by about a point. By default directions of the encoder's own classifier.
+        picture_size: side in pixels of small images (32 for CIFAR-10); public pictures are shrunk
+            to it first, so that both have the same sharpness. It is public.
+        people: whose images they are, as in `protect`; protects all images of a person together.
+        images_per_person: with `people`, about how many images a person has: the noise grows with
+            its root, and what a person adds is clipped to it.
+        senders_images: number of images of all senders together, where statistics will be merged:
+            it decides the width, which all must share.
+        split: "train" or "test", for known data sets.
+        ledger: a ledger to charge before anything is released.
+        dataset: the account of the images in the ledger; by default the name of the folder.
+        vault: folder for the key of the noise; by default beside `out`.
+        actor: who asks for the release, for the ledger.
+        purpose: what the release is for, for the ledger.
+        random_state: a seed makes a simulation without a vault, and the guarantee says so.
+        force: write over statistics of another release in `out`.
+        progress: called with (stage, done, total).
+
+    Returns:
+        The file, its guarantee, and what a receiver can expect.
+
+    Raises:
+        InvalidParameter: if so few images cannot teach anything at this epsilon; nothing was
+            charged.
+        BudgetExceeded: if the ledger has too little left; nothing is released.
+        InvalidData: if the images cannot be used.
+
+    Example:
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> rng = np.random.default_rng(0)
+        >>> for number in range(80):
+        ...     name = "dark" if number % 2 else "light"
+        ...     (folder / "photos" / name).mkdir(parents=True, exist_ok=True)
+        ...     pixels = rng.integers(0, 99, (8, 8, 3)) + (0 if number % 2 else 150)
+        ...     Image.fromarray(pixels.astype(np.uint8)).save(
+        ...         folder / "photos" / name / f"{number}.png"
+        ...     )
+        >>> sent = send_statistics(
+        ...     folder / "photos", folder / "sent.safetensors", epsilon=8, encoder="pixels",
+        ...     random_state=0,
+        ... )
+        >>> sent.classes, sent.n_images, sent.guarantee.unit
+        (('dark', 'light'), 80, 'record')
+        >>> learned = learn_from_statistics(sent.file, test=folder / "photos")
+        >>> bool(learned.accuracy > 0.9), learned.chance
+        (True, 0.5)
+    """
+    from blindsight.encoders import open_encoder
+    from blindsight.index.public_images import refuse_private
+    from blindsight.sketching import FeatureStatistics, PrivateHead
+
+    checks.one_of("kind", kind, ("statistics", "head"))
+    most = _images_per_person(people, images_per_person)
+    if kind == "head" and people is not None:
+        raise InvalidParameter(
+            "a classifier that is trained here protects images, not people: leave out people, or "
+            'send kind="statistics".'
+        )
+    target = Path(out)
+    names = class_names(source, classes, labels)
+    opened = open_encoder(encoder)
+    listed = list_images(str(source), split, labels, names, leave_out=target)
+    if public is not None and listed.folder is not None and Path(public).is_dir():
+        refuse_private(str(public), listed.folder, listed.names)
+    expected = predict_sending(
+        senders_images or len(listed),
+        len(names),
+        epsilon=epsilon,
+        delta=delta,
+        images_per_person=most,
+    )
+    if expected.refused:
+        raise InvalidParameter(expected.line())
+    key = None if random_state is not None else open_vault(vault, target)
+    account_name = dataset or Path(source).resolve().name
+    account = open_ledger(ledger, account_name, key)
+    images = encode_images(listed, opened, key, people, account_name, progress)
+    count = len(set(images.records))
+    basis = public_basis(
+        opened,
+        public,
+        width_for(senders_images or count, len(names), epsilon=epsilon, delta=delta, most=most),
+        picture_size=picture_size if picture_size is not None else listed.picture_size,
+        progress=progress,
+    )
+    settings = {
+        "kind": kind,
+        "epsilon": float(epsilon),
+        "delta": float(delta),
+        "classes": list(names),
+        "encoder": opened.identity(),
+        "basis": basis.digest,
+        "most": most,
+        "people": people is not None,
+        "all": senders_images,
+    }
+    number = None if key is None else key.release_of(_law(settings, images))
+    _refuse_other_release(target, number, force=force)
+    noise = random_state if key is None or number is None else key.training_source(number)
+    progress("releasing", 0, 0)
+    paid_before = key is not None and any(
+        item.release == number and item.state == "charged" for item in key.releases()
+    )
+    paid = None
+    if key is not None and number is not None:
+        paid = key.account(
+            account,
+            release=number,
+            records=sorted(set(images.records)),
+            actor=actor,
+            purpose=purpose,
+        )
+    sender: FeatureStatistics | PrivateHead
+    if kind == "statistics":
+        sender = FeatureStatistics(
+            epsilon,
+            delta=delta,
+            classes=names,
+            basis=basis,
+            unit="record" if people is None else "person",
+            most=most,
+            n_records=senders_images or count,
+            encoder=opened.identity(),
+            random_state=noise,
+        ).fit(
+            images.features,
+            images.labels,
+            units=images.records if people is None else images.people,
+            ledger=paid,
+        )
+    else:
+        first = np.unique(np.array(images.records), return_index=True)[1]
+        sender = PrivateHead(
+            epsilon,
+            delta=delta,
+            classes=names,
+            basis=basis,
+            n_records=count,
+            encoder=opened.identity(),
+            random_state=noise,
+        ).fit(images.features[first], images.labels[first], ledger=paid)
+    if number is not None:
+        sender.public_["release"] = number
+    sender.save(target)
+    return SentStatistics(
+        file=target,
+        n_bytes=target.stat().st_size,
+        kind=kind,
+        classes=tuple(names),
+        n_images=count,
+        width=basis.width,
+        moments=float(sender.public_.get("moments", 0.0)),
+        guarantee=sender.guarantee_,
+        forecast=expected,
+        vault=None if key is None else key.path,
+        charged=account is not None and not paid_before,
+        ledger=account is not None,
+        unreadable=images.unreadable,
+        without_class=images.without_class,
+    )
+
+
+def learn_from_statistics(
+    files: str | Path | Sequence[str | Path],
+    *,
+    method: Literal["lda", "ridge"] = "lda",
+    test: str | Path | None = None,
+    split: str | None = "test",
+    encoder: str | Path | Encoder | None = None,
+    out: str | Path | None = None,
+    progress: Progress = no_progress,
+) -> LearnedFromStatistics:
+    """Fit a classifier to the statistics of one or several senders, as a receiver does.
+
+    Parameters:
+        files: files that `send_statistics` wrote; several are merged.
+        method: "lda" (linear discriminant analysis) or "ridge" (least squares).
+        test: labelled images of the receiver's own, a folder with a subfolder per class or the name
+            of a known data set, to measure the accuracy on.
+        split: "train" or "test", where `test` is a known data set.
+        encoder: the encoder, where it is not a built-in one.
+        out: write the classifier to this file.
+        progress: called with (stage, done, total).
+
+    Returns:
+        The classifier's accuracy beside that of chance, and its file.
+
+    Raises:
+        HostileFile: if a file is damaged or was changed.
+        InvalidData: if the statistics do not fit together.
+    """
+    from blindsight.sketching import fit_from_statistics
+
+    paths = [Path(files)] if isinstance(files, (str, Path)) else [Path(file) for file in files]
+    merged = _merged(paths)
+    model = fit_from_statistics(merged, method)
+    name = str(merged.encoder.get("name", "unknown"))
+    accuracy = chance = None
+    n_test = 0
+    if test is not None:
+        opened = _encoder_of(merged, encoder)
+        listed = list_images(str(test), split, None, merged.classes, leave_out=None)
+        images = encode_images(listed, opened, None, None, "", progress)
+        known = np.isin(images.labels, merged.classes)
+        truth = images.labels[known]
+        n_test = len(truth)
+        if not n_test:
+            raise InvalidData(f"no image of {test} has a class of {', '.join(merged.classes)}.")
+        accuracy = float((model.predict(images.features[known]) == truth).mean())
+        chance = float(max((truth == one).mean() for one in merged.classes))
+    if out is not None:
+        model.save(out)
+    return LearnedFromStatistics(
+        files=tuple(paths),
+        method=method,
+        classes=merged.classes,
+        n_senders=merged.senders,
+        accuracy=accuracy,
+        chance=chance,
+        n_test=n_test,
+        out=None if out is None else Path(out),
+        encoder=name,
+    )
+
+
+def _images_per_person(
+    people: str | Mapping[str, str] | None, images_per_person: int | None
+) -> int:
+    if people is None:
+        if images_per_person is not None:
+            raise InvalidParameter(
+                "images_per_person is a number of images of one person: say whose they are, with "
+                "people (--person)."
+            )
+        return 1
+    return checks.whole("images_per_person", images_per_person or DEFAULT_IMAGES_PER_PERSON)
+
+
+def _law(settings: Mapping[str, object], images: LabelledImages) -> str:
+    """All inputs and settings of a release as text: the same text is the same release."""
+    people = images.people or ("",) * len(images.records)
+    lines = sorted(
+        "\x1f".join(row) for row in zip(images.records, images.labels, people, strict=True)
+    )
+    digest = hashlib.sha256("\x1e".join(lines).encode(errors="surrogateescape")).hexdigest()
+    return f"feature statistics {json.dumps(settings, sort_keys=True)} {digest}"
+
+
+def _refuse_other_release(target: Path, number: str | None, *, force: bool) -> None:
+    """Refuse to write over another release, or over a file that is no release."""
+    from blindsight.core import storage
+    from blindsight.sketching import FeatureStatistics, PrivateHead
+
+    if not target.exists():
+        return
+    kind, _, fields = storage.load_any(target)
+    if kind not in (FeatureStatistics._kind, PrivateHead._kind):
+        raise InvalidParameter(f"{target} holds something else. Choose another name.")
+    public = fields.get("public")
+    stored = public.get("release") if isinstance(public, dict) else None
+    if (number is None or stored != number) and not force:
+        raise InvalidParameter(
+            f"{target} holds another release. Choose another name, or --force to write over it: "
+            "this one is charged as a release of its own."
+        )
+
+
+def _merged(paths: Sequence[Path]) -> Statistics:
+    from blindsight.sketching import FeatureStatistics, merge_statistics
+
+    return merge_statistics([FeatureStatistics.load(path).statistics_ for path in paths])
+
+
+def _encoder_of(statistics: Statistics, given: str | Path | Encoder | None) -> Encoder:
+    """The encoder that the statistics name; a built-in one is opened by its name."""
+    from blindsight.encoders import STORED, open_encoder, require_same_encoder
+
+    name = str(statistics.encoder.get("name", ""))
+    if given is None and name not in STORED:
+        raise MissingData(
+            f"these statistics were made with the encoder {name or 'of an unknown name'}: give it "
+            "with encoder (--encoder)."
+        )
+    opened = STORED[name] if given is None else open_encoder(given)
+    require_same_encoder(statistics.encoder, opened, what="the statistics")
+    return opened

@@ -1,0 +1,229 @@
+"""`blindsight send FOLDER OUT`: statistics with a proof for others to train on; `send fit` does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from blindsight.app.send import (
+    DEFAULT_DELTA,
+    DEFAULT_ENCODER,
+    DEFAULT_EPSILON,
+    DEFAULT_IMAGES_PER_PERSON,
+)
+from blindsight.cli.terminal import console, emit_json, notes, show_card, stage_bar
+
+__all__ = ["register"]
+
+
+class _MakeByDefault(TyperGroup):
+    """`send FOLDER OUT` means `send make FOLDER OUT`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] != "--help":
+            args = ["make", *args]
+        return super().parse_args(ctx, args)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    verbs = typer.Typer(
+        cls=_MakeByDefault,
+        no_args_is_help=True,
+        help="Send training data with a proof: statistics of images (send FOLDER OUT), from which "
+        "others train a classifier (send fit).",
+    )
+    verbs.command("make")(make)
+    verbs.command("predict")(predict)
+    verbs.command("fit")(fit)
+    app.add_typer(verbs, name="send")
+
+
+def make(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="FOLDER",
+            help="Images: a folder with a subfolder per class, or a known set such as mnist.",
+        ),
+    ],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write and share.")],
+    epsilon: Annotated[
+        float, typer.Option(help="Privacy budget per image and label, or per person.")
+    ] = DEFAULT_EPSILON,
+    delta: Annotated[
+        float, typer.Option(help="Probability bound, below one over the number of images.")
+    ] = DEFAULT_DELTA,
+    classes: Annotated[
+        str | None,
+        typer.Option(help="The classes, a,b,c: public names. By default those of the subfolders."),
+    ] = None,
+    labels: Annotated[
+        str | None, typer.Option(help="A table that names each image's class; needs --classes.")
+    ] = None,
+    head: Annotated[
+        bool,
+        typer.Option(
+            "--head",
+            help="Train a classifier here and send that: about a point better, but it cannot be "
+            "merged with those of others.",
+        ),
+    ] = False,
+    encoder: Annotated[
+        str,
+        typer.Option(
+            help="lite0-224, lite2, gradients (for handwriting), pixels, a folder of ONNX files."
+        ),
+    ] = DEFAULT_ENCODER,
+    public: Annotated[
+        str | None,
+        typer.Option(help="Public everyday pictures: a folder or a known set; a point better."),
+    ] = None,
+    picture_size: Annotated[
+        int | None,
+        typer.Option(help="Side of small images in pixels; public pictures are shrunk to it."),
+    ] = None,
+    person: Annotated[
+        str | None,
+        typer.Option(help="Whose images: folder, dicom or FILE.csv:COLUMN. Protects people."),
+    ] = None,
+    most: Annotated[
+        int | None,
+        typer.Option(
+            help="With --person: about how many images a person has (default "
+            f"{DEFAULT_IMAGES_PER_PERSON}).",
+            min=1,
+        ),
+    ] = None,
+    all_images: Annotated[
+        int | None,
+        typer.Option(
+            help="Images of all senders together, where statistics will be merged.", min=1
+        ),
+    ] = None,
+    split: Annotated[str | None, typer.Option(help="train or test, for known sets.")] = None,
+    ledger: Annotated[Path | None, typer.Option(help="Ledger to charge.")] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="The data set's name in the ledger (the folder's).")
+    ] = None,
+    vault: Annotated[
+        Path | None, typer.Option(help="Folder of the key of the noise (default: beside OUT).")
+    ] = None,
+    actor: Annotated[
+        str | None, typer.Option(help="Who asks for the release, for the ledger.")
+    ] = None,
+    purpose: Annotated[str, typer.Option(help="What the release is for, for the ledger.")] = "",
+    seed: Annotated[
+        int | None, typer.Option(help="Fixed noise, for trials: marked as a simulation.")
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Write over another release in OUT.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+) -> None:
+    """Release noisy class sums, counts and second moments of image features.
+
+    What a receiver can expect is predicted first, and nothing is charged where that is too little.
+    The same command again gives the same file and costs nothing.
+    """
+    from blindsight.app.send import send_statistics
+
+    with notes(), stage_bar() as progress:
+        sent = send_statistics(
+            source,
+            out,
+            epsilon=epsilon,
+            delta=delta,
+            classes=classes,
+            labels=labels,
+            kind="head" if head else "statistics",
+            encoder=encoder,
+            public=public,
+            picture_size=picture_size,
+            people=person,
+            images_per_person=most,
+            senders_images=all_images,
+            split=split,
+            ledger=ledger,
+            dataset=dataset,
+            vault=vault,
+            actor=actor,
+            purpose=purpose,
+            random_state=seed,
+            force=force,
+            progress=progress,
+        )
+    if json:
+        emit_json(sent.to_dict())
+        return
+    console.print(str(sent), markup=False, soft_wrap=True)
+    show_card(sent.guarantee.card())
+
+
+def predict(
+    images: Annotated[int, typer.Argument(help="Number of images.", min=1)],
+    classes: Annotated[int, typer.Argument(help="Number of classes.", min=2)],
+    epsilon: Annotated[
+        float, typer.Option(help="Privacy budget per image and label, or per person.")
+    ] = DEFAULT_EPSILON,
+    delta: Annotated[float, typer.Option(help="Probability bound.")] = DEFAULT_DELTA,
+    most: Annotated[
+        int, typer.Option(help="Images of a person, where people are protected.", min=1)
+    ] = 1,
+    json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+) -> None:
+    """Predict what statistics will be good for, from public numbers; nothing is charged."""
+    from blindsight.app.send import predict_sending
+
+    expected = predict_sending(
+        images, classes, epsilon=epsilon, delta=delta, images_per_person=most
+    )
+    if json:
+        emit_json(
+            {
+                "level": expected.level,
+                "accuracy": expected.accuracy,
+                "noiseless": expected.noiseless,
+                "chance": expected.chance,
+                "needed": expected.needed,
+                "recommended": expected.recommended,
+            }
+        )
+        return
+    console.print(expected.line(), markup=False, soft_wrap=True)
+
+
+def fit(
+    files: Annotated[list[Path], typer.Argument(help="Files of `blindsight send`; merged.")],
+    method: Annotated[str, typer.Option(help="lda or ridge.")] = "lda",
+    test: Annotated[
+        str | None,
+        typer.Option(help="Labelled images to test on: a folder per class, or a known set."),
+    ] = None,
+    split: Annotated[str | None, typer.Option(help="train or test, for known sets.")] = "test",
+    encoder: Annotated[
+        str | None, typer.Option(help="The encoder, where it is not a built-in one.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the classifier here.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+) -> None:
+    """Fit a classifier to the statistics of one or several senders, as a receiver does."""
+    from blindsight.app.send import learn_from_statistics
+
+    with stage_bar() as progress:
+        learned = learn_from_statistics(
+            files,
+            method=method,  # type: ignore[arg-type]
+            test=test,
+            split=split,
+            encoder=encoder,
+            out=out,
+            progress=progress,
+        )
+    if json:
+        emit_json(learned.to_dict())
+        return
+    console.print(str(learned), markup=False, soft_wrap=True)

@@ -1,0 +1,331 @@
+"""The sender of feature statistics: one noisy release, its guarantee, and its file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from blindsight.core import checks
+from blindsight.core.errors import InvalidData, InvalidParameter
+from blindsight.privacy.estimator import Protected
+from blindsight.privacy.guarantee import Assumption, Guarantee
+from blindsight.privacy.mechanisms import DiscreteGaussian
+from blindsight.privacy.plan import Planned
+from blindsight.sketching.statistics import FeatureBasis, Statistics, StatisticsLayout, UnitRows
+from blindsight.sketching.statistics_rules import (
+    DEFAULT_DELTA,
+    Forecast,
+    forecast,
+    moments_share,
+    width_for,
+)
+
+if TYPE_CHECKING:
+    from blindsight.privacy import Ledger
+    from blindsight.privacy.entropy import EntropyName, RandomState, Source
+
+__all__ = [
+    "NAMES_FROM_LABELS",
+    "PUBLIC_FACTS",
+    "STATISTICS",
+    "FeatureStatistics",
+    "statistics_guarantee",
+]
+
+Unit = Literal["record", "person"]
+
+#: The name by which the door knows the release.
+STATISTICS = "feature statistics"
+
+#: Assumptions of everything that is released in a public basis.
+PUBLIC_FACTS = (
+    Assumption(
+        "public sizes",
+        "the number of images, the names of the classes and all settings are public",
+    ),
+    Assumption(
+        "public basis",
+        "the encoder and the pictures behind the basis are public, and not made from the images",
+    ),
+)
+_ONE_PERSON = Assumption("one person per image", "every image belongs to exactly one person")
+NAMES_FROM_LABELS = Assumption(
+    "private class names",
+    "the names of the classes were read from the labels of the images: state them (classes=), "
+    "because the name of a rare class tells that there is an image of it",
+)
+
+
+def statistics_guarantee(
+    layout: StatisticsLayout,
+    *,
+    epsilon: float,
+    delta: float,
+    unit: Unit = "record",
+    most: int = 1,
+    public_names: bool = True,
+    entropy: EntropyName = "system",
+) -> Guarantee:
+    """What one release of statistics promises, per image and label or per person.
+
+    Parameters:
+        layout: what is released.
+        epsilon: the budget.
+        delta: probability bound.
+        unit: "record" for an image with its label, "person" for all images of a person.
+        most: images of one person by whose root the noise grows.
+        public_names: whether the class names were stated without looking at the images.
+        entropy: where the noise comes from.
+    """
+    bound = layout.bound(most if unit == "person" else 1)
+    mechanism = DiscreteGaussian.calibrate(
+        epsilon,
+        delta=delta,
+        sensitivity=bound,
+        dimensions=layout.size,
+        unit=unit,
+        neighbours="add or remove one",
+    )
+    twice = DiscreteGaussian(
+        sigma=mechanism.sigma,
+        sensitivity=2 * bound,
+        dimensions=layout.size,
+        delta=delta,
+        unit=unit,
+        levels=mechanism.levels,
+    )
+    return Guarantee(
+        releases=(Planned(what=STATISTICS, mechanism=mechanism),),
+        delta=delta,
+        model="central",
+        also=(twice.cost,) if public_names else (),
+        unproven=() if public_names else (NAMES_FROM_LABELS,),
+        assumptions=(*PUBLIC_FACTS, _ONE_PERSON) if unit == "person" else PUBLIC_FACTS,
+        entropy=entropy,
+    )
+
+
+class FeatureStatistics(Protected):
+    """Class sums, counts and second moment of image features, released once with a proof.
+
+    Parameters:
+        epsilon: privacy budget per image with its label, or per person.
+        delta: probability bound of the guarantee; below one over the number of images.
+        classes: the names of the classes, known without the images. None takes the values of y, and
+            nothing is proven then.
+        public: features of public pictures, from which the basis is learned.
+        basis: a basis to use instead, which several senders share.
+        width: length of the rows; by default by the public rule.
+        moments: share of the budget for the second moment; by default by the public rule.
+        unit: "record" (an image and its label) or "person" (all images of a person).
+        most: with unit="person", the noise grows with the root of this number, and what a person's
+            images add is clipped to it: about the number of images that a person usually has.
+        n_records: public number of images; by default the number of rows.
+        encoder: identity of the encoder (`Encoder.identity()`), which the file then states.
+        refuse: refuse a release from which nothing could be learned, before it is charged.
+        random_state: None for the operating system's entropy, a vault's training source, or a seed,
+            which makes a simulation.
+
+    Attributes:
+        statistics_: the released `Statistics`.
+        forecast_: what the public rules predicted.
+        classes_: the names of the classes.
+
+    Guarantee:
+        `guarantee_`: (epsilon, delta) per image and label, or per person, one added or removed, in
+        the central model, for the statistics and everything that is computed from them.
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> X, y = rng.random((400, 12)), np.repeat(["cat", "dog"], 200)
+        >>> X[y == "dog", :6] += 1
+        >>> sender = FeatureStatistics(
+        ...     2.0, classes=("cat", "dog"), public=rng.random((300, 12)), random_state=0
+        ... ).fit(X, y)
+        >>> from blindsight.sketching import fit_from_statistics
+        >>> bool(fit_from_statistics(sender.statistics_).score(X, y) > 0.9)
+        True
+        >>> sender.guarantee_.unit, round(sender.guarantee_.epsilon, 2)
+        ('record', 2.0)
+    """
+
+    _kind = "feature statistics"
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        *,
+        delta: float = DEFAULT_DELTA,
+        classes: Sequence[str] | None = None,
+        public: ArrayLike | None = None,
+        basis: FeatureBasis | None = None,
+        width: int | None = None,
+        moments: float | None = None,
+        unit: Unit = "record",
+        most: int = 1,
+        n_records: int | None = None,
+        encoder: dict[str, object] | None = None,
+        refuse: bool = True,
+        random_state: RandomState | Source = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.classes = classes
+        self.public = public
+        self.basis = basis
+        self.width = width
+        self.moments = moments
+        self.unit = unit
+        self.most = most
+        self.n_records = n_records
+        self.encoder = encoder
+        self.refuse = refuse
+        self.random_state = random_state
+
+    def promise(self, **public: object) -> Guarantee:
+        """What will be promised, from parameters and public facts only."""
+        return statistics_guarantee(
+            _layout(public),
+            epsilon=self.epsilon,
+            delta=self.delta,
+            unit=self.unit,
+            most=self.most,
+            public_names=bool(public["named"]),
+            entropy=self.entropy_,
+        )
+
+    def predict_use(self, n_records: int, n_classes: int) -> Forecast:
+        """Predict what a release would be good for, from public numbers, before it is charged."""
+        most = self.most if self.unit == "person" else 1
+        return forecast(n_records, n_classes, epsilon=self.epsilon, delta=self.delta, most=most)
+
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        *,
+        units: ArrayLike | None = None,
+        ledger: Ledger | None = None,
+    ) -> FeatureStatistics:
+        """Release the statistics of features X (n, D) with labels y; charged before.
+
+        Parameters:
+            X: features, as the encoder makes them. A vector that is not finite counts nothing.
+            y: the name of each image's class. A name that is not in `classes` counts nothing.
+            units: whose each image is (unit="person"), or which images are copies of one picture.
+            ledger: charged before anything is released.
+
+        Raises:
+            InvalidParameter: if so few images per class cannot teach anything at this epsilon.
+            BudgetExceeded: if the ledger has too little left; nothing is released.
+        """
+        self._check()
+        features = checks.number_array("X", X)
+        names = np.asarray(y)
+        if features.ndim != 2 or not len(features):
+            raise InvalidData(f"X must be a non-empty table of features, got {features.shape}.")
+        if names.shape != (len(features),):
+            raise InvalidData(
+                f"y must name one class for each of {len(features)} rows, got {names.shape}."
+            )
+        if self.unit == "person" and units is None:
+            raise InvalidParameter('unit="person" needs units=, whose each image is.')
+        given = sorted(set(names.tolist())) if self.classes is None else list(self.classes)
+        classes = [str(name) for name in given]
+        count = len(features) if self.n_records is None else self.n_records
+        checks.whole("n_records", count)
+        if self.delta * count >= 1:
+            raise InvalidParameter(
+                f"delta must be below one over the number of images, 1/{count:,}, got "
+                f"{self.delta:g}: a release that shows one image outright would meet it."
+            )
+        self.forecast_ = self.predict_use(count, len(classes))
+        if self.refuse and self.forecast_.refused:
+            raise InvalidParameter(self.forecast_.line())
+        basis = self._basis(features.shape[1], count, len(classes))
+        share = self.moments
+        if share is None:
+            most = self.most if self.unit == "person" else 1
+            share = moments_share(
+                count, len(classes), epsilon=self.epsilon, delta=self.delta, most=most
+            )
+        self.public_ = {
+            "classes": classes,
+            "named": self.classes is not None,
+            "n_records": int(count),
+            "width": basis.width,
+            "moments": float(share),
+            "mean": basis.mean,
+            "directions": basis.directions,
+            "encoder": dict(self.encoder or {}),
+        }
+        number = {name: index for index, name in enumerate(classes)}
+        labels = np.array([number.get(str(name), -1) for name in names.tolist()], np.int64)
+        rows = UnitRows(_layout(self.public_), basis.rows(features), labels, units)
+        door = self._open(ledger, what=f"{STATISTICS} of {count} images")
+        self.released_ = {"vector": door.total(STATISTICS, rows)}
+        self._settle()
+        return self
+
+    def _check(self) -> None:
+        checks.positive("epsilon", self.epsilon)
+        checks.one_of("unit", self.unit, ("record", "person"))
+        checks.whole("most", self.most)
+        if (self.public is None) == (self.basis is None):
+            raise InvalidParameter(
+                "give either public=, features of public pictures, or basis=, which was learned "
+                "from some."
+            )
+
+    def _basis(self, n_features: int, count: int, n_classes: int) -> FeatureBasis:
+        most = self.most if self.unit == "person" else 1
+        width = self.width
+        if width is None:
+            width = width_for(count, n_classes, epsilon=self.epsilon, delta=self.delta, most=most)
+        made = self.basis
+        if made is None:
+            assert self.public is not None  # noqa: S101  (checked before)
+            made = FeatureBasis.learn(self.public, width=width)
+        if made.n_features != n_features:
+            raise InvalidData(
+                f"the public pictures have {made.n_features} features, and X has {n_features}. Use "
+                "one encoder for both."
+            )
+        return made
+
+    def _settle(self) -> None:
+        """Read the statistics from what was released and what is public."""
+        public = self.public_
+        mechanism = self.promise(**public).releases[0].mechanism
+        assert isinstance(mechanism, DiscreteGaussian)  # noqa: S101  (of our own making)
+        basis = FeatureBasis(np.asarray(public["mean"]), np.asarray(public["directions"]))
+        vector = np.asarray(self.released_["vector"], np.float64)
+        encoder = public["encoder"]
+        if not isinstance(encoder, dict):
+            raise InvalidData("the encoder's identity must be a mapping.")
+        self.statistics_ = Statistics(
+            _layout(public),
+            basis,
+            vector,
+            mechanism.sigma,
+            encoder,
+        )
+        self.classes_ = np.array(self.statistics_.classes)
+        self.n_features_in_ = basis.n_features
+        self.forecast_ = self.predict_use(int(public["n_records"]), len(self.classes_))
+
+    def _saved_parameters(self) -> dict[str, object]:
+        """Parameters that are plain values; what is in `public_` is not written twice."""
+        return {
+            name: getattr(self, name) for name in ("epsilon", "delta", "unit", "most", "refuse")
+        }
+
+
+def _layout(public: dict[str, object]) -> StatisticsLayout:
+    names, width, share = public["classes"], public["width"], public["moments"]
+    if not isinstance(names, list) or not isinstance(width, int):
+        raise InvalidData("the layout of statistics must have a list of classes and a width.")
+    return StatisticsLayout(tuple(names), width, checks.number("moments", share))

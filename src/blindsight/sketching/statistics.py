@@ -1,0 +1,540 @@
+"""Feature statistics: what a receiver needs to train a classifier, released once with a proof.
+
+An image becomes a row z of norm at most 1 by public means only (`FeatureBasis`). What is sent is
+one vector with Gaussian noise, the sum over all images of
+
+    sqrt(1 - a) (z, .3) / sqrt(1.09)    in the block of the image's class,
+    sqrt(a) z z'                        once for all classes (triangle, off-diagonal times sqrt 2),
+
+so the class sums, the class counts and the pooled second moment. One image and its label move the
+vector by at most (1 - a)(|z|^2 + .09) / 1.09 + a |z|^4 <= 1 in squared norm. A person's images move
+it by at most sqrt(k), because the sum of their vectors is clipped to that norm. The share a of the
+second moment and the width of z follow from public numbers (`rules`); a = 0 sends no second moment.
+
+Statistics of several senders add (`merge_statistics`), also inside a secure sum, where the noise
+is needed only once (`StatisticsLayout.sum`, `Statistics.from_sum`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from blindsight.core import checks, storage
+from blindsight.core.errors import InvalidData, InvalidParameter
+from blindsight.privacy.clipping import finite_rows
+from blindsight.privacy.door import added
+from blindsight.sketching.statistics_rules import DEFAULT_DELTA, moments_share, width_for
+
+__all__ = [
+    "FeatureBasis",
+    "Statistics",
+    "StatisticsLayout",
+    "UnitRows",
+    "merge_statistics",
+]
+
+Matrix = NDArray[np.float64]
+Rows32 = NDArray[np.float32]
+
+# The constant beside z, by which an image is counted, and the norm of (z, constant) at most.
+_COUNT = 0.3
+_BLOCK_NORM = math.sqrt(1 + _COUNT**2)
+_LARGEST_WIDTH = 4096
+_MOST_CLASSES = 10_000
+# Eigenvalues below this share of the largest are directions in which public pictures do not vary.
+_LEAST_EIGENVALUE = 1e-7
+_LEAST_PUBLIC = 8
+
+
+@dataclass(frozen=True)
+class FeatureBasis:
+    """How a feature vector becomes a row of norm at most 1: public, and the same for all senders.
+
+    Features are replaced by their square roots (with their sign) and scaled to norm 1; the mean of
+    the public pictures is subtracted; the coordinates along their first principal directions are
+    divided by the fourth root of the eigenvalue and by the median norm of the public rows; longer
+    rows are shortened to norm 1.
+
+    Parameters:
+        mean: the mean (D,) of public pictures.
+        directions: the map (width, D) to rows, with both scalings in it.
+
+    Examples:
+        >>> public = np.random.default_rng(0).random((200, 20))
+        >>> basis = FeatureBasis.learn(public, width=8)
+        >>> rows = basis.rows(public[:3])
+        >>> rows.shape, bool((np.linalg.norm(rows, axis=1) <= 1).all())
+        ((3, 8), True)
+    """
+
+    mean: Rows32
+    directions: Rows32
+
+    def __post_init__(self) -> None:
+        if self.directions.ndim != 2 or self.mean.shape != self.directions.shape[1:]:
+            raise InvalidData(
+                "a basis has a mean (D,) and directions (width, D), got shapes "
+                f"{self.mean.shape} and {self.directions.shape}."
+            )
+        if not (np.isfinite(self.mean).all() and np.isfinite(self.directions).all()):
+            raise InvalidData("a basis must hold finite numbers.")
+
+    @classmethod
+    def learn(cls, public: ArrayLike, *, width: int) -> FeatureBasis:
+        """Learn a basis from features (n, D) of public pictures.
+
+        Parameters:
+            public: features of public pictures, made by the encoder of the private ones, and best
+                from pictures that were shrunk to the size of the private ones first.
+            width: length of the rows; it is reduced where the pictures span fewer directions.
+
+        Raises:
+            InvalidData: if there are fewer than 8 public pictures.
+        """
+        checks.whole("width", width)
+        unit = _unit_roots(checks.finite_array("public", public))
+        if unit.ndim != 2 or len(unit) < _LEAST_PUBLIC:
+            raise InvalidData(
+                f"a basis needs features of at least {_LEAST_PUBLIC} public pictures, got shape "
+                f"{unit.shape}."
+            )
+        mean = unit.mean(axis=0)
+        centred = unit - mean
+        values, vectors = np.linalg.eigh(centred.T @ centred / len(centred))
+        values, vectors = values[::-1], vectors[:, ::-1]
+        rank = int((values > _LEAST_EIGENVALUE * max(values[0], 1e-300)).sum())
+        used = max(1, min(width, rank))
+        directions = (vectors[:, :used] / np.maximum(values[:used], 1e-300) ** 0.25).T
+        scale = float(np.median(np.linalg.norm(centred @ directions.T, axis=1))) or 1.0
+        return cls(mean.astype(np.float32), (directions / scale).astype(np.float32))
+
+    @classmethod
+    def from_classifier(cls, weights: ArrayLike, public: ArrayLike, *, width: int) -> FeatureBasis:
+        """Take the main directions of a public classifier's weights, where public pictures are few.
+
+        Parameters:
+            weights: the weights (C, D) of a classifier on the same features.
+            public: features of some public pictures, which give the mean and the scale.
+            width: length of the rows; at most the number of classes less one.
+        """
+        checks.whole("width", width)
+        unit = _unit_roots(checks.finite_array("public", public))
+        given = np.asarray(checks.finite_array("weights", weights), np.float64)
+        if unit.ndim != 2 or given.ndim != 2 or given.shape[1] != unit.shape[1]:
+            raise InvalidData(
+                f"weights and public features must have as many columns, got {given.shape} and "
+                f"{unit.shape}."
+            )
+        mean = unit.mean(axis=0)
+        _, values, vectors = np.linalg.svd(given - given.mean(axis=0), full_matrices=False)
+        rank = int((values > _LEAST_EIGENVALUE * max(values[0], 1e-300)).sum())
+        vectors = vectors[: max(1, min(width, rank))]
+        spread = ((unit - mean) @ vectors.T).std(axis=0)
+        directions = vectors / np.sqrt(np.maximum(spread, 1e-6 * spread.max()))[:, None]
+        scale = float(np.median(np.linalg.norm((unit - mean) @ directions.T, axis=1))) or 1.0
+        return cls(mean.astype(np.float32), (directions / scale).astype(np.float32))
+
+    @property
+    def width(self) -> int:
+        """The length of a row."""
+        return len(self.directions)
+
+    @property
+    def n_features(self) -> int:
+        """The length of the feature vectors that it takes."""
+        return len(self.mean)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 by which two senders see that they use the same basis."""
+        return storage.digest("feature basis", {"mean": self.mean, "directions": self.directions})
+
+    def rows(self, features: ArrayLike) -> Rows32:
+        """Rows (n, width) of norm at most 1; a vector that is not finite gives a row of zeros.
+
+        Raises:
+            InvalidData: if the vectors do not have `n_features` numbers.
+        """
+        given = checks.number_array("features", features)
+        if given.ndim != 2 or given.shape[1] != self.n_features:
+            raise InvalidData(
+                f"features must have shape (n, {self.n_features}), got {given.shape}."
+            )
+        made = np.empty((len(given), self.width), np.float32)
+        for start in range(0, len(given), 4096):
+            part = np.asarray(finite_rows(given[start : start + 4096]), np.float64)
+            rows = (_unit_roots(part) - self.mean) @ self.directions.T.astype(np.float64)
+            norms = np.linalg.norm(rows, axis=1, keepdims=True)
+            rows *= np.minimum(1.0, (1 - 1e-6) / np.maximum(norms, 1e-300))
+            rows[~part.any(axis=1)] = 0.0
+            made[start : start + 4096] = rows
+        return made
+
+
+@dataclass(frozen=True)
+class StatisticsLayout:
+    """Where sums, counts and second moments are in the released vector: public.
+
+    Parameters:
+        classes: the names of the classes.
+        width: length of the rows.
+        moments: share a of the squared norm that is spent on the second moment, from 0 to .9.
+
+    Examples:
+        >>> layout = StatisticsLayout(("cat", "dog"), width=3, moments=0.5)
+        >>> layout.size
+        14
+        >>> vector = layout.sum(np.full((4, 3), 0.5), np.array([0, 0, 1, 1]))
+        >>> vector.shape
+        (14,)
+    """
+
+    classes: tuple[str, ...]
+    width: int
+    moments: float = 0.0
+
+    def __post_init__(self) -> None:
+        names = tuple(str(name) for name in self.classes)
+        object.__setattr__(self, "classes", names)
+        if not 2 <= len(names) <= _MOST_CLASSES or len(set(names)) != len(names):
+            raise InvalidParameter(
+                f"classes must be between 2 and {_MOST_CLASSES:,} different names, got "
+                f"{len(set(names))} different ones among {len(names)}."
+            )
+        if checks.whole("width", self.width) > _LARGEST_WIDTH:
+            raise InvalidParameter(f"width must be at most {_LARGEST_WIDTH}, got {self.width}.")
+        if not 0 <= checks.number("moments", self.moments) <= 0.9:
+            raise InvalidParameter(f"moments must be from 0 to 0.9, got {self.moments!r}.")
+
+    @classmethod
+    def choose(
+        cls,
+        classes: Sequence[str],
+        *,
+        n_records: int,
+        epsilon: float,
+        delta: float = DEFAULT_DELTA,
+        most: int = 1,
+        largest: int = 512,
+    ) -> StatisticsLayout:
+        """Choose width and share of the second moment by the public rules.
+
+        Parameters:
+            classes: the names of the classes.
+            n_records: number of images, of all senders together where statistics are merged.
+            epsilon: privacy budget per image, or per person.
+            delta: probability bound of the guarantee.
+            most: images of one person by whose root the noise grows; 1 where images are protected.
+            largest: the largest width: that of the basis.
+        """
+        width = width_for(n_records, len(classes), epsilon=epsilon, delta=delta, most=most)
+        share = moments_share(n_records, len(classes), epsilon=epsilon, delta=delta, most=most)
+        return cls(tuple(classes), min(width, largest), share)
+
+    @property
+    def n_classes(self) -> int:
+        """The number of classes."""
+        return len(self.classes)
+
+    @property
+    def size(self) -> int:
+        """The length of the vector."""
+        triangle = self.width * (self.width + 1) // 2 if self.moments else 0
+        return self.n_classes * (self.width + 1) + triangle
+
+    @staticmethod
+    def bound(most: int = 1) -> float:
+        """How far one unit moves the vector in l2: 1 for an image, sqrt(most) for a person."""
+        return math.sqrt(checks.whole("most", most))
+
+    def sum(
+        self,
+        rows: ArrayLike,
+        labels: ArrayLike,
+        *,
+        units: ArrayLike | None = None,
+        most: int = 1,
+    ) -> Matrix:
+        """The exact sum over all images, without noise: private, and a summand of a secure sum.
+
+        Parameters:
+            rows: rows (n, width) of `FeatureBasis.rows`.
+            labels: the number of each image's class; images with any other number count nothing.
+            units: the number of the person, or of the distinct picture, that each row belongs to;
+                by default every row is a unit of its own.
+            most: the sum of one unit's vectors is clipped to norm sqrt(most).
+        """
+        given = UnitRows(self, rows, labels, units)
+        bound = self.bound(most)
+        with np.errstate(over="ignore", invalid="ignore"):
+            norms = given.norms(2)
+        shrunk = np.minimum(1.0, bound * (1 - 2.0**-15) / np.maximum(norms, 1e-300))
+        return given.weighted_sum(np.where(np.isfinite(norms), shrunk, 0.0))
+
+
+class UnitRows:
+    """The vectors of units (images or persons), never laid out: rows for `Door.total`.
+
+    Parameters:
+        layout: where things are in the vector.
+        rows: rows (n, width).
+        labels: the numbers of the classes.
+        units: which unit each row belongs to.
+    """
+
+    def __init__(
+        self,
+        layout: StatisticsLayout,
+        rows: ArrayLike,
+        labels: ArrayLike,
+        units: ArrayLike | None = None,
+    ) -> None:
+        self.layout = layout
+        z = np.asarray(finite_rows(checks.number_array("rows", rows)))
+        y = np.asarray(labels)
+        if z.ndim != 2 or z.shape[1] != layout.width:
+            raise InvalidData(f"rows must have shape (n, {layout.width}), got {z.shape}.")
+        if y.shape != (len(z),) or y.dtype.kind not in "biu":
+            raise InvalidData(
+                f"labels must be {len(z)} whole numbers, one for each row, got shape {y.shape} of "
+                f"type {y.dtype}."
+            )
+        if units is None:
+            self.unit_of = np.arange(len(z))
+            self.count = len(z)
+        else:
+            given = np.asarray(units)
+            if given.shape != (len(z),):
+                raise InvalidData(
+                    f"units must be one number or name for each of {len(z)} rows, got shape "
+                    f"{given.shape}."
+                )
+            names, self.unit_of = np.unique(given, return_inverse=True)
+            self.count = len(names)
+        squared = np.einsum("ij,ij->i", z, z, dtype=np.float64)
+        # A row of zeros is an image that could not be encoded; longer rows are not of a basis.
+        self.counted = (y >= 0) & (y < layout.n_classes) & (squared > 0) & (squared <= 1)
+        self.z = z
+        self.y = np.where(self.counted, y, 0).astype(np.int64)
+        self.squared = squared
+
+    def __len__(self) -> int:
+        return self.count
+
+    def norms(self, order: float) -> Matrix:
+        """The l2 norm of every unit's vector, from inner products of its rows."""
+        if order != 2:
+            raise InvalidParameter(f"these rows have l2 norms only, asked for order {order}.")
+        a = self.layout.moments
+        own = (1 - a) * (self.squared + _COUNT**2) / _BLOCK_NORM**2 + a * self.squared**2
+        total = np.bincount(
+            self.unit_of, weights=np.where(self.counted, own, 0.0), minlength=self.count
+        )
+        sizes = np.bincount(self.unit_of, minlength=self.count)
+        order_of_rows = np.argsort(self.unit_of, kind="stable")
+        starts = np.concatenate([[0], np.cumsum(sizes)])
+        for unit in np.flatnonzero(sizes > 1):
+            members = order_of_rows[starts[unit] : starts[unit + 1]]
+            members = members[self.counted[members]]
+            total[unit] = self._joint_square(members)
+        return np.sqrt(np.maximum(total, 0.0))
+
+    def _joint_square(self, members: NDArray[np.int64]) -> float:
+        """|sum of the members' vectors|^2, block by block."""
+        a, z, y = self.layout.moments, self.z[members].astype(np.float64), self.y[members]
+        square = 0.0
+        for start in range(0, len(members), 1024):
+            inner = z[start : start + 1024] @ z.T
+            same = y[start : start + 1024, None] == y
+            square += float(
+                ((1 - a) / _BLOCK_NORM**2) * ((inner + _COUNT**2) * same).sum()
+                + a * (inner * inner).sum()
+            )
+        return square
+
+    def weighted_sum(self, weights: Matrix) -> Matrix:
+        """The sum of all units' vectors, each times its weight."""
+        layout = self.layout
+        per_row = np.where(self.counted, np.asarray(weights)[self.unit_of], 0.0)
+        blocks = math.sqrt(1 - layout.moments) / _BLOCK_NORM
+        upper = np.triu_indices(layout.width)
+        scale = np.where(upper[0] == upper[1], 1.0, math.sqrt(2)) * math.sqrt(layout.moments)
+
+        def part(rows: NDArray[np.int64]) -> Matrix:
+            z, w = self.z[rows].astype(np.float64), per_row[rows, None]
+            membership = np.zeros((len(rows), layout.n_classes))
+            membership[np.arange(len(rows)), self.y[rows]] = w[:, 0]
+            beside = np.concatenate([z, np.full((len(rows), 1), _COUNT)], axis=1)
+            sums = np.asarray((membership.T @ beside * blocks).ravel())
+            if not layout.moments:
+                return sums
+            return np.asarray(np.concatenate([sums, ((z * w).T @ z)[upper] * scale]))
+
+        return np.asarray(added(per_row, part))
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Noisy class sums, counts and second moment: what a receiver learns from.
+
+    Parameters:
+        layout: the names of the classes, the width, and the share of the second moment.
+        basis: how features become rows.
+        vector: the released vector, with its noise.
+        sigma: standard deviation of the noise in each coordinate.
+        encoder: identity of the encoder whose features the basis takes; empty where unknown.
+        senders: from how many releases this was added up.
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> X, y = rng.random((400, 12)), np.repeat([0, 1], 200)
+        >>> X[y == 1, :6] += 1
+        >>> basis = FeatureBasis.learn(rng.random((300, 12)), width=12)
+        >>> layout = StatisticsLayout(("a", "b"), width=12)
+        >>> noisy = layout.sum(basis.rows(X), y) + rng.normal(size=layout.size)
+        >>> made = Statistics.from_sum(noisy, layout, basis, sigma=1.0)
+        >>> made.sums.shape, made.counts.shape
+        ((2, 12), (2,))
+    """
+
+    layout: StatisticsLayout
+    basis: FeatureBasis
+    vector: Matrix
+    sigma: float
+    encoder: dict[str, object] = field(default_factory=dict)
+    senders: int = 1
+
+    def __post_init__(self) -> None:
+        if self.vector.shape != (self.layout.size,) or self.basis.width != self.layout.width:
+            raise InvalidData(
+                f"statistics of this layout are a vector of {self.layout.size} numbers on a basis "
+                f"of width {self.layout.width}, got shape {self.vector.shape} and width "
+                f"{self.basis.width}."
+            )
+        if not np.isfinite(self.vector).all():
+            raise InvalidData("statistics must hold finite numbers.")
+        checks.non_negative("sigma", self.sigma)
+
+    @classmethod
+    def from_sum(
+        cls,
+        total: ArrayLike,
+        layout: StatisticsLayout,
+        basis: FeatureBasis,
+        *,
+        sigma: float,
+        senders: int = 1,
+    ) -> Statistics:
+        """Statistics from a sum of `StatisticsLayout.sum` over all sites, noised once.
+
+        Parameters:
+            total: the sum, with its noise.
+            layout: the layout that all sites used.
+            basis: the basis that all sites used.
+            sigma: standard deviation of the noise in each coordinate of the sum.
+            senders: number of sites.
+        """
+        vector = np.asarray(checks.number_array("total", total), np.float64)
+        return cls(layout, basis, vector, float(sigma), senders=senders)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes."""
+        return self.layout.classes
+
+    @property
+    def noise_of_sums(self) -> float:
+        """Standard deviation of the noise on each number of a class sum."""
+        return self.sigma * _BLOCK_NORM / math.sqrt(1 - self.layout.moments)
+
+    @property
+    def noise_of_counts(self) -> float:
+        """Standard deviation of the noise on a class count."""
+        return self.noise_of_sums / _COUNT
+
+    @property
+    def noise_of_moments(self) -> float:
+        """Standard deviation of the noise on the diagonal of the second moment."""
+        return self.sigma / math.sqrt(self.layout.moments) if self.layout.moments else math.inf
+
+    @cached_property
+    def _blocks(self) -> Matrix:
+        layout = self.layout
+        head = self.vector[: layout.n_classes * (layout.width + 1)]
+        return np.asarray(
+            head.reshape(layout.n_classes, -1) * (_BLOCK_NORM / math.sqrt(1 - layout.moments))
+        )
+
+    @property
+    def sums(self) -> Matrix:
+        """Noisy class sums (C, width)."""
+        return self._blocks[:, :-1]
+
+    @property
+    def counts(self) -> Matrix:
+        """Noisy class counts (C,)."""
+        return self._blocks[:, -1] / _COUNT
+
+    @cached_property
+    def moment(self) -> Matrix | None:
+        """The noisy second moment (width, width), or None where none was released."""
+        layout = self.layout
+        if not layout.moments:
+            return None
+        triangle = self.vector[layout.n_classes * (layout.width + 1) :]
+        upper = np.triu_indices(layout.width)
+        values = triangle / math.sqrt(layout.moments)
+        values = np.where(upper[0] == upper[1], values, values / math.sqrt(2))
+        full = np.zeros((layout.width, layout.width))
+        full[upper] = values
+        return full + np.triu(full, 1).T
+
+
+def merge_statistics(parts: Sequence[Statistics]) -> Statistics:
+    """Add the statistics of several senders.
+
+    Every sender's guarantee stays what it was for that sender's images: a receiver computes the sum
+    from what was released. The noise of all senders adds up; a secure sum needs it once.
+
+    Parameters:
+        parts: statistics with the same classes, width, share of moments and basis.
+
+    Returns:
+        Statistics of all images together.
+
+    Raises:
+        InvalidData: if the parts do not fit together; the message names the difference.
+    """
+    if not parts:
+        raise InvalidData("there are no statistics to merge.")
+    first = parts[0]
+    for other in parts[1:]:
+        for what, mine, theirs in (
+            ("classes", first.layout.classes, other.layout.classes),
+            ("width", first.layout.width, other.layout.width),
+            ("share of moments", first.layout.moments, other.layout.moments),
+            ("basis", first.basis.digest[:12], other.basis.digest[:12]),
+            ("encoder", first.encoder, other.encoder),
+        ):
+            if mine != theirs:
+                raise InvalidData(
+                    f"statistics can be merged only if they have the same {what}, got {mine} and "
+                    f"{theirs}. Agree on classes, width, moments and public pictures first."
+                )
+    total = np.sum([part.vector for part in parts], axis=0)
+    sigma = math.sqrt(math.fsum(part.sigma**2 for part in parts))
+    senders = sum(part.senders for part in parts)
+    return Statistics(first.layout, first.basis, total, sigma, first.encoder, senders)
+
+
+def _unit_roots(features: Matrix) -> Matrix:
+    """Square roots with the sign of the feature, scaled to norm 1; rows of zeros stay."""
+    roots = np.sign(features) * np.sqrt(np.abs(np.asarray(features, np.float64)))
+    norms = np.linalg.norm(roots, axis=1, keepdims=True)
+    return np.asarray(roots / np.where(norms > 0, norms, 1.0))

@@ -304,9 +304,10 @@ def send_statistics(
         >>> folder = Path(tempfile.mkdtemp())
         >>> rng = np.random.default_rng(0)
         >>> for number in range(80):
-        ...     name = "dark" if number % 2 else "light"
+        ...     name = "blue" if number % 2 else "red"
         ...     (folder / "photos" / name).mkdir(parents=True, exist_ok=True)
-        ...     pixels = rng.integers(0, 99, (8, 8, 3)) + (0 if number % 2 else 150)
+        ...     pixels = rng.integers(0, 99, (8, 8, 3))
+        ...     pixels[..., 2 if number % 2 else 0] += 150
         ...     Image.fromarray(pixels.astype(np.uint8)).save(
         ...         folder / "photos" / name / f"{number}.png"
         ...     )
@@ -315,7 +316,7 @@ def send_statistics(
         ...     random_state=0,
         ... )
         >>> sent.classes, sent.n_images, sent.guarantee.unit
-        (('dark', 'light'), 80, 'record')
+        (('blue', 'red'), 80, 'record')
         >>> learned = learn_from_statistics(sent.file, test=folder / "photos")
         >>> bool(learned.accuracy > 0.9), learned.chance
         (True, 0.5)

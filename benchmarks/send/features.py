@@ -17,6 +17,7 @@ from blindsight.encoders.preparation import resized
 __all__ = ["PUBLIC_SETS", "encoded", "labelled", "public_features"]
 
 Floats = NDArray[np.float32]
+Pictures = Sequence[NDArray[np.uint8]] | NDArray[np.uint8]
 #: Everyday pictures that are public here: 1,500 of each.
 PUBLIC_SETS = ("coco-subset", "voc2012")
 _EACH = 1500
@@ -28,7 +29,7 @@ def _folder() -> Path:
     return Path(os.environ.get("BLINDSIGHT_SEND_FEATURES", cache_folder() / "features"))
 
 
-def encoded(name: str, encoder_name: str, pictures: Sequence[NDArray[np.uint8]]) -> Floats:
+def encoded(name: str, encoder_name: str, pictures: Pictures) -> Floats:
     """Features of pictures, kept under a name."""
     path = _folder() / f"send-{name}-{encoder_name}.npy"
     if path.exists():

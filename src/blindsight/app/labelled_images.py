@@ -149,6 +149,15 @@ def list_images(
     *,
     leave_out: Path | None,
 ) -> ListedImages:
+    """List labelled images; those without exactly one of the classes get the label "".
+
+    Parameters:
+        source: a folder, or the name of a known data set.
+        split: "train" or "test", for known data sets.
+        labels: a table of labels; by default the first subfolder is the label.
+        classes: the names of the classes.
+        leave_out: a file inside the folder that is being written, with its vault.
+    """
     from blindsight.data.label_tables import read_label_table
     from blindsight.data.listing import list_photos
     from blindsight.index.release_folder import vault_beside

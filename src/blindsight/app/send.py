@@ -28,11 +28,11 @@ from blindsight.app.result import Progress, Result, no_progress
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData, InvalidParameter, MissingData
 from blindsight.privacy.guarantee import Guarantee
-from blindsight.sketching.statistics_rules import DEFAULT_DELTA, Forecast, forecast, width_for
 
 if TYPE_CHECKING:
     from blindsight.encoders import Encoder
     from blindsight.sketching import FeatureStatistics, PrivateHead, Statistics
+    from blindsight.sketching.statistics_rules import Forecast
 
 __all__ = [
     "DEFAULT_DELTA",
@@ -48,6 +48,8 @@ __all__ = [
 
 #: Privacy budget per image and label, or per person.
 DEFAULT_EPSILON = 1.0
+#: Probability bound of the guarantee.
+DEFAULT_DELTA = 1e-5
 #: The encoder of photos; "gradients" is for grey drawings and handwriting.
 DEFAULT_ENCODER = "lite0-224"
 #: By the root of this number the noise grows where people are protected.
@@ -223,6 +225,8 @@ def predict_sending(
         >>> predict_sending(50_000, 10).level, predict_sending(300, 10).level
         ('good', 'refused')
     """
+    from blindsight.sketching.statistics_rules import forecast
+
     return forecast(n_images, n_classes, epsilon=epsilon, delta=delta, most=images_per_person)
 
 
@@ -324,6 +328,7 @@ def send_statistics(
     from blindsight.encoders import open_encoder
     from blindsight.index.public_images import refuse_private
     from blindsight.sketching import FeatureStatistics, PrivateHead
+    from blindsight.sketching.statistics_rules import width_for
 
     checks.one_of("kind", kind, ("statistics", "head"))
     most = _images_per_person(people, images_per_person)

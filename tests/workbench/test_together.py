@@ -82,6 +82,8 @@ def test_sites_learn_one_model_in_processes_of_their_own_although_one_is_killed(
     models = {(place.root / run.id / "model.safetensors").read_bytes() for place in places}
     assert len(models) == 1
     said = places[0].progress(run)
+    fingerprints = {place.progress(run)["fingerprint"] for place in places}
+    assert len(fingerprints) == 1 and len(said["fingerprint"].replace(" ", "")) == 30
     assert [line["who"] for line in said["rounds"]] == [list(range(1, sites + 1))] * run.rounds
     assert said["rounds"][-1]["right"] >= 75
     assert not list((places[0].root / run.id / "invitations").iterdir()), (
@@ -170,12 +172,15 @@ def test_a_run_is_started_and_joined_from_the_pages_and_is_paid_where_it_has_noi
         {"rounds": 0},
     ):
         assert client.post("/api/together/start", json={**order, **wrong}).status_code == 422, wrong
+    alone = client.post("/api/together/start", json={**order, "sites": "only one"}).json()
+    assert alone["error"] == "two_sites" and "subtracting its own" in alone["message"]
     made = client.post("/api/together/start", json=order)
     assert made.status_code == 201
     number = made.json()["next"].rpartition("=")[2]
     page = reader.get(f"/together?run={number}").text
     assert "linked to 2 sites" in page
     assert "Much noise for few sites" in page
+    assert 'id="fingerprint"' in page and "Every site made its own keys" in page
     assert "{&#34;" not in page
     with Ledger(app.state.workbench.settings.ledger_place, dataset=one.account) as ledger:
         assert ledger.balance("record").spent.epsilon == 8

@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
     verbs = typer.Typer(
         help="Learn a classifier over users who keep their images.", no_args_is_help=True
     )
-    for verb in (join, keys, accept, run, watch, simulate):
+    for verb in (join, keys, accept, run, watch, simulate, update, merge):
         verbs.command(verb.__name__)(verb)
     app.add_typer(verbs, name="federate")
 
@@ -427,6 +427,86 @@ def simulate(
     show_card(model.disclosure_.card())
     console.print(model.guarantee_.line())
     _note(model.advice_)
+
+
+def update(
+    data: Annotated[Path, typer.Argument(help="Your own rows: .npz with X and y. They stay here.")],
+    out: Annotated[Path, typer.Argument(help="The file to send to the other site.")],
+    public: Annotated[Path, typer.Option(help="Public rows that every site has: start and scale.")],
+    epsilon: Annotated[
+        float, typer.Option(help="What the update may tell about all your rows together.")
+    ],
+    delta: Annotated[float, typer.Option(help="Of the guarantee.")] = 1e-5,
+    clip: Annotated[float, typer.Option(help="The largest l2 norm of the update.")] = 1.0,
+    ledger: LedgerOption = None,
+    actor: ActorOption = None,
+    purpose: PurposeOption = "",
+    json: Json = False,
+) -> None:
+    """Two sites cannot have a secure sum; each sends its own update with noise instead."""
+    from contextlib import nullcontext
+
+    from blindsight.core.errors import InvalidParameter
+    from blindsight.federated.deploy.plan import read_rows
+    from blindsight.federated.own_updates import noised_update
+    from blindsight.privacy import Ledger
+
+    if out.exists():
+        raise InvalidParameter(f"{out} exists: an update is never overwritten.")
+    account = (
+        nullcontext()
+        if ledger is None
+        else Ledger(ledger, dataset=data.stem, actor=actor, purpose=purpose)
+    )
+    with account as opened:
+        made = noised_update(
+            _public_plan(public),
+            *read_rows(data),
+            epsilon=epsilon,
+            delta=delta,
+            clip=clip,
+            ledger=opened,
+        )
+    made.save(out)
+    if json:
+        emit_json({"update": str(out), "epsilon": made.epsilon, "delta": made.delta})
+        return
+    console.print(
+        f"{out} holds your update with noise: epsilon {made.epsilon:.4g}, delta {made.delta:g} for "
+        "all your rows together. It may be sent openly."
+    )
+
+
+def merge(
+    out: Annotated[Path, typer.Argument(help="The model's file to write.")],
+    updates: Annotated[list[Path], typer.Argument(help="The sites' updates.")],
+    public: Annotated[Path, typer.Option(help="The public rows that the updates were made with.")],
+    test: Annotated[Path | None, typer.Option(help="Labelled rows for the accuracy.")] = None,
+    json: Json = False,
+) -> None:
+    """Make one model of several sites' own noised updates."""
+    from blindsight.federated.deploy.plan import read_rows
+    from blindsight.federated.own_updates import NoisedUpdate, merge_updates
+
+    model = merge_updates(_public_plan(public), [NoisedUpdate.load(path) for path in updates])
+    model.save(out)
+    accuracy = None
+    if test is not None:
+        X, y = read_rows(test)
+        accuracy = float((model.predict(X) == y).mean())
+    if json:
+        emit_json({"model": str(out), "updates": model.updates, "accuracy": accuracy})
+        return
+    told = "" if accuracy is None else f"; {accuracy:.1%} of the test rows are right"
+    console.print(f"{out} holds the mean of {model.updates} updates{told}.")
+
+
+def _public_plan(public: Path) -> Any:
+    """The plan that follows from public rows alone, the same at every site."""
+    from blindsight.federated.deploy.plan import Plan
+
+    start, scale, classes = _start(public, None, None)
+    return Plan(initial=start, scale=scale, classes=classes, rounds=1, options={"strength": 1e-3})
 
 
 def _rows(data: Path | None) -> tuple[Any, Any]:

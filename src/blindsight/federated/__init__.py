@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         Weights,
     )
     from blindsight.federated.options import Pad, Paper, SumNoise
+    from blindsight.federated.own_updates import merge_updates, noised_update
     from blindsight.federated.sums import Settings, Simulation, simulate_round
 
 __all__ = [
@@ -37,12 +38,15 @@ __all__ = [
     "SumNoise",
     "TopK",
     "Weights",
+    "merge_updates",
+    "noised_update",
     "simulate_round",
 ]
 
 _WHERE = {
     "FederatedClassifier": "estimator",
     **dict.fromkeys(("Pad", "Paper", "SumNoise"), "options"),
+    **dict.fromkeys(("merge_updates", "noised_update"), "own_updates"),
     **dict.fromkeys(("Settings", "Simulation", "simulate_round"), "sums"),
 }
 

@@ -84,7 +84,8 @@ class Settings:
         if checks.whole("users", self.users) < 3:
             raise InvalidParameter(
                 f"users must be at least 3, got {self.users}: with two users each learns the "
-                "other's update by subtracting its own. Let each send its own update with noise."
+                "other's update by subtracting its own. Let each send its own update with noise: "
+                "`blindsight federate update`, or blindsight.federated.noised_update."
             )
         if self.dimension > LONGEST or self.users > _MOST_USERS:
             raise InvalidParameter(

@@ -56,6 +56,12 @@ PROBLEMS: dict[str, tuple[int, str]] = {
         "This is no invitation of a workbench, or a part of it is missing. Ask for it again.",
     ),
     "joined_before": (409, "This machine takes part in that run already."),
+    "two_sites": (
+        422,
+        "Two sites cannot have a secure sum: each would learn the other's update by subtracting "
+        "its own. Invite a second site, or let each site send its own update with noise "
+        "(blindsight federate update).",
+    ),
     "too_few_labels": (
         409,
         "Too few photos of this data set carry the run's labels; label some on the page Tags.",

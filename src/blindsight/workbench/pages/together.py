@@ -90,6 +90,7 @@ class RunState(BaseModel):
     says: str
     rounds: list[Round]
     planned: int
+    fingerprint: str | None
     start: int | None
     alone: int | None
     sites: list[SiteState]
@@ -106,14 +107,18 @@ async def page(
 @router.post(
     "/api/together/start",
     status_code=201,
-    responses=documented("not_found", "too_few_labels", "budget", "rolled_back"),
+    responses=documented("not_found", "too_few_labels", "two_sites", "budget", "rolled_back"),
 )
 async def start(order: Start, workbench: Parts, asker: Owner) -> Next:
-    """Start a run: keys and invitations are made, and this machine begins to collect."""
+    """Start a run: this site's keys and the invitations are made, and this machine begins to
+    collect. An invitation holds no keys; each site makes its own.
+    """
 
     def make() -> Run:
         data_set = workbench.datasets.get(order.dataset)
         others = [" ".join(part.split()) for part in order.sites.split(",") if part.strip()]
+        if len(others) == 1:
+            raise Problem("two_sites")
         sites = (data_set.name, *others)
         title = " ".join(order.title.split())
         fit = (
@@ -319,6 +324,7 @@ def _state(workbench: Workbench, run: Run) -> RunState:
         says=_says(run, says, len(rounds)),
         rounds=rounds,
         planned=run.rounds,
+        fingerprint=says.get("fingerprint"),
         start=says.get("start"),
         alone=says.get("alone"),
         sites=[_site(workbench, run, says, number) for number in range(1, len(run.sites) + 1)],
@@ -359,14 +365,8 @@ def _says(run: Run, says: dict[str, Any], done: int) -> str:
     ]
     if missing:
         return f"Waiting for {_and(missing)} to join."
-    waiting = _names(run, str(says.get("waiting", "")))
-    return f"Waiting for {waiting}." if waiting else "All sites are here."
-
-
-def _names(run: Run, words: str) -> str:
-    """The collector's words name parties by number; people know them by name."""
-    numbers = dict.fromkeys(int(n) for n in re.findall(r"(?:user|holder)-(\d+)", words))
-    return _and([run.sites[n - 1] for n in numbers if 0 < n <= len(run.sites)])
+    waiting = str(says.get("waiting", ""))
+    return f"{waiting[0].upper()}{waiting[1:]}." if waiting else "All sites are here."
 
 
 def _and(names: list[str]) -> str:

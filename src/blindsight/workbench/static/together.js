@@ -41,6 +41,8 @@ function show(found) {
   byId("run-state").textContent = found.state;
   byId("rounds-done").value = done;
   byId("says").textContent = found.says;
+  byId("fingerprint-card").hidden = !found.fingerprint;
+  byId("fingerprint").textContent = found.fingerprint ?? "";
   chart(found);
   byId("no-rounds").hidden = done > 0;
   fill(byId("rounds"), [...found.rounds].reverse().map((line) => row([

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from blindsight.app.protect import protect
 from blindsight.app.result import files_table
+from blindsight.app.search import search
 from blindsight.app.sketch import sketch
 from blindsight.cli import main
 from blindsight.core.errors import InvalidData
@@ -202,3 +203,85 @@ def test_two_folders_are_counted_together() -> None:
     assert both.read == 3
     [damaged] = [kind for kind in both.skipped if "cannot be read" in kind.kind]
     assert (damaged.count, damaged.first, damaged.advice) == (2, ("a.png", "b.png"), "is damaged")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
+def test_a_name_that_is_not_utf8_is_protected_searched_and_audited(tmp_path: Path) -> None:
+    from blindsight.app.audit import audit_release
+
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for number in range(12):
+        (photos / os.fsdecode(f"caf{number}".encode() + b"\xe9.png")).write_bytes(
+            encoded("PNG", number)
+        )
+    release = tmp_path / "release"
+    made = protect(photos, release, encoder="pixels")
+    assert made.counts.released == 12
+    again = protect(photos, release, encoder="pixels")
+    assert (again.counts.released, again.counts.known) == (0, 12)
+    hits = search(release, photos / os.fsdecode(b"caf3\xe9.png"), k=3)
+    assert str(hits).isprintable() or "\n" in str(hits)
+    str(hits).encode()
+    json.dumps(hits.to_dict())
+    report = audit_release(release)
+    str(report).encode()
+    for line in (
+        ["protect", str(photos), "--out", str(release), "--json"],
+        ["protect", str(photos), "--out", str(release)],
+        ["search", str(release), str(photos / os.fsdecode(b"caf3\xe9.png"))],
+        ["audit", str(release), "--json"],
+    ):
+        done = CliRunner().invoke(main.app, line)
+        assert done.exit_code == 0, done.output
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have one of the two forms")
+def test_composed_and_decomposed_names_are_one_name(tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    composed, decomposed = photos / "caf\u00e9.png", photos / "cafe\u0301.png"
+    composed.write_bytes(encoded("PNG", 1))
+    made = protect(photos, tmp_path / "release", encoder="pixels")
+    composed.rename(decomposed)
+    again = protect(photos, tmp_path / "release", encoder="pixels", names=None)
+    assert (again.counts.known, again.counts.vanished) == (1, 0)
+    assert made.counts.stored == again.counts.stored == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
+def test_names_that_are_kept_are_text_and_of_one_form(tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    (photos / os.fsdecode(b"odd\xe9.png")).write_bytes(encoded("PNG", 1))
+    (photos / "cafe\u0301.png").write_bytes(encoded("PNG", 2))
+    release = tmp_path / "release"
+    assert protect(photos, release, encoder="pixels", names="keep").counts.stored == 2
+    (photos / "cafe\u0301.png").rename(photos / "caf\u00e9.png")
+    again = protect(photos, release, encoder="pixels", names="keep")
+    assert (again.counts.stored, again.counts.vanished) == (2, 0)
+    (photos / "cafe\u0301.png").write_bytes(encoded("PNG", 3))
+    assert protect(photos, release, encoder="pixels", names="keep").counts.stored == 3
+    assert search(release, photos / "caf\u00e9.png", k=3)
+
+
+def test_a_vault_with_names_as_text_is_carried_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from blindsight.privacy import vault_store
+    from blindsight.privacy.vault import Photo, Vault
+
+    def text_row(photo: Photo) -> tuple[str, str, str, str, int, int]:
+        return "", photo.name, photo.record, photo.person, photo.size, photo.changed
+
+    photo = Photo("trip/a.png", "0" * 32, "", 10, 20)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(vault_store, "SCHEMA", vault_store.TEXT_NAMES_SCHEMA)
+        vault = Vault.create(tmp_path / "vault")
+        with vault._store.writing() as connection:
+            vault._store.insert(connection, "photos", [text_row(photo)])
+    opened = Vault(tmp_path / "vault")
+    assert opened.photos() == {"trip/a.png": photo}
+    opened.verify()
+    opened.keep_photos([], gone=["trip/a.png"])
+    assert opened.photos() == {}

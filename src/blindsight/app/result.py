@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from blindsight.data.listing import FilesRead
+from blindsight.data.listing import FilesRead, valid_text
 from blindsight.privacy.guarantee import Guarantee
 
 __all__ = [
@@ -107,7 +107,7 @@ class Result(ABC):
             lines += [f"  {'':<{width}}  {line}" for line in wrapped[1:]]
         for table in self.tables():
             lines += ["", *_text_table(table)]
-        return "\n".join(lines)
+        return valid_text("\n".join(lines))
 
     def _repr_html_(self) -> str:
         pairs = "".join(
@@ -116,7 +116,7 @@ class Result(ABC):
             for label, value in self.facts()
         )
         parts = [f"<p><strong>{html.escape(self.title)}</strong></p>", f"<table>{pairs}</table>"]
-        return "".join([*parts, *(_html_table(table) for table in self.tables())])
+        return valid_text("".join([*parts, *(_html_table(table) for table in self.tables())]))
 
 
 def framed(page: str) -> str:

@@ -25,6 +25,7 @@ __all__ = [
     "list_photos",
     "no_photos",
     "shown_name",
+    "valid_text",
 ]
 
 _FIRST_NAMES = 3
@@ -332,8 +333,12 @@ def shown_name(name: str) -> str:
         >>> shown_name("caf\\udce9\\n.jpg")
         'caf\\\\xe9\\\\n.jpg'
     """
-    raw = name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode()
-        for letter in raw
+        for letter in valid_text(name)
     )
+
+
+def valid_text(text: str) -> str:
+    """Text that can be encoded: bytes of files' names that are not UTF-8 are escaped."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

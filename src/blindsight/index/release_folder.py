@@ -30,6 +30,7 @@ from blindsight.core.errors import BlindsightError, HostileFile, InvalidData
 from blindsight.data.content import recognising
 from blindsight.data.formats.dicom import patient_of
 from blindsight.data.label_tables import read_column
+from blindsight.data.listing import compared_name, shown_name
 from blindsight.index.hamming import HammingIndex
 from blindsight.index.index_file import Header
 from blindsight.privacy import Guarantee
@@ -46,6 +47,7 @@ __all__ = [
     "mechanism_id",
     "open_vault",
     "persons_of",
+    "public_name",
     "scan",
     "vault_beside",
 ]
@@ -228,11 +230,10 @@ class OwnerNames:
         self._names: dict[str, list[str]] = {}
         self._records: dict[str, str] = {}
         for name, photo in sorted(mine.photos().items()) if mine is not None else ():
-            key = photo.record if place.names == "random" else name
+            key = photo.record if place.names == "random" else public_name(name)
             self._changed.setdefault(key, photo.changed)
-            if place.names == "random":
-                self._names.setdefault(key, []).append(name)
-                self._records[name] = key
+            self._names.setdefault(key, []).append(name)
+            self._records[name] = key
 
     def changed(self, key: object) -> int | None:
         """When a record's file last changed, in nanoseconds, as the vault saw it; None where it is
@@ -247,6 +248,11 @@ class OwnerNames:
     def record(self, name: str) -> str:
         """The id under which a photo is stored; what is no known name is taken for an id."""
         return self._records.get(name, name)
+
+
+def public_name(name: str) -> str:
+    """A photo's name as a release shows it: valid text, and the same on every system."""
+    return shown_name(compared_name(name))
 
 
 def folder_guarantee(guarantee: Guarantee, *, names: Names, most: int = 0) -> Guarantee:
@@ -393,13 +399,16 @@ def scan(
     made of it, its bytes are looked at again.
     """
     before = vault.photos(dataset)
+    # "é" may be one letter or two: a folder copied between systems holds the same photos.
+    by_form = {compared_name(name): photo for name, photo in before.items()}
     found: list[Photo] = []
     refused: list[tuple[str, str]] = []
     with recognising(vault) as recognise:
         for number, name in enumerate(names):
             person = "" if persons is None else vault.person_key(persons[name])
             try:
-                found.append(_photo(folder / name, name, person, before.get(name), recognise))
+                known = before.get(name) or by_form.get(compared_name(name))
+                found.append(_photo(folder / name, name, person, known, recognise))
             except (OSError, BlindsightError) as error:
                 words = str((isinstance(error, OSError) and error.strerror) or error)
                 unnamed = words.removeprefix("the image ")
@@ -410,10 +419,12 @@ def scan(
             if progress is not None:
                 progress(number + 1, len(names))
     seen = {photo.name for photo in found} | {name for name, _ in refused}
-    gone = tuple(before[name] for name in sorted(before.keys() - seen))
+    forms = {compared_name(name) for name in seen}
+    absent = [before[name] for name in sorted(before.keys() - seen)]
+    gone = tuple(photo for photo in absent if compared_name(photo.name) not in forms)
     changed = [photo for photo in found if before.get(photo.name) != photo]
-    if changed or gone:
-        vault.keep_photos(changed, gone=[photo.name for photo in gone], dataset=dataset)
+    if changed or absent:
+        vault.keep_photos(changed, gone=[photo.name for photo in absent], dataset=dataset)
     return Scan(tuple(found), tuple(refused), gone)
 
 

@@ -13,11 +13,12 @@ import numpy as np
 
 from blindsight.core.errors import BlindsightError
 from blindsight.data import ImageSet, read_image
+from blindsight.data.listing import shown_name
 from blindsight.data.sources import Files
 from blindsight.index.bulk.hashing import Wanted, hash_to
 from blindsight.index.bulk.pools import HERE, Pool
 from blindsight.index.contact_sheet import Thumbnails, thumbnail
-from blindsight.index.release_folder import ReleaseFolder, Scan
+from blindsight.index.release_folder import ReleaseFolder, Scan, public_name
 from blindsight.privacy import Guarantee, Ledger
 from blindsight.privacy.reconcile import ReleaseOnDisk
 from blindsight.privacy.vault import Vault
@@ -128,8 +129,9 @@ def _sync(
     records = found.records
     chosen = set(records) if not place.most else vault.chosen(place.release, records, place.most)
     keep = place.names == "keep"
+    keys = _public_keys([records[record][0] for record in sorted(chosen)]) if keep else {}
     wanted = [
-        Wanted(records[record][0] if keep else record, record, rows[records[record][0]])
+        Wanted(keys.get(records[record][0], record), record, rows[records[record][0]])
         for record in sorted(chosen)
     ]
     root = folder.resolve()
@@ -154,10 +156,12 @@ def _sync(
             pool=pool,
             progress=progress,
         )
-        renamed = {photo.name for photo in found.gone if keep and photo.record in chosen}
+        renamed = {public_name(photo.name) for photo in found.gone if photo.record in chosen}
         stale = there - {each.key for each in wanted}
+        if keep:  # earlier versions stored a name as the file system wrote it
+            renamed |= {key for key in stale if public_name(key) in keys.values()}
         out = (
-            stale if prune else stale & renamed
+            stale if prune else stale & (renamed if keep else set())
         )  # a code under an old name stands under the new one
         ids = index.ids.tolist()
         if prune or out or ids != sorted(ids):
@@ -178,6 +182,18 @@ def _sync(
         pruned=len(out),
         stored=stored,
     )
+
+
+def _public_keys(names: Sequence[str]) -> dict[str, str]:
+    """The key of each photo in a release that shows names; two names of one form stay apart."""
+    keys: dict[str, str] = {}
+    taken: set[str] = set()
+    # A photo whose name has the form already keeps it, whatever else comes.
+    for name in sorted(names, key=lambda name: (public_name(name) != name, name)):
+        key = public_name(name)
+        keys[name] = key if key not in taken else shown_name(name)
+        taken.add(keys[name])
+    return keys
 
 
 def _refused_files(

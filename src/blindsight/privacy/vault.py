@@ -313,7 +313,8 @@ class Vault:
         """Every photo of a data set that the vault knows, by name."""
         with self._store.reading() as connection:
             rows = self._store.select(connection, "photos", "dataset = ?", (dataset,))
-        return {str(row[1]): Photo(*row[1:]) for row in rows}  # type: ignore[arg-type]
+        photos = [Photo(_file_name(row[1]), *row[2:]) for row in rows]  # type: ignore[arg-type]
+        return {photo.name: photo for photo in photos}
 
     def names_of(self, records: Iterable[str], dataset: str = "") -> dict[str, list[str]]:
         """The files of a data set that show each record, in order of their names; nothing for a
@@ -325,7 +326,7 @@ class Vault:
                 connection, "photos", "record", list(records), "dataset = ?", (dataset,)
             )
             for row in rows:
-                names[str(row[2])].append(str(row[1]))
+                names[str(row[2])].append(_file_name(row[1]))
         return {record: sorted(files) for record, files in names.items()}
 
     def keep_photos(
@@ -333,9 +334,13 @@ class Vault:
     ) -> None:
         """Note which file of a data set is which record, and forget files that are gone."""
         listed = list(photos)
-        rows = [(dataset, p.name, p.record, p.person, p.size, p.changed) for p in listed]
+        rows = [
+            (dataset, os.fsencode(p.name), p.record, p.person, p.size, p.changed) for p in listed
+        ]
         with self._store.writing() as connection:
-            self._store.delete(connection, "photos", [(dataset, name) for name in gone])
+            self._store.delete(
+                connection, "photos", [(dataset, os.fsencode(name)) for name in gone]
+            )
             self._store.replace(connection, "photos", rows)
             # Who was ever seen on a record stays on it: a file that moves must not free a place.
             seen = sorted({(photo.record, photo.person) for photo in listed if photo.person})
@@ -642,3 +647,8 @@ def _read_key(path: Path) -> bytes:
 def _key_file(key: bytes) -> bytes:
     """The file of a key: the key and its check value, in hexadecimal digits."""
     return _HEAD + f"{key.hex()} {keyed(key, 'check').hex()[:16]}\n".encode()
+
+
+def _file_name(stored: object) -> str:
+    """The name of a file, of the bytes in the vault; bytes that are no UTF-8 become surrogates."""
+    return os.fsdecode(stored if isinstance(stored, bytes) else str(stored))

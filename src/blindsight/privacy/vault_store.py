@@ -35,7 +35,7 @@ TABLES: dict[str, tuple[tuple[str, ...], int]] = {
     "photos": (
         (
             "dataset TEXT",
-            "name TEXT",
+            "name BLOB",  # the bytes that the file system has, which need not be UTF-8
             "record TEXT",
             "person TEXT",
             "size INTEGER",
@@ -91,6 +91,8 @@ def _schema() -> str:
 
 
 SCHEMA = _schema()
+# The same with names of photos as text.
+TEXT_NAMES_SCHEMA = SCHEMA.replace("name BLOB NOT NULL, record", "name TEXT NOT NULL, record")
 
 
 class _Turn:
@@ -124,6 +126,9 @@ class VaultStore:
             present = _objects(connection)
             if present == _made(FIRST_TABLES):
                 self._carry_over()
+                present = _objects(connection)
+            elif present == _made(TEXT_NAMES_SCHEMA):
+                self._names_to_bytes()
                 present = _objects(connection)
         if present != _made(SCHEMA):
             raise HostileFile(
@@ -323,7 +328,7 @@ class VaultStore:
                 connection.execute(f"DROP TABLE {name}")
             _run(connection, SCHEMA)
             self.insert(connection, "counts", [(name, 0) for name in sorted(COUNTED)])
-            old["photos"] = [("", *row) for row in old["photos"]]
+            old["photos"] = [("", os.fsencode(row[0]), *row[1:]) for row in old["photos"]]
             old["releases"] = [
                 (release, number, "a release of an earlier version", "[]", 0, "earlier")
                 for number, release in enumerate(sorted({row[0] for row in old["codes"]}), 1)
@@ -332,6 +337,18 @@ class VaultStore:
                 old["facts"].append(("encoded identities", "true"))
             for name, rows in old.items():
                 self.insert(connection, name, rows)
+
+    def _names_to_bytes(self) -> None:
+        """Change the names of photos from text to bytes."""
+        with self.writing() as connection:
+            if _objects(connection) != _made(TEXT_NAMES_SCHEMA):
+                return  # another process was faster
+            rows = self.select(connection, "photos")
+            self.delete(connection, "photos", [row[:2] for row in rows])
+            connection.execute("DROP TABLE photos")
+            _run(connection, next(line for line in SCHEMA.splitlines() if " photos " in line))
+            changed = [(row[0], os.fsencode(str(row[1])), *row[2:]) for row in rows]
+            self.insert(connection, "photos", changed)
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -46,7 +46,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "--public public.npz",
     ),
     "federate accept": ("blindsight federate accept here roster",),
-    "federate run": ("blindsight federate run here --data rows.npz",),
+    "federate run": (
+        "blindsight federate run here --data photos",
+        "blindsight federate run here --data rows.npz --ledger budget.db",
+    ),
+    "federate user": ("blindsight federate user here --data photos",),
+    "federate new": ("blindsight federate new app",),
     "federate watch": ("blindsight federate watch here",),
     "federate simulate": (
         "blindsight federate simulate",

@@ -3,20 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
+from itertools import chain, islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.live import Live
 from rich.table import Table
 
 from blindsight.cli.options import ActorOption, LedgerOption, PurposeOption
-from blindsight.cli.terminal import console, emit_json, errors, progress_bar, show_card, table
+from blindsight.cli.terminal import (
+    console,
+    emit_json,
+    errors,
+    progress_bar,
+    show_card,
+    stage_bar,
+    table,
+)
+
+if TYPE_CHECKING:
+    from blindsight.app.federation import Agreed
 
 __all__ = ["register"]
 
 Folder = Annotated[Path, typer.Argument(help="Your folder, as `federate join` made it.")]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+Labels = Annotated[
+    str | None,
+    typer.Option(help="Labels of photos: a table, FILE:COLUMN or keywords (default: subfolders)."),
+]
 _COLUMNS = ("round", "users in", "sparsity", "bytes per user", "seconds", "accuracy")
 
 
@@ -25,9 +42,21 @@ def register(app: typer.Typer) -> None:
     verbs = typer.Typer(
         help="Learn a classifier over users who keep their images.", no_args_is_help=True
     )
-    for verb in (join, keys, accept, run, watch, simulate, update, merge):
+    for verb in (join, keys, accept, run, watch, simulate, new, update, merge):
         verbs.command(verb.__name__)(verb)
+    verbs.command("user", hidden=True)(run)
     app.add_typer(verbs, name="federate")
+
+
+def new(
+    folder: Annotated[Path, typer.Argument(help="Where the example goes; must be empty.")],
+    json: Json = False,
+) -> None:
+    """Write a runnable Flower app whose sites share only sums, to start your own from."""
+    from blindsight.app.flower_example import new_federation
+
+    made = new_federation(folder)
+    emit_json(made.to_dict()) if json else console.print(str(made))
 
 
 def join(
@@ -46,38 +75,36 @@ def join(
 
     Your keys never leave the folder. With --address this site also runs the aggregator.
     """
-    from blindsight.core import checks
-    from blindsight.federated.deploy import folders
-    from blindsight.federated.sums import Role
+    from blindsight.app.federation import join_federation
 
-    roles = {
-        "site": Role.USER | Role.HOLDER,
-        "user": Role.USER,
-        "holder": Role.HOLDER,
-        "aggregator": Role.AGGREGATOR,
-    }[checks.one_of("role", role, ("site", "user", "holder", "aggregator"))]
-    if address is not None:
-        roles |= Role.AGGREGATOR
-    made = folders.join(folder, name, roles, address=address)
+    made = join_federation(folder, name, role=role, address=address)
     if json:
-        emit_json({"party": made.name, "request": str(made.path / "request")})
+        emit_json({"party": made.party, "request": str(made.request)})
         return
-    console.print(f"your keys are in {made.path}; send this file: {made.path / 'request'}")
+    console.print(f"your keys are in {made.request.parent}; send this file: {made.request}")
 
 
 def keys(
     roster: Annotated[Path, typer.Argument(help="The roster file to write; it is public.")],
     requests: Annotated[list[Path], typer.Argument(help="All parties' requests, users in order.")],
     public: Annotated[
-        Path | None, typer.Option(help="Public rows (.npz with X, y): start and scale.")
+        Path | None,
+        typer.Option(help="Public photos in subfolders, or rows (.npz with X, y): start, scale."),
+    ] = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(help="How photos become rows: lite0, lite2, both, pixels, a folder of ONNX."),
     ] = None,
     features: Annotated[
-        int | None, typer.Option(help="Without public rows: features of a row.")
+        int | None, typer.Option(help="Rows without public ones: features of a row.")
     ] = None,
     classes: Annotated[
-        int | None, typer.Option(help="Number of classes (default: of the public rows).")
+        str | None,
+        typer.Option(help="The classes' names, separated by commas; or how many there are."),
     ] = None,
-    rounds: Annotated[int, typer.Option(help="How many rounds.")] = 3,
+    rounds: Annotated[
+        int | None, typer.Option(help="How many rounds (default: 3; with --epsilon per record 30).")
+    ] = None,
     send: Annotated[str, typer.Option(help="change, or mask.")] = "change",
     sparsity: Annotated[float | None, typer.Option(help="Share of zeros, for mask.")] = None,
     learner: Annotated[str, typer.Option(help="proximal or sgd.")] = "proximal",
@@ -86,10 +113,22 @@ def keys(
         int, typer.Option(help="How many users may be in league with the aggregator.")
     ] = 1,
     epsilon: Annotated[
-        float | None, typer.Option(help="Noise: budget per user over all rounds.")
+        float | None, typer.Option(help="Noise: budget over all rounds, per --unit.")
     ] = None,
+    unit: Annotated[
+        str, typer.Option(help="record (one photo), or site (needs many sites).")
+    ] = "record",
+    records: Annotated[
+        int, typer.Option(help="About how many photos the largest site has; public.")
+    ] = 1000,
+    holdout: Annotated[
+        float, typer.Option(help="Share of each site's photos that only test the model, by a sum.")
+    ] = 0.0,
     delta: Annotated[float, typer.Option(help="With --epsilon.")] = 1e-5,
-    clip: Annotated[float | None, typer.Option(help="The largest l2 norm of an update.")] = None,
+    clip: Annotated[
+        float | None,
+        typer.Option(help="The largest l2 norm of an update (per record: of a gradient)."),
+    ] = None,
     groups: Annotated[
         int, typer.Option(help="Odd number of groups: bounds what lying users can do; no noise.")
     ] = 1,
@@ -97,77 +136,59 @@ def keys(
     patience: Annotated[
         float, typer.Option(help="Seconds without a new user that end a round.")
     ] = 60.0,
+    labels: Labels = None,
     json: Json = False,
 ) -> None:
     """Collect requests into one public roster; send it to every party, to be accepted.
 
     Whoever runs this holds nobody's secret.
     """
-    from blindsight.core.errors import InvalidParameter
-    from blindsight.core.storage import write_atomically
-    from blindsight.federated.agreement import agree
-    from blindsight.federated.deploy import folders
-    from blindsight.federated.sums import Role, Roster
+    from blindsight.app.federation import agree_federation
 
-    if roster.exists():
-        raise InvalidParameter(f"{roster} exists: a roster is never overwritten.")
-    given = [folders.read_request(path) for path in requests]
-    start, scale, found = _start(public, features, classes)
-    agreement = agree(
-        dimension=len(start),
-        users=sum(Role.USER in request.roles for request in given),
-        holders=sum(Role.HOLDER in request.roles for request in given),
-        rounds=rounds,
-        epsilon=epsilon,
-        delta=delta,
-        clip=clip,
-        least_users=least_users,
-        colluders=colluders,
-        groups=groups,
-    )
-    settings = agreement.settings
-    plan = _plan(start, scale, found, rounds, send, sparsity, learner, strength, patience)
-    data = folders.make_roster(settings, plan, given)  # type: ignore[arg-type]
-    write_atomically(roster, data)
-    made = Roster.decode(_roster_of(data))
-    guarantee, disclosure = agreement.guarantee(rounds), agreement.disclosure()
-    if json:
-        emit_json(
-            {
-                "roster": str(roster),
-                "fingerprint": made.fingerprint,
-                "weights": len(start),
-                "guarantee": guarantee.cost.to_dict(),
-                "disclosure": disclosure.rows(),
-            }
+    number = None if classes is None or not classes.isdecimal() else int(classes)
+    names = [] if classes is None or number is not None else classes.split(",")
+    with stage_bar() as progress:
+        agreed = agree_federation(
+            roster,
+            requests,
+            public=public,
+            labels=labels,
+            encoder=encoder,
+            names=names,
+            classes=number,
+            features=features,
+            rounds=rounds,
+            send=send,
+            sparsity=sparsity,
+            learner=learner,
+            strength=strength,
+            colluders=colluders,
+            epsilon=epsilon,
+            unit=unit,
+            records=records,
+            holdout=holdout,
+            delta=delta,
+            clip=clip,
+            groups=groups,
+            least_users=least_users,
+            patience=patience,
+            progress=progress,
         )
+    if json:
+        emit_json(agreed.to_dict())
         return
-    _show_roster(made)
-    show_card(disclosure.card())
-    console.print(guarantee.line())
-    _note(agreement.advice())
+    _show_roster(agreed)
+    console.print(agreed.guarantee.line())
+    if agreed.advice is not None:
+        errors.print(f"note: {agreed.advice}")
 
 
-def _roster_of(data: bytes) -> bytes:
-    """The roster inside a roster file."""
-    from blindsight.federated.sums.wire import Reader
-
-    reader = Reader(data)
-    reader.raw(5)
-    return reader.field()
-
-
-def _show_roster(roster: Any) -> None:
-    settings = roster.settings
-    table(
-        f"{settings.users} users, {settings.n_holders} key holders, {settings.needed} open a sum",
-        ("party", "roles"),
-        [
-            (request.name, ", ".join(str(role.name).lower() for role in request.roles))
-            for request in roster.requests
-        ],
-    )
-    console.print(f"fingerprint: {roster.fingerprint}")
+def _show_roster(agreed: Agreed) -> None:
+    table(agreed.title, ("party", "roles"), agreed.parties)
+    if agreed.classes:
+        console.print(f"classes: {', '.join(agreed.classes)}")
+    console.print(f"fingerprint: {agreed.fingerprint}")
+    show_card(agreed.disclosure.card())
 
 
 def accept(
@@ -179,81 +200,25 @@ def accept(
 
     Compare the names and the fingerprint with the others, by telephone for example.
     """
-    from blindsight.core.errors import MissingData
-    from blindsight.federated.agreement import discloses
-    from blindsight.federated.deploy import folders
+    from blindsight.app.federation import accept_roster
 
-    try:
-        data = roster.read_bytes()
-    except OSError as error:
-        raise MissingData(f"{roster} cannot be read: {error.strerror}. Check the path.") from error
-    agreed = folders.accept(folders.PartyFolder(folder), data)
+    agreed = accept_roster(folder, roster)
     if json:
-        emit_json({"fingerprint": agreed.fingerprint, "users": agreed.settings.users})
+        emit_json({"fingerprint": agreed.fingerprint, "users": agreed.users})
         return
     _show_roster(agreed)
-    show_card(discloses(agreed.settings).card())
     console.print(f"next: blindsight federate run {folder}")
-
-
-def _note(advice: str | None) -> None:
-    if advice is not None:
-        errors.print(f"note: {advice}")
-
-
-def _start(public: Path | None, features: int | None, classes: int | None) -> tuple[Any, Any, int]:
-    """Initial weights, scale and number of classes."""
-    import numpy as np
-
-    from blindsight.core.errors import InvalidParameter
-    from blindsight.federated.deploy.plan import read_rows
-    from blindsight.federated.learning import initial_weights, linear
-
-    if public is None:
-        if features is None or classes is None:
-            raise InvalidParameter("say --public rows.npz, or both --features and --classes.")
-        zero = np.zeros(linear.rows_of(classes) * (features + 1))
-        return zero, np.vstack([np.zeros(features), np.ones(features)]), classes
-    X, y = read_rows(public)
-    deviation = X.std(axis=0)
-    scale = np.vstack([X.mean(axis=0), np.where(deviation > 1e-9, deviation, 1.0)])
-    count = int(y.max()) + 1 if classes is None else classes
-    return initial_weights((X - scale[0]) / scale[1], y, classes=count), scale, count
-
-
-def _plan(
-    start: Any,
-    scale: Any,
-    classes: int,
-    rounds: int,
-    send: str,
-    sparsity: float | None,
-    learner: str,
-    strength: float,
-    patience: float,
-) -> Any:
-    import secrets
-
-    from blindsight.federated.deploy.plan import Plan
-
-    return Plan(
-        initial=start,
-        scale=scale,
-        classes=classes,
-        rounds=rounds,
-        learner=learner,
-        options={"strength": strength},
-        send=send,
-        sparsity=sparsity,
-        mask_seed=secrets.randbits(62),
-        patience=patience,
-    )
 
 
 def run(
     folder: Folder,
     data: Annotated[
-        Path | None, typer.Option(help="A user's own rows: .npz with X and y. They stay here.")
+        Path | None,
+        typer.Option(help="A user's own photos, or rows (.npz with X and y). They stay here."),
+    ] = None,
+    labels: Labels = None,
+    encoder: Annotated[
+        str | None, typer.Option(help="Where the agreed encoder is, unless it is a built-in one.")
     ] = None,
     ledger: LedgerOption = None,
     actor: ActorOption = None,
@@ -267,39 +232,23 @@ def run(
     json: Json = False,
 ) -> None:
     """Run every role of your folder until the last round; after a kill, run it again."""
-    import threading
+    from blindsight.app.federation import run_site
 
-    from blindsight.core.errors import InvalidParameter
-    from blindsight.federated.deploy.folders import PartyFolder
-    from blindsight.federated.deploy.plan import read_rows
-    from blindsight.federated.deploy.running import run_aggregator, run_party
-    from blindsight.federated.deploy.services import charge
-    from blindsight.federated.sums import Role
-    from blindsight.privacy import Ledger
-
-    home = PartyFolder(folder)
-    if Role.USER in home.roles:
-        if data is None:
-            raise InvalidParameter("a user needs its rows: --data rows.npz.")
-        # Refuse bad rows now, not in the first round.
-        home.plan.trainer(*read_rows(data), user=home.number(Role.USER))
-        if ledger is not None:
-            with Ledger(ledger, dataset=data.stem, actor=actor, purpose=purpose) as opened:
-                errors.print(charge(home, opened).line())
-    if Role.AGGREGATOR not in home.roles:
-        run_party(home, data=data, say=errors.print)
-    else:
-        errors.print(f"aggregator at {home.address}; the model goes to {home.model}")
-        party = threading.Thread(
-            target=run_party, args=(home,), kwargs={"data": data, "say": errors.print}, daemon=True
-        )
-        if home.roles != Role.AGGREGATOR:
-            party.start()
-        # A minute for users who lack the last result; it is over at once when all have it.
-        _show(run_aggregator(home, test=test, bind=bind, linger=60.0), json=json)
-        if party.ident is not None:
-            party.join(10)
-    errors.print(f"{home.plan.rounds} rounds are done; the model is {home.model}")
+    statuses = run_site(
+        folder,
+        data=data,
+        labels=labels,
+        encoder=encoder,
+        ledger=ledger,
+        actor=actor,
+        purpose=purpose,
+        test=test,
+        bind=bind,
+        say=errors.print,
+    )
+    started = list(islice(statuses, 1))
+    if started:  # this party runs the aggregator
+        _show(chain(started, statuses), json=json)
 
 
 def watch(
@@ -308,13 +257,9 @@ def watch(
     json: Json = False,
 ) -> None:
     """Watch a run as a live table, from the aggregator's folder."""
-    from blindsight.federated.deploy.folders import PartyFolder
-    from blindsight.federated.deploy.running import read_status
-    from blindsight.federated.deploy.running import watch as statuses
-    from blindsight.federated.sums import Role
+    from blindsight.app.federation import watch_federation
 
-    home = PartyFolder(folder).require(Role.AGGREGATOR)
-    _show([read_status(home)] if once else statuses(home), json=json)
+    _show(watch_federation(folder, once=once), json=json)
 
 
 def _show(statuses: Iterable[dict[str, Any] | None], *, json: bool) -> None:
@@ -365,68 +310,58 @@ def _cells(entry: dict[str, Any], users: int) -> list[str]:
 
 def simulate(
     data: Annotated[
-        Path | None, typer.Option(help="Rows (.npz with X, y); without, scikit-learn's digits.")
+        Path | None,
+        typer.Option(help="Photos in subfolders, or rows (.npz); without, scikit-learn's digits."),
     ] = None,
     users: Annotated[int, typer.Option(help="How many users share the rows.")] = 5,
-    rounds: Annotated[int, typer.Option(help="How many rounds.")] = 3,
+    rounds: Annotated[int | None, typer.Option(help="How many rounds.")] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(help="statistics, gradients (both with --epsilon per record) or updates."),
+    ] = None,
     send: Annotated[str, typer.Option(help="change, weights, top-k or mask.")] = "change",
     sparsity: Annotated[
         float | None, typer.Option(help="Share of zeros, for weights, top-k and mask.")
     ] = None,
     mode: Annotated[str, typer.Option(help="pad or paper.")] = "pad",
     epsilon: Annotated[
-        float | None, typer.Option(help="Noise: budget per user over all rounds.")
+        float | None,
+        typer.Option(help="Noise: budget over all rounds, per user; with --method, per record."),
     ] = None,
     encrypt: Annotated[
         bool, typer.Option(help="--no-encrypt computes the same numbers without ciphertexts.")
     ] = True,
     out: Annotated[Path | None, typer.Option(help="Save the model here.")] = None,
     seed: Annotated[int, typer.Option(help="Of the split.")] = 0,
+    labels: Labels = None,
     json: Json = False,
 ) -> None:
-    """All roles in this process, on one set of rows: a tenth public, a fifth to test on, the rest
-    dealt to users.
-    """
-    import dataclasses
+    """All roles in this process, on one set of photos or rows, dealt to users."""
+    from blindsight.app.train_together import simulate_federation, train_together
 
-    import numpy as np
-
-    from blindsight.core import checks
-    from blindsight.federated import FederatedClassifier, Pad, Paper, SumNoise
-    from blindsight.federated.learning.sending import from_name
-
-    X, y = _rows(data)
-    order = np.random.default_rng(seed).permutation(len(X))
-    public, test, private = np.split(order, [len(X) // 10, len(X) // 10 + len(X) // 5])
-    model = FederatedClassifier(
-        classes=None
-        if epsilon is None
-        else np.unique(y[public]),  # the public rows name the classes
-        users=users,
-        rounds=rounds,
-        send=from_name(send, sparsity=sparsity),
-        sums=Paper() if checks.one_of("mode", mode, ("pad", "paper")) == "paper" else Pad(),
-        noise=None if epsilon is None else SumNoise(epsilon=epsilon),
-        encrypt=encrypt,
-    )
-    with progress_bar("rounds") as progress:
-        model.fit(
-            X[private],
-            y[private],
-            public=(X[public], y[public]),
-            test=(X[test], y[test]),
-            progress=progress,
-        )
-    if out is not None:
-        model.save(out)
-    rounds_ = [dataclasses.asdict(entry) for entry in model.rounds_]
+    if data is not None and (data.is_dir() or method is not None):
+        with stage_bar() as progress:
+            made = train_together(
+                data, sites=users, method=method, labels=labels, epsilon=epsilon, rounds=rounds,
+                encrypt=encrypt, out=out, progress=progress,
+            )  # fmt: skip
+        emit_json(made.to_dict()) if json else console.print(str(made))
+        return
+    with progress_bar("rounds") as bar:
+        model = simulate_federation(
+            data, users=users, rounds=3 if rounds is None else rounds, send=send,
+            sparsity=sparsity, mode=mode, epsilon=epsilon, encrypt=encrypt, out=out, seed=seed,
+            progress=lambda stage, done, total: bar(done, total),
+        )  # fmt: skip
+    rounds_ = [asdict(entry) for entry in model.rounds_]
     if json:
         emit_json({"rounds": rounds_, "guarantee": model.guarantee_.cost.to_dict()})
         return
     table("simulation", _COLUMNS, [_cells(entry, users) for entry in rounds_])
     show_card(model.disclosure_.card())
     console.print(model.guarantee_.line())
-    _note(model.advice_)
+    if model.advice_ is not None:
+        errors.print(f"note: {model.advice_}")
 
 
 def update(
@@ -444,30 +379,12 @@ def update(
     json: Json = False,
 ) -> None:
     """Two sites cannot have a secure sum; each sends its own update with noise instead."""
-    from contextlib import nullcontext
+    from blindsight.app.federation import make_update
 
-    from blindsight.core.errors import InvalidParameter
-    from blindsight.federated.deploy.plan import read_rows
-    from blindsight.federated.own_updates import noised_update
-    from blindsight.privacy import Ledger
-
-    if out.exists():
-        raise InvalidParameter(f"{out} exists: an update is never overwritten.")
-    account = (
-        nullcontext()
-        if ledger is None
-        else Ledger(ledger, dataset=data.stem, actor=actor, purpose=purpose)
-    )
-    with account as opened:
-        made = noised_update(
-            _public_plan(public),
-            *read_rows(data),
-            epsilon=epsilon,
-            delta=delta,
-            clip=clip,
-            ledger=opened,
-        )
-    made.save(out)
+    made = make_update(
+        data, out, public=public, epsilon=epsilon, delta=delta, clip=clip, ledger=ledger,
+        actor=actor, purpose=purpose,
+    )  # fmt: skip
     if json:
         emit_json({"update": str(out), "epsilon": made.epsilon, "delta": made.delta})
         return
@@ -485,36 +402,11 @@ def merge(
     json: Json = False,
 ) -> None:
     """Make one model of several sites' own noised updates."""
-    from blindsight.federated.deploy.plan import read_rows
-    from blindsight.federated.own_updates import NoisedUpdate, merge_updates
+    from blindsight.app.federation import merge_update_files
 
-    model = merge_updates(_public_plan(public), [NoisedUpdate.load(path) for path in updates])
-    model.save(out)
-    accuracy = None
-    if test is not None:
-        X, y = read_rows(test)
-        accuracy = float((model.predict(X) == y).mean())
+    model, accuracy = merge_update_files(out, updates, public=public, test=test)
     if json:
         emit_json({"model": str(out), "updates": model.updates, "accuracy": accuracy})
         return
     told = "" if accuracy is None else f"; {accuracy:.1%} of the test rows are right"
     console.print(f"{out} holds the mean of {model.updates} updates{told}.")
-
-
-def _public_plan(public: Path) -> Any:
-    """The plan that follows from public rows alone, the same at every site."""
-    from blindsight.federated.deploy.plan import Plan
-
-    start, scale, classes = _start(public, None, None)
-    return Plan(initial=start, scale=scale, classes=classes, rounds=1, options={"strength": 1e-3})
-
-
-def _rows(data: Path | None) -> tuple[Any, Any]:
-    if data is not None:
-        from blindsight.federated.deploy.plan import read_rows
-
-        return read_rows(data)
-    from sklearn.datasets import load_digits
-
-    rows, labels = load_digits(return_X_y=True)
-    return rows, labels

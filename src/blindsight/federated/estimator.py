@@ -186,7 +186,8 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
         settings = Settings.decode(bytes.fromhex(public["agreed"]))
         if (settings.users, settings.dimension) != (
             public["users"],
-            linear.rows_of(classes) * (features + 1) + (self._descent is not None),
+            linear.rows_of(classes) * (features + 1)
+            + (self._descent is not None or bool(public.get("counted"))),
         ):
             raise HostileFile("what was agreed on is not what was learned.")
         return Agreement(settings)

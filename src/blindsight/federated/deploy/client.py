@@ -8,12 +8,17 @@ import logging
 import ssl
 import time
 from collections.abc import Callable
-from pathlib import Path
 from urllib.parse import quote
 
 from blindsight.core.errors import BlindsightError, InvalidParameter, ProtocolError
 from blindsight.federated.deploy.folders import PartyFolder, accept
-from blindsight.federated.deploy.services import HolderService, Service, UserService, alone
+from blindsight.federated.deploy.services import (
+    HolderService,
+    Service,
+    SiteRows,
+    UserService,
+    alone,
+)
 from blindsight.federated.sums.enrolment import Role
 from blindsight.federated.sums.wire import Reader, Writer
 
@@ -126,7 +131,7 @@ def keep_role(
     folder: PartyFolder,
     role: Role,
     *,
-    data: str | Path | None = None,
+    data: SiteRows | None = None,
     say: Callable[[str], None] = _log.warning,
     stop: Callable[[], bool] = lambda: False,
     after: Callable[[Service, int], None] | None = None,
@@ -138,7 +143,7 @@ def keep_role(
     Parameters:
         folder: the party's folder, with a roster.
         role: USER or HOLDER.
-        data: a user's rows.
+        data: a user's rows: a file, or arrays.
         after: called after every message that was handled, with the service and the bytes it
             answered.
     """

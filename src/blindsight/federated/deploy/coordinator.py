@@ -110,7 +110,7 @@ class Coordinator:
     @property
     def finished(self) -> bool:
         """Whether every round of the plan is done."""
-        return len(self.log) >= self.plan.rounds
+        return len(self.log) >= self.plan.total_rounds
 
     def run(self, link: Link, linger: float = 3.0) -> NDArray[np.float64]:
         """All rounds that are left; then be there for users who lack the last result.
@@ -148,8 +148,7 @@ class Coordinator:
         if self.role.withdrawn:
             return
         if self.role.phase in ("idle", "done") and self.role.round <= self._used:
-            free = self.plan.sending.free(len(self.weights), len(self.log) + 1)
-            length = len(self.weights) if free is None else int(free.sum())
+            length = self.plan.length(len(self.log) + 1)
             self.role.open_round(self.role.round + 1, model_digest(self.weights), length=length)
             self._bytes = self._bytes if self._means.waiting else 0
             self.save()
@@ -348,24 +347,25 @@ class Coordinator:
             _log.warning("user %s spoils sums and is left out from now on", guilty)
         before = self._means.dump(), len(self.log), result.contributors
         self._before = _Before(self.weights, *before)
-        summed = self._means.add(result)
-        if summed is None:
+        mean = self._means.add(result)
+        if mean is None:
             self.save()
             return None
-        free = self.plan.sending.free(len(self.weights), len(self.log) + 1)
-        shown = np.ones(len(self.weights), dtype=bool) if free is None else free
-        mean = np.zeros(len(self.weights))
-        mean[shown] = summed
-        self.weights = self.plan.sending.apply(self.weights, mean, shown)
+        turn, users = len(self.log) + 1, len(self._means.contributors)
+        self.weights = self.plan.advanced(self.weights, mean, users=users, turn=turn)
+        accuracy = None if self.test is None else self.plan.accuracy(self.weights, *self.test)
+        if self.plan.evaluates(turn):
+            accuracy = self.plan.evaluation(mean)
+        missing = max(0, self.plan.dimension - len(mean))
         entry = RoundLog(
-            round=len(self.log) + 1,
-            users=len(self._means.contributors),
-            sparsity=sparsity(mean),
+            round=turn,
+            users=users,
+            sparsity=float((np.count_nonzero(mean == 0) + missing) / self.plan.dimension),
             model_sparsity=sparsity(self.weights),
-            revealed=float(shown.mean()),
-            bytes=self._bytes / len(self._means.contributors),
+            revealed=len(mean) / self.plan.dimension,
+            bytes=self._bytes / users,
             seconds=seconds,
-            accuracy=None if self.test is None else self.plan.accuracy(self.weights, *self.test),
+            accuracy=accuracy,
         )
         self.log.append(entry)
         self.history.append(self._means.contributors)
@@ -399,7 +399,8 @@ class Coordinator:
             "phase": self.role.phase,
             "users_in": len(self.role.contributors),
             "users": self.role.settings.users,
-            "planned": self.plan.rounds,
+            "planned": self.plan.total_rounds,
+            "evaluates": bool(self.plan.holdout),
             "rounds": self._rounds(),
             "refused": len(self.role.refusals),
             "excluded": self.excluded,

@@ -27,7 +27,6 @@ from typing import Any
 from blindsight.core import storage
 from blindsight.core.errors import (
     HostileFile,
-    InvalidData,
     InvalidParameter,
     MissingData,
     ProtocolError,
@@ -44,6 +43,7 @@ __all__ = [
     "join",
     "make_roster",
     "read_request",
+    "read_roster",
     "token_digests",
     "write_secret",
 ]
@@ -99,7 +99,7 @@ class PartyFolder:
     @cached_property
     def _agreed(self) -> tuple[Roster, bytes]:
         try:
-            return _read_roster((self.path / "roster").read_bytes())
+            return read_roster((self.path / "roster").read_bytes())
         except FileNotFoundError:
             raise MissingData(
                 f"{self.path} has no roster yet: run `blindsight federate accept` with it."
@@ -250,10 +250,7 @@ def make_roster(settings: Settings, plan: Plan, requests: Sequence[Request]) -> 
     Raises:
         InvalidData: the requests do not fit the settings, or two of them share a name or a key.
     """
-    if len(plan.initial) != settings.dimension:
-        raise InvalidData(
-            f"settings are for {settings.dimension} weights, the plan has {len(plan.initial)}."
-        )
+    plan.check(settings)
     for request in requests:
         _extra(request)
     data = plan.dump()
@@ -261,7 +258,8 @@ def make_roster(settings: Settings, plan: Plan, requests: Sequence[Request]) -> 
     return bytes(Writer().raw(_MAGIC).field(roster.encode()).field(data))
 
 
-def _read_roster(data: bytes) -> tuple[Roster, bytes]:
+def read_roster(data: bytes) -> tuple[Roster, bytes]:
+    """The roster and the plan's bytes in a roster file that came from outside."""
     if len(data) > _LARGEST_ROSTER:
         raise HostileFile("a roster file is too large.")
     try:
@@ -285,7 +283,7 @@ def accept(folder: PartyFolder, data: bytes) -> Roster:
     Returns:
         What was agreed on; people compare its `fingerprint` over another channel.
     """
-    roster, plan = _read_roster(data)
+    roster, plan = read_roster(data)
     if folder.agreed:
         if folder.roster.agreement != roster.agreement:
             raise InvalidParameter(f"{folder.path} has accepted another roster already.")
@@ -293,7 +291,7 @@ def accept(folder: PartyFolder, data: bytes) -> Roster:
     Enrolment(PartyKeys.load((folder.path / "keys.bin").read_bytes()), roster).check(folder.request)
     write_secret(folder.path / "ca.pem", _extra(roster.aggregator)["ca"].encode())
     write_secret(folder.path / "plan.safetensors", plan)
-    _ = Plan.load(folder.path / "plan.safetensors")
+    Plan.load(folder.path / "plan.safetensors").check(roster.settings)
     write_secret(folder.path / "roster", data)
     return roster
 

@@ -7,6 +7,7 @@ sending.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,24 +20,58 @@ from blindsight.core import checks, storage
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, MissingData
 from blindsight.federated.agreement import Agreement
 from blindsight.federated.estimator import FederatedClassifier
-from blindsight.federated.learning import SGD, LocalTrainer, Proximal, Sending, linear
+from blindsight.federated.learning import (
+    SGD,
+    LocalTrainer,
+    Participant,
+    Proximal,
+    RecordDescent,
+    Sending,
+    linear,
+)
 from blindsight.federated.learning.sending import from_name
+from blindsight.federated.noise import RecordShares
 from blindsight.federated.options import Pad, SumNoise
 from blindsight.federated.sums.settings import Settings
-from blindsight.privacy.clipping import finite_rows
+from blindsight.privacy.clipping import clip_norm, finite_rows
 
-__all__ = ["Plan", "read_rows"]
+__all__ = ["Plan", "SiteTask", "class_numbers", "held_out_records", "read_rows"]
 
 _KIND = "federation plan"
-_LEARNERS: dict[str, type[Proximal] | type[SGD]] = {"proximal": Proximal, "sgd": SGD}
+_LEARNERS: dict[str, type[Proximal] | type[SGD] | type[RecordDescent]] = {
+    "proximal": Proximal,
+    "sgd": SGD,
+    "records": RecordDescent,
+}
+_EVALUATION_LENGTH = 2  # how many are right, and how many there are
+_EXACT_COUNT = 8192  # held-out records of a site that are counted exactly without noise
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A classifier's shape, where it starts, and what a user does in a round.
+    """A classifier's shape, where it starts, and what a site does in a round.
 
-    patience: once enough users are in, a round ends when nobody new has come for that many seconds.
-    mask_seed: of a common mask.
+    Parameters:
+        initial: the weights of the first round, flat.
+        scale: mean and deviation by which every site scales its features.
+        classes: how many classes there are.
+        rounds: how often the model is moved.
+        learner: "proximal", "sgd", or "records" for epsilon per record.
+        options: keywords of the learner.
+        send: "change", or "mask".
+        sparsity: share of zeros, for "mask".
+        mask_seed: of a common mask.
+        patience: once enough users are in, a round ends when nobody new has come for that many
+            seconds.
+        names: the classes' names, sorted; sites match their labels by name. Empty: labels are
+            class numbers.
+        encoder: how photos become rows: the name by which an encoder is opened, under "open", and
+            its identity, under "identity". Empty: sites bring rows.
+        holdout: the share of each site's records that are never trained on. After the last round
+            sites sum how many of them the model names rightly.
+        examples: the number of records at which a site has full weight, so that the mean is over
+            records and not over sites. 0: all sites count the same. The learner "records" counts
+            records by itself.
     """
 
     initial: NDArray[np.float64] = field(repr=False)
@@ -49,8 +84,13 @@ class Plan:
     sparsity: float | None = None
     mask_seed: int = 0
     patience: float = 60.0
+    names: tuple[str, ...] = ()
+    encoder: dict[str, Any] = field(default_factory=dict)
+    holdout: float = 0.0
+    examples: int = 0
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "names", tuple(self.names))
         checks.whole("classes", self.classes, least=2)
         checks.whole("rounds", self.rounds)
         checks.non_negative("patience", self.patience)
@@ -61,7 +101,19 @@ class Plan:
             )
         if len(self.initial) != linear.rows_of(self.classes) * (self.features + 1):
             raise InvalidParameter("initial weights must fit classes and features.")
-        _ = self.local_learner
+        if self.names and (
+            len(self.names) != self.classes
+            or not all(isinstance(name, str) and name for name in self.names)
+            or list(self.names) != sorted(set(self.names))
+        ):
+            raise InvalidParameter("names must name every class once, in sorted order.")
+        if not 0 <= checks.number("holdout", self.holdout) < 1:
+            raise InvalidParameter(f"holdout must be at least 0 and below 1, got {self.holdout}.")
+        checks.whole("examples", self.examples, least=0)
+        if (self.examples or self.descent is not None) and self.send != "change":
+            raise InvalidParameter("means over records need send='change'.")
+        if self.examples and self.descent is not None:
+            raise InvalidParameter("the learner 'records' counts records itself: examples=0.")
         if self.sending.sparse:
             raise InvalidParameter(
                 f"send must be change or mask, got {self.send!r}: sparse updates need the paper's "
@@ -74,7 +126,59 @@ class Plan:
         return int(self.scale.shape[1])
 
     @property
-    def local_learner(self) -> Proximal | SGD:
+    def dimension(self) -> int:
+        """The length of the vectors that are summed: the weights, and perhaps a count."""
+        return len(self.initial) + bool(self.examples or self.descent is not None)
+
+    @property
+    def total_rounds(self) -> int:
+        """How many sums there are: the rounds, and the evaluation where records are held out."""
+        return self.rounds + bool(self.holdout)
+
+    @property
+    def descent(self) -> RecordDescent | None:
+        """The learner, where records are clipped one by one."""
+        learner = self.local_learner
+        return learner if isinstance(learner, RecordDescent) else None
+
+    def evaluates(self, turn: int) -> bool:
+        """Whether the sum of that number is the evaluation on held-out records."""
+        return turn > self.rounds
+
+    def length(self, turn: int) -> int:
+        """The length of the vectors of that round."""
+        if self.evaluates(turn):
+            return _EVALUATION_LENGTH
+        free = self.sending.free(len(self.initial), turn)
+        return self.dimension if free is None else int(free.sum())
+
+    def check(self, settings: Settings) -> None:
+        """Refuse settings of the sum that do not fit.
+
+        Raises:
+            InvalidData: lengths or units of privacy do not fit together.
+        """
+        if self.dimension != settings.dimension:
+            raise InvalidData(
+                f"settings are for {settings.dimension} weights, the plan has {self.dimension}."
+            )
+        per_record = isinstance(settings.noise, RecordShares)
+        if per_record != (self.descent is not None):
+            raise InvalidData("noise per record and the learner 'records' need each other.")
+        covered = np.inf if settings.noise is None else settings.noise.clip
+        if self.descent is not None and covered < self.descent.record_norm:
+            raise InvalidData(
+                f"the noise covers records of norm {covered:g}, the learner's have "
+                f"{self.descent.record_norm:g}."
+            )
+        if settings.noise is not None and not per_record and (self.holdout or self.examples):
+            raise InvalidData(
+                "with noise per site all sites count the same and nothing is held out: "
+                "holdout=0, examples=0."
+            )
+
+    @property
+    def local_learner(self) -> Proximal | SGD | RecordDescent:
         """The learner with its settings."""
         try:
             return _LEARNERS[self.learner](**self.options)
@@ -88,8 +192,10 @@ class Plan:
         """What users send."""
         return from_name(self.send, sparsity=self.sparsity, seed=self.mask_seed)
 
-    def trainer(self, X: NDArray[Any], labels: NDArray[Any], *, user: int) -> LocalTrainer:
-        """A user's local step over its own rows; labels are class numbers."""
+    def checked(
+        self, X: NDArray[Any], labels: NDArray[Any]
+    ) -> tuple[NDArray[np.float64], NDArray[Any]]:
+        """A site's rows and class numbers, if they fit."""
         rows, given = finite_rows(checks.number_array("X", X, ndim=2)), np.asarray(labels)
         if (
             rows.shape[1] != self.features
@@ -102,8 +208,61 @@ class Plan:
             )
         if len(given) == 0 or given.min() < 0 or given.max() >= self.classes:
             raise InvalidData(f"class numbers must lie in [0, {self.classes - 1}].")
+        return rows, given
+
+    def trainer(self, X: NDArray[Any], labels: NDArray[Any], *, user: int) -> LocalTrainer:
+        """A user's local step over its own rows; labels are class numbers."""
+        rows, given = self.checked(X, labels)
+        learner = self.local_learner
+        if isinstance(learner, RecordDescent):
+            raise InvalidParameter("the learner 'records' has no local steps: use task().")
         seed = [self.mask_seed, user]
-        return LocalTrainer(self.scaled(rows), given, self.classes, self.local_learner, None, seed)
+        return LocalTrainer(self.scaled(rows), given, self.classes, learner, None, seed)
+
+    def task(self, X: NDArray[Any], labels: NDArray[Any], *, user: int) -> SiteTask:
+        """What a site does in a round, with its own rows.
+
+        Parameters:
+            X: the site's rows.
+            labels: class numbers.
+            user: the site's number.
+
+        Raises:
+            InvalidData: the rows do not fit the plan.
+        """
+        return SiteTask(self, *self.checked(X, labels), user=user)
+
+    def advanced(
+        self, weights: NDArray[np.float64], mean: NDArray[np.float64], *, users: int, turn: int
+    ) -> NDArray[np.float64]:
+        """The weights that follow from a round's sum; the same at every party.
+
+        Parameters:
+            weights: the model before.
+            mean: what users contributed, on average.
+            users: how many contributed.
+            turn: the number of the round.
+        """
+        if self.evaluates(turn):
+            return weights
+        if self.descent is not None:
+            return self.descent.advanced(weights, mean * users)
+        if self.examples:
+            weight = float(mean[-1])
+            return weights + mean[:-1] / weight if weight > 0 else weights
+        free = self.sending.free(len(weights), turn)
+        shown = np.ones(len(weights), dtype=bool) if free is None else free
+        change = np.zeros(len(weights))
+        change[shown] = mean
+        return self.sending.apply(weights, change, shown)
+
+    def evaluation(self, mean: NDArray[np.float64]) -> float | None:
+        """The share of all sites' held-out records that the model names rightly.
+
+        With noise it is an estimate; None where noise leaves nothing of the count.
+        """
+        right, count = mean
+        return float(np.clip(right / count, 0.0, 1.0)) if count > 0 else None
 
     def scaled(self, X: NDArray[np.float64]) -> NDArray[np.float64]:
         """Rows in the units that the model knows."""
@@ -123,11 +282,22 @@ class Plan:
         on.
         """
         noise = None
+        classes: list[Any] = list(self.names) or list(range(self.classes))
         if settings.noise is not None:
             epsilon = Agreement(settings).guarantee(self.rounds).epsilon
-            noise = SumNoise(epsilon=epsilon, delta=settings.noise.delta, clip=settings.noise.clip)
+            if isinstance(settings.noise, RecordShares):
+                noise = SumNoise(
+                    epsilon=epsilon,
+                    delta=settings.noise.delta,
+                    unit="record",
+                    records=settings.noise.records,
+                )
+            else:
+                noise = SumNoise(
+                    epsilon=epsilon, delta=settings.noise.delta, clip=settings.noise.clip
+                )
         model = FederatedClassifier(
-            classes=list(range(self.classes)),
+            classes=classes,
             users=settings.users,
             rounds=self.rounds,
             learner=self.local_learner,
@@ -142,8 +312,9 @@ class Plan:
         )
         model.public_ = {
             "users": settings.users,
-            "classes": list(range(self.classes)),
+            "classes": classes,
             "named": True,
+            "counted": bool(self.examples),
             "features": self.features,
             "scale": self.scale,
             "agreed": settings.encode().hex(),
@@ -185,8 +356,118 @@ class Plan:
             raise HostileFile(f"{path} does not hold a federation plan: {error}.") from error
 
 
-def read_rows(path: str | Path) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """X and y of an .npz file, numbers only."""
+class SiteTask:
+    """One site's part of every round: a vector from the shared weights and its own records.
+
+    Parameters:
+        plan: what was agreed on.
+        X: the site's rows, as the site has them.
+        labels: class numbers.
+        user: the site's number.
+    """
+
+    def __init__(
+        self, plan: Plan, X: NDArray[np.float64], labels: NDArray[Any], *, user: int
+    ) -> None:
+        self.plan, rows = plan, plan.scaled(X)
+        held = held_out_records(X, labels, plan.holdout)
+        self.held_out = rows[held], labels[held]
+        self._rows, self._labels = rows[~held], labels[~held]
+        self._trainer: LocalTrainer | None = None
+        if plan.descent is None and len(self._rows):
+            self._trainer = plan.trainer(X[~held], labels[~held], user=user)
+
+    def vector(
+        self, weights: NDArray[np.float64], turn: int, settings: Settings
+    ) -> NDArray[np.float64]:
+        """What the site sums in a round.
+
+        Parameters:
+            weights: the shared model.
+            turn: the number of the round.
+            settings: of the secure sum.
+        """
+        plan = self.plan
+        if plan.evaluates(turn):
+            return self._counted(weights, settings)
+        if plan.descent is not None:
+            rows = self._rows, self._labels
+            return plan.descent.contribution(weights, *rows, classes=plan.classes)
+        update = np.zeros(len(weights))
+        if self._trainer is not None:
+            update, _ = Participant(self._trainer, plan.sending, settings.code).step(weights, turn)
+        if not plan.examples:
+            free = plan.sending.free(len(weights), turn)
+            return update if free is None else update[free]
+        if settings.clip is not None:  # the count is part of what the sum's clip bounds
+            update = clip_norm(update[None], float(np.sqrt(max(settings.clip**2 - 1, 0))))[0]
+        return np.append(update, 1.0) * min(1.0, len(self._rows) / plan.examples)
+
+    def _counted(self, weights: NDArray[np.float64], settings: Settings) -> NDArray[np.float64]:
+        """How many held-out records the model names rightly, and how many there are."""
+        rows, labels = self.held_out
+        right = linear.predicted(linear.shaped(weights, self.plan.features), rows) == labels
+        count = np.array([float(right.sum()), float(len(rows))])
+        if settings.noise is not None:  # a record adds (1, 1) or (0, 1), scaled to the clip
+            return np.asarray(count * settings.noise.clip / np.sqrt(2.0))
+        return np.asarray(count * settings.code.bound / max(_EXACT_COUNT, len(rows)))
+
+
+def held_out_records(
+    X: NDArray[np.float64], labels: NDArray[Any], share: float
+) -> NDArray[np.bool_]:
+    """Which records are never trained on.
+
+    It depends on the record alone, so that a record more or less moves no other one, and copies of
+    a record are on the same side.
+    """
+    if share == 0:
+        return np.zeros(len(X), dtype=bool)
+    rows = np.column_stack([X, np.asarray(labels, np.float64)]).astype("<f8")
+    drawn = [int.from_bytes(hashlib.sha256(row.tobytes()).digest()[:8], "little") for row in rows]
+    return np.array(drawn, dtype=np.float64) < share * 2.0**64
+
+
+def class_numbers(labels: NDArray[Any], names: tuple[str, ...]) -> NDArray[np.int64]:
+    """A site's labels as numbers of the agreed classes, matched by name.
+
+    Parameters:
+        labels: names, or whole numbers.
+        names: the agreed classes; empty: class numbers were agreed on.
+
+    Raises:
+        InvalidData: a label is none of the agreed classes.
+
+    Examples:
+        >>> class_numbers(np.array(["dog", "cat", "dog"]), ("bird", "cat", "dog")).tolist()
+        [2, 1, 2]
+    """
+    if not names:
+        if labels.dtype.kind not in "iu":
+            raise InvalidData("class numbers were agreed on, and these labels are names.")
+        return labels.astype(np.int64)
+    numbers = {name: number for number, name in enumerate(names)}
+    given = [str(label) for label in labels]
+    strangers = sorted(set(given) - set(names))
+    if strangers:
+        some = ", ".join(repr(name) for name in strangers[:3])
+        raise InvalidData(
+            f"{len(strangers)} labels are none of the agreed classes ({some}). The classes are "
+            f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}. Rename the labels, or "
+            "agree on other classes."
+        )
+    return np.array([numbers[name] for name in given], dtype=np.int64)
+
+
+def read_rows(
+    path: str | Path, names: tuple[str, ...] = ()
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """X and y of an .npz file; y holds class numbers, or with `names` classes by name.
+
+    Parameters:
+        path: the file.
+        names: the agreed classes, see `class_numbers`.
+    """
     try:
         with np.load(path, allow_pickle=False) as file:
             X, y = file["X"], file["y"]
@@ -196,8 +477,8 @@ def read_rows(path: str | Path) -> tuple[NDArray[np.float64], NDArray[np.int64]]
         raise HostileFile(
             f"{path} must be an .npz file with arrays X and y: {type(error).__name__}."
         ) from error
-    if y.dtype.kind not in "iu" or y.ndim != 1:
+    if y.dtype.kind not in ("iuU" if names else "iu") or y.ndim != 1:
         raise InvalidData(
             f"y in {path} must hold a whole class number per row, got dtype {y.dtype}."
         )
-    return finite_rows(checks.number_array("X", X, ndim=2)), y.astype(np.int64)
+    return finite_rows(checks.number_array("X", X, ndim=2)), class_numbers(y, names)

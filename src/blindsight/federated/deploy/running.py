@@ -16,7 +16,7 @@ from blindsight.federated.deploy.coordinator import Coordinator
 from blindsight.federated.deploy.folders import PartyFolder
 from blindsight.federated.deploy.plan import read_rows
 from blindsight.federated.deploy.server import Enrolment, MailboxLink, application, mailboxes, serve
-from blindsight.federated.deploy.services import alone
+from blindsight.federated.deploy.services import SiteRows, alone
 from blindsight.federated.sums.enrolment import Request, Role
 
 __all__ = [
@@ -75,7 +75,9 @@ def run_aggregator(
     Started again after a kill, it continues with the round it was in.
     """
     with alone(folder, Role.AGGREGATOR):
-        coordinator = Coordinator(folder, test=None if test is None else read_rows(test))
+        coordinator = Coordinator(
+            folder, test=None if test is None else read_rows(test, folder.plan.names)
+        )
         failed: list[BaseException] = []
         largest = max(coordinator.role.largest_message + 65_536, 2 * BATCH_BYTES)
         with mailboxes(folder, largest=largest, bind=bind, enrolment=enrolment) as link:
@@ -104,7 +106,7 @@ def run_aggregator(
 def run_party(
     folder: PartyFolder,
     *,
-    data: str | Path | None = None,
+    data: SiteRows | None = None,
     say: Callable[[str], None] = print,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from blindsight.federated.agreement import Agreement
 from blindsight.federated.deploy.folders import PartyFolder
 from blindsight.federated.deploy.plan import read_rows
-from blindsight.federated.learning import Participant, model_digest
+from blindsight.federated.learning import model_digest
+from blindsight.federated.noise import RecordShares
 from blindsight.federated.sums import Durable, GroupMeans, KeyHolder, Outgoing, Role, User
 from blindsight.federated.sums.messages import Kind
 from blindsight.federated.sums.wire import Writer, read_sealed, seal, unseal, write_sealed
@@ -22,7 +23,9 @@ from blindsight.privacy import Guarantee, Ledger
 from blindsight.privacy.door import Door
 from blindsight.privacy.vault import Vault
 
-__all__ = ["HolderService", "Service", "UserService", "alone", "charge"]
+__all__ = ["HolderService", "Service", "SiteRows", "UserService", "alone", "charge"]
+
+SiteRows = str | Path | tuple[NDArray[np.float64], NDArray[np.int64]]
 
 
 @contextmanager
@@ -60,7 +63,10 @@ def charge(folder: PartyFolder, ledger: Ledger) -> Guarantee:
         RolledBack: if the folder or the ledger is an older copy; nothing is charged.
     """
     settings, agreement = folder.require(Role.USER).settings, folder.roster.agreement
-    guarantee = Agreement(settings).guarantee(settings.rounds)
+    # A record trains or is held out, never both: it is in `rounds` sums at most.
+    per_record = isinstance(settings.noise, RecordShares)
+    rounds = folder.plan.rounds if per_record else settings.rounds
+    guarantee = Agreement(settings).guarantee(rounds)
     vault = Vault.open_or_create(folder.path / "vault")
     account = vault.account(ledger, release=vault.release_of(f"federation {agreement.hex()}"))
     Door(guarantee, what="updates to a federation", ledger=account)
@@ -76,13 +82,14 @@ class UserService:
 
     Parameters:
         folder: the party's folder, with a roster.
-        data: the user's rows, an .npz file with X and y. They stay here.
+        data: the user's rows, an .npz file with X and y, or the rows and their class numbers. They
+            stay here.
     """
 
-    def __init__(self, folder: PartyFolder, data: str | Path) -> None:
+    def __init__(self, folder: PartyFolder, data: SiteRows) -> None:
         self.folder, self.plan = folder.require(Role.USER), folder.plan
-        number = folder.number(Role.USER)
-        self.trainer = self.plan.trainer(*read_rows(data), user=number)
+        rows = data if isinstance(data, tuple) else read_rows(data, self.plan.names)
+        self.task = self.plan.task(*rows, user=folder.number(Role.USER))
         self.weights, self.turn = self.plan.initial.copy(), 1
         self._update: NDArray[np.float64] | None = None
         self._means = GroupMeans(folder.settings)
@@ -104,7 +111,7 @@ class UserService:
     @property
     def over(self) -> bool:
         """Whether the last round's sum was learned."""
-        return self.turn > self.plan.rounds
+        return self.turn > self.plan.total_rounds
 
     def start(self) -> list[Outgoing]:
         """User 1 hands round the tag seed until the first round is over."""
@@ -117,11 +124,9 @@ class UserService:
         if self.user.ended != before:
             self._learn()
         if self.user.waiting:
-            free = self.plan.sending.free(len(self.weights), self.turn)
             if self._update is None:
-                participant = Participant(self.trainer, self.plan.sending, self.user.settings.code)
-                self._update, _ = participant.step(self.weights, self.turn)
-            answers = self.user.contribute(self._update if free is None else self._update[free])
+                self._update = self.task.vector(self.weights, self.turn, self.user.settings)
+            answers = self.user.contribute(self._update)
         if message[5:6] == bytes([Kind.OPEN]) and self.user.ended == 0:
             answers = [*self.user.seeds(), *answers]
         self._save()
@@ -132,14 +137,11 @@ class UserService:
         opened = self.user.result
         if opened is None:
             return
-        summed = self._means.add(opened)
-        if summed is None:  # other groups' sums of this model are still to come
+        mean = self._means.add(opened)
+        if mean is None:  # other groups' sums of this model are still to come
             return
-        free = self.plan.sending.free(len(self.weights), self.turn)
-        shown = np.ones(len(self.weights), dtype=bool) if free is None else free
-        mean = np.zeros(len(self.weights))
-        mean[shown] = summed
-        self.weights = self.plan.sending.apply(self.weights, mean, shown)
+        users = len(self._means.contributors)
+        self.weights = self.plan.advanced(self.weights, mean, users=users, turn=self.turn)
         self.turn, self._update = self.turn + 1, None
         self.user.expect(model_digest(self.weights))
         if self.over:  # until then the weights are in the state

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ __all__ = [
     "FOLDER_KEY",
     "QUERY_TYPE",
     "RECORD_KEY",
+    "SIMULATION_VARIABLE",
     "register_protocol",
     "secure_sum_mod",
     "simulated_site",
@@ -27,6 +29,7 @@ _log = logging.getLogger(__name__)
 RECORD_KEY = "blindsight"  # the record of the protocol in a message
 QUERY_TYPE = f"{MessageType.QUERY}.blindsight"  # messages that never reach the app
 FOLDER_KEY = "blindsight-folder"  # the node setting that names the party's folder
+SIMULATION_VARIABLE = "BLINDSIGHT_PARTIES"  # where the parties of a simulation are
 _REFUSED = 1  # the code of our errors in Flower's replies
 _CHALLENGE_BYTES = 32
 
@@ -50,12 +53,16 @@ def simulated_site(root: str | Path) -> FolderOf:
 
 def _folder_of_node(context: Context) -> str | Path:
     folder = context.node_config.get(FOLDER_KEY)
-    if not isinstance(folder, str):
-        raise InvalidParameter(
-            f"this node has no setting {FOLDER_KEY!r}: start the SuperNode with "
-            f"--node-config '{FOLDER_KEY}=\"/path/of/the/party\"', or pass folder= to the mod."
-        )
-    return folder
+    if isinstance(folder, str):
+        return folder
+    simulated = os.environ.get(SIMULATION_VARIABLE)
+    if simulated is not None and "partition-id" in context.node_config:
+        return simulated_site(simulated)(context)
+    raise InvalidParameter(
+        f"this node has no setting {FOLDER_KEY!r}: start the SuperNode with "
+        f"--node-config '{FOLDER_KEY}=\"/path/of/the/party\"', or pass folder= to the mod. A "
+        f"simulation finds its parties by the variable {SIMULATION_VARIABLE}."
+    )
 
 
 def register_protocol(app: ClientApp) -> ClientApp:
@@ -95,7 +102,8 @@ def secure_sum_mod(
 
     Parameters:
         folder: the party's folder, or a function that finds it by the node's context (see
-            `simulated_site`); by default the node setting `blindsight-folder`.
+            `simulated_site`); by default the node setting `blindsight-folder`, and in a
+            simulation the folder below that of the variable BLINDSIGHT_PARTIES.
         plain_replies: whether the app may answer evaluation messages and queries of its own. Their
             replies leave as the app made them, metrics and numbers of examples included.
         arrays_key: the name of the model's ArrayRecord in messages and replies.

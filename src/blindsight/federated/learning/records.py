@@ -82,7 +82,7 @@ class RecordDescent:
         rows = _unit(np.asarray(X, np.float64))
         scores = rows @ linear.shaped(weights, rows.shape[1] - 1).T
         if classes <= 2:
-            error = (1 / (1 + np.exp(-scores)))[:, 0] - (np.asarray(labels) == 1)
+            error = (1 + np.tanh(scores[:, 0] / 2)) / 2 - (np.asarray(labels) == 1)
             error = error[:, None]
         else:
             scores = np.exp(scores - scores.max(axis=1, keepdims=True))
@@ -92,9 +92,15 @@ class RecordDescent:
         return np.append(gradients.ravel(), len(rows) * self.count_weight * self.clip)
 
     def advanced(self, weights: Vector, total: Vector) -> Vector:
-        """The model that follows from the sum of all sites' contributions."""
+        """The model that follows from the sum of all sites' contributions.
+
+        A mean of clipped gradients is no longer than the clip: where noise makes it longer, it is
+        scaled down.
+        """
         count = max(float(total[-1]) / (self.count_weight * self.clip), 1.0)
-        return np.asarray(weights + self.rate * total[:-1] / count, np.float64)
+        mean = np.asarray(total[:-1], np.float64) / count
+        longest = max(float(np.linalg.norm(mean)), self.clip)
+        return np.asarray(weights + self.rate * self.clip / longest * mean, np.float64)
 
 
 def _unit(X: NDArray[np.float64]) -> NDArray[np.float64]:

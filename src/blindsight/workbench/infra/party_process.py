@@ -94,7 +94,7 @@ class Site:
             }
             self._since, self._sent = now, 0
             self.say(rounds=[*self.says["rounds"], line])
-        if service.turn > service.plan.rounds:
+        if service.turn > service.plan.total_rounds:
             shutil.copyfile(service.folder.model, self.folder / "model.safetensors")
             self.over.set()
 

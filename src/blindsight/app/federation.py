@@ -1,0 +1,497 @@
+"""One site of a federation across machines: join, agree, accept, run, watch.
+
+The functions behind `blindsight federate`. Secrets stay in the site's own folder; what sites
+exchange by hand, requests and the roster, is public.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from blindsight.app.result import Progress, Result, ResultTable, no_progress
+from blindsight.app.train_together import (
+    PlannedFederation,
+    plan_federation,
+    read_labelled,
+)
+from blindsight.core import checks
+from blindsight.core.errors import InvalidParameter, MissingData
+from blindsight.privacy import Disclosure, Guarantee
+
+if TYPE_CHECKING:
+    from blindsight.federated.deploy.folders import PartyFolder
+    from blindsight.federated.deploy.plan import Plan
+    from blindsight.federated.deploy.services import SiteRows
+    from blindsight.federated.own_updates import NoisedUpdate
+    from blindsight.federated.sums import Roster
+
+__all__ = [
+    "FLOWER_SITES",
+    "Agreed",
+    "Joined",
+    "Status",
+    "accept_roster",
+    "agree_federation",
+    "join_federation",
+    "make_update",
+    "merge_update_files",
+    "run_site",
+    "site_rows",
+    "watch_federation",
+]
+
+PathText = str | Path
+Status = dict[str, Any]
+#: From so many sites on, a Flower app serves better than one collector's HTTPS server.
+FLOWER_SITES = 100
+_LINGER = 60.0  # seconds for sites that lack the last result; it is over at once when all have it
+_GOODBYE = 10.0
+_BUILT_IN_ENCODERS = ("lite0", "lite2", "both", "pixels")
+
+
+@dataclass(frozen=True)
+class Joined(Result):
+    """A site's folder was made.
+
+    Attributes:
+        party: the site's name.
+        request: the public file to send to whoever collects the requests.
+    """
+
+    party: str
+    request: Path
+
+    @property
+    def title(self) -> str:
+        """One line."""
+        return f"{self.party} has keys of its own"
+
+    def facts(self) -> list[tuple[str, str]]:
+        """What to do next."""
+        return [
+            ("your keys are in", str(self.request.parent)),
+            ("send this file", str(self.request)),
+        ]
+
+
+def join_federation(
+    folder: PathText, name: str, *, role: str = "site", address: str | None = None
+) -> Joined:
+    """Make a party's own keys and its public request.
+
+    Parameters:
+        folder: must be empty or not exist.
+        name: how the others recognise the party.
+        role: "site" (contributes, and holds keys), "user" (contributes), "holder" or "aggregator".
+        address: "host:port" where the aggregator will listen: this party runs it.
+
+    Examples:
+        >>> import tempfile
+        >>> join_federation(Path(tempfile.mkdtemp()) / "here", "Harbour hospital").party
+        'Harbour hospital'
+    """
+    from blindsight.federated.deploy import folders
+    from blindsight.federated.sums import Role
+
+    roles = {
+        "site": Role.USER | Role.HOLDER,
+        "user": Role.USER,
+        "holder": Role.HOLDER,
+        "aggregator": Role.AGGREGATOR,
+    }[checks.one_of("role", role, ("site", "user", "holder", "aggregator"))]
+    if address is not None:
+        roles |= Role.AGGREGATOR
+    made = folders.join(folder, name, roles, address=address)
+    return Joined(made.name, made.path / "request")
+
+
+@dataclass(frozen=True)
+class Agreed(Result):
+    """A roster: who takes part, by which settings.
+
+    Attributes:
+        fingerprint: 30 digits that people compare over another channel.
+        parties: names and roles.
+        users: how many sites contribute.
+        holders: how many parties hold keys.
+        needed: how many of them open a sum together.
+        classes: the agreed classes' names, empty where they are numbers.
+        weights: how many numbers are summed.
+        disclosure: who sees what.
+        guarantee: what the sums tell at most.
+        advice: what to change, or None.
+        roster: the file, where it was written.
+    """
+
+    fingerprint: str
+    parties: tuple[tuple[str, str], ...]
+    users: int
+    holders: int
+    needed: int
+    classes: tuple[str, ...]
+    weights: int
+    disclosure: Disclosure
+    guarantee: Guarantee
+    advice: str | None = None
+    roster: Path | None = None
+
+    @property
+    def title(self) -> str:
+        """One line."""
+        return f"{self.users} users, {self.holders} key holders, {self.needed} open a sum"
+
+    def facts(self) -> list[tuple[str, str]]:
+        """What a reader asks first."""
+        found = [("fingerprint", self.fingerprint), ("guarantee", self.guarantee.line())]
+        if self.classes:
+            some = ", ".join(self.classes[:12])
+            found.insert(1, ("classes", some + (", ..." if len(self.classes) > 12 else "")))
+        return found if self.advice is None else [*found, ("note", self.advice)]
+
+    def tables(self) -> list[ResultTable]:
+        """The parties."""
+        return [ResultTable("parties", ("party", "roles"), self.parties)]
+
+    def to_dict(self) -> dict[str, object]:
+        """As the command's `--json` has it."""
+        return {
+            "roster": None if self.roster is None else str(self.roster),
+            "fingerprint": self.fingerprint,
+            "users": self.users,
+            "classes": list(self.classes),
+            "weights": self.weights,
+            "guarantee": self.guarantee.cost.to_dict(),
+            "disclosure": self.disclosure.rows(),
+            "note": self.advice,
+        }
+
+
+def _agreed(roster: Roster, planned: PlannedFederation, path: Path | None = None) -> Agreed:
+    from blindsight.federated.agreement import discloses
+
+    settings = roster.settings
+    advice = planned.advice
+    if settings.users >= FLOWER_SITES:
+        flower = (
+            f"for {settings.users} sites use a Flower app (`blindsight federate new DIR`): one "
+            "HTTPS server answers every site's poll here."
+        )
+        advice = flower if advice is None else f"{advice} Besides, {flower}"
+    return Agreed(
+        fingerprint=roster.fingerprint,
+        parties=tuple(
+            (request.name, ", ".join(str(role.name).lower() for role in request.roles))
+            for request in roster.requests
+        ),
+        users=settings.users,
+        holders=settings.n_holders,
+        needed=settings.needed,
+        classes=planned.plan.names,
+        weights=len(planned.plan.initial),
+        disclosure=discloses(settings),
+        guarantee=planned.guarantee,
+        advice=advice,
+        roster=path,
+    )
+
+
+def agree_federation(
+    roster: PathText,
+    requests: Sequence[PathText],
+    *,
+    public: PathText | None = None,
+    labels: PathText | None = None,
+    encoder: str | None = None,
+    names: Sequence[str] = (),
+    progress: Progress = no_progress,
+    **options: Any,
+) -> Agreed:
+    """Collect requests into one public roster, to be accepted by every party.
+
+    Whoever calls this holds nobody's secret.
+
+    Parameters:
+        roster: the file to write; must not exist.
+        requests: all parties' requests, users in order.
+        public: a folder or .npz file that anybody may see.
+        labels: of the public folder, see `read_labelled`.
+        encoder: how sites turn photos into rows. By default "lite0" if the public data are a
+            folder, or if nothing else says what a row is; None with rows.
+        names: the classes' names.
+        progress: told how many public photos are done.
+        options: further keywords of `plan_federation`.
+
+    Raises:
+        InvalidParameter: the file exists, or the model's shape is not known.
+        InvalidData: the requests do not fit together.
+    """
+    from blindsight.core.storage import write_atomically
+    from blindsight.federated.deploy import folders
+    from blindsight.federated.sums import Role
+
+    path = Path(roster)
+    if path.exists():
+        raise InvalidParameter(f"{path} exists: a roster is never overwritten.")
+    given = [folders.read_request(request) for request in requests]
+    if encoder is None and public is not None and Path(public).is_dir():
+        encoder = "lite0"
+    shown = None
+    if public is not None:
+        shown = read_labelled(public, labels=labels, encoder=encoder, progress=progress)
+    planned = plan_federation(
+        sites=sum(Role.USER in request.roles for request in given),
+        holders=sum(Role.HOLDER in request.roles for request in given),
+        names=names,
+        public=shown,
+        encoder=encoder,
+        **options,
+    )
+    data = folders.make_roster(planned.settings, planned.plan, given)
+    write_atomically(path, data)
+    return _agreed(folders.read_roster(data)[0], planned, path)
+
+
+def accept_roster(folder: PathText, roster: PathText) -> Agreed:
+    """Accept a roster, after checking that it holds this party's own request.
+
+    Compare the names and the fingerprint with the others, by telephone for example.
+
+    Parameters:
+        folder: the party's folder.
+        roster: the file that was sent.
+    """
+    from blindsight.federated.agreement import Agreement
+    from blindsight.federated.deploy import folders
+
+    path = Path(roster)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise MissingData(f"{path} cannot be read: {error.strerror}. Check the path.") from error
+    party = folders.PartyFolder(Path(folder))
+    agreed = folders.accept(party, data)
+    agreement = Agreement(agreed.settings)
+    planned = PlannedFederation(
+        agreed.settings, party.plan, agreement.guarantee(party.plan.rounds), agreement.advice()
+    )
+    return _agreed(agreed, planned)
+
+
+def site_rows(
+    party: PartyFolder,
+    data: PathText,
+    *,
+    labels: PathText | None = None,
+    encoder: str | None = None,
+    progress: Progress = no_progress,
+) -> SiteRows:
+    """A site's rows and class numbers, as the plan wants them.
+
+    Parameters:
+        party: the site's folder, with a roster.
+        data: a folder of photos, or an .npz file of rows.
+        labels: of a folder, see `read_labelled`.
+        encoder: where the agreed encoder is on this machine; not needed for a built-in one.
+        progress: told how many photos are done.
+
+    Raises:
+        InvalidParameter: the encoder is not the agreed one.
+        InvalidData: rows or labels do not fit what was agreed on.
+    """
+    from blindsight.encoders import open_encoder, require_same_encoder
+    from blindsight.federated.deploy.plan import class_numbers
+    from blindsight.federated.sums import Role
+
+    plan, opened = party.plan, None
+    if Path(data).is_dir():
+        if not plan.encoder:
+            raise InvalidParameter(
+                "this federation agreed on rows, not on photos: give an .npz file with X and y."
+            )
+        name = plan.encoder.get("open") if encoder is None else encoder
+        if encoder is None and name not in _BUILT_IN_ENCODERS:
+            # The name comes from whoever made the roster: it must not choose what is opened here.
+            raise InvalidParameter(
+                f"this federation uses the encoder {name!r}: say where it is on this machine, "
+                "--encoder FOLDER."
+            )
+        opened = open_encoder(str(name))
+        require_same_encoder(plan.encoder.get("identity", {}), opened, what="this federation")
+    rows = read_labelled(data, labels=labels, encoder=opened, progress=progress)
+    numbers = class_numbers(rows.labels, plan.names)
+    plan.task(rows.X, numbers, user=party.number(Role.USER))  # refuse bad rows now
+    return rows.X, numbers
+
+
+def run_site(
+    folder: PathText,
+    *,
+    data: PathText | None = None,
+    labels: PathText | None = None,
+    encoder: str | None = None,
+    ledger: PathText | None = None,
+    actor: str | None = None,
+    purpose: str = "",
+    test: PathText | None = None,
+    bind: str | None = None,
+    say: Callable[[str], None] = print,
+    progress: Progress = no_progress,
+) -> Iterator[Status | None]:
+    """Run every role of a party until the last round; after a kill, run it again.
+
+    Parameters:
+        folder: the party's folder, with a roster.
+        data: a user's photos or rows. They stay here.
+        labels: of a folder of photos.
+        encoder: where the agreed encoder is on this machine.
+        ledger: charged with all rounds before the first one, once.
+        actor: who charges it, for the ledger; the user of the operating system by default.
+        purpose: what for, for the ledger.
+        test: the aggregator's labelled rows, on which each round's accuracy is measured.
+        bind: where the aggregator listens, if not at its address.
+        say: told what happens.
+        progress: told how many photos are done.
+
+    Yields:
+        The status at the aggregator, again and again; nothing at other parties.
+    """
+    from blindsight.federated.deploy.folders import PartyFolder
+    from blindsight.federated.deploy.running import run_aggregator, run_party
+    from blindsight.federated.deploy.services import charge
+    from blindsight.federated.sums import Role
+    from blindsight.privacy import Ledger
+
+    party, rows = PartyFolder(Path(folder)), None
+    if Role.USER in party.roles:
+        if data is None:
+            raise InvalidParameter("a user needs its data: --data photos/ or --data rows.npz.")
+        rows = site_rows(party, data, labels=labels, encoder=encoder, progress=progress)
+        if ledger is not None:
+            account = Ledger(str(ledger), dataset=Path(data).stem, actor=actor, purpose=purpose)
+            with account as opened:
+                say(charge(party, opened).line())
+    if Role.AGGREGATOR not in party.roles:
+        run_party(party, data=rows, say=say)
+    else:
+        say(f"aggregator at {party.address}; the model goes to {party.model}")
+        thread = threading.Thread(
+            target=run_party, args=(party,), kwargs={"data": rows, "say": say}, daemon=True
+        )
+        if party.roles != Role.AGGREGATOR:
+            thread.start()
+        yield from run_aggregator(party, test=test, bind=bind, linger=_LINGER)
+        if thread.ident is not None:
+            thread.join(_GOODBYE)
+    say(f"{party.plan.rounds} rounds are done; the model is {party.model}")
+
+
+def watch_federation(folder: PathText, *, once: bool = False) -> Iterator[Status | None]:
+    """The status of a run, from the aggregator's folder, until it is over.
+
+    Parameters:
+        folder: the aggregator's folder.
+        once: only the status of now.
+    """
+    from blindsight.federated.deploy.folders import PartyFolder
+    from blindsight.federated.deploy.running import read_status, watch
+    from blindsight.federated.sums import Role
+
+    party = PartyFolder(Path(folder)).require(Role.AGGREGATOR)
+    return iter([read_status(party)]) if once else watch(party)
+
+
+def make_update(
+    data: PathText,
+    out: PathText,
+    *,
+    public: PathText,
+    epsilon: float,
+    delta: float = 1e-5,
+    clip: float = 1.0,
+    ledger: PathText | None = None,
+    actor: str | None = None,
+    purpose: str = "",
+) -> NoisedUpdate:
+    """Write a site's own update with noise, for two sites, which cannot have a secure sum.
+
+    Parameters:
+        data: the site's rows, an .npz file.
+        out: the file to send; must not exist.
+        public: public rows that both sites have.
+        epsilon: what the update may tell about all rows together.
+        delta: of the guarantee.
+        clip: the largest norm of the update.
+        ledger: charged before the update is made.
+        actor: who charges it, for the ledger.
+        purpose: what for, for the ledger.
+    """
+    from blindsight.federated.deploy.plan import read_rows
+    from blindsight.federated.own_updates import noised_update
+    from blindsight.privacy import Ledger
+
+    if Path(out).exists():
+        raise InvalidParameter(f"{out} exists: an update is never overwritten.")
+    account = (
+        nullcontext()
+        if ledger is None
+        else Ledger(str(ledger), dataset=Path(data).stem, actor=actor, purpose=purpose)
+    )
+    with account as opened:
+        made = noised_update(
+            _public_plan(public),
+            *read_rows(data),
+            epsilon=epsilon,
+            delta=delta,
+            clip=clip,
+            ledger=opened,
+        )
+    made.save(out)
+    return made
+
+
+def merge_update_files(
+    out: PathText,
+    updates: Sequence[PathText],
+    *,
+    public: PathText,
+    test: PathText | None = None,
+) -> tuple[Any, float | None]:
+    """Make one model of sites' own noised updates.
+
+    Parameters:
+        out: where the model goes.
+        updates: the sites' files.
+        public: the public rows that they were made with.
+        test: labelled rows.
+
+    Returns:
+        The model, and its accuracy on the test rows.
+    """
+    from blindsight.federated.deploy.plan import read_rows
+    from blindsight.federated.own_updates import NoisedUpdate, merge_updates
+
+    model = merge_updates(_public_plan(public), [NoisedUpdate.load(path) for path in updates])
+    model.save(out)
+    if test is None:
+        return model, None
+    X, y = read_rows(test)
+    return model, float((model.predict(X) == y).mean())
+
+
+def _public_plan(public: PathText) -> Plan:
+    """The plan that follows from public rows alone, the same at every site."""
+    from blindsight.federated.deploy.plan import Plan, read_rows
+    from blindsight.federated.learning import initial_weights
+
+    X, y = read_rows(public)
+    deviation, classes = X.std(axis=0), int(y.max()) + 1
+    scale = np.vstack([X.mean(axis=0), np.where(deviation > 1e-9, deviation, 1.0)])
+    start = initial_weights((X - scale[0]) / scale[1], y, classes=classes)
+    return Plan(initial=start, scale=scale, classes=classes, rounds=1, options={"strength": 1e-3})

@@ -1,0 +1,649 @@
+"""Several sites learn one classifier while everybody's photos stay where they are.
+
+`train_together` plays all sites in this process, with the code that runs across machines;
+`blindsight.app.federation` runs one site. Both read data and make plans by the functions here.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight.app.result import Progress, Result, ResultTable, no_progress
+from blindsight.core import checks
+from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, MissingData
+from blindsight.privacy import Guarantee
+
+if TYPE_CHECKING:
+    from blindsight.encoders import Encoder
+    from blindsight.federated import FederatedClassifier
+    from blindsight.federated.deploy.plan import Plan
+    from blindsight.federated.sums import Settings
+
+__all__ = [
+    "ROUNDS",
+    "LabelledRows",
+    "PlannedFederation",
+    "TrainedTogether",
+    "load_plan_encoder",
+    "plan_federation",
+    "read_labelled",
+    "simulate_federation",
+    "train_together",
+]
+
+PathText = str | Path
+ROUNDS = {"updates": 3, "gradients": 30}  # by default
+_BATCH = 64
+_PUBLIC_PICTURES = 200  # by which an encoder's rows are centred where no public folder is given
+_STRENGTH = 1e-3
+
+
+@dataclass(frozen=True)
+class LabelledRows:
+    """Rows of features with a class for each.
+
+    Attributes:
+        X: one row for each record.
+        labels: class names, or class numbers.
+        skipped: how many photos were left out because they cannot be read or have not exactly one
+            label.
+    """
+
+    X: NDArray[np.float64] = field(repr=False)
+    labels: NDArray[Any] = field(repr=False)
+    skipped: int = 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The classes that occur, sorted; empty where labels are numbers."""
+        return () if self.labels.dtype.kind in "iu" else tuple(sorted(set(map(str, self.labels))))
+
+
+def read_labelled(
+    data: PathText,
+    *,
+    labels: PathText | None = None,
+    encoder: str | Encoder | None = None,
+    progress: Progress = no_progress,
+) -> LabelledRows:
+    """Read what a site has: a folder of photos, or a file of rows.
+
+    Parameters:
+        data: a folder, or an .npz file with arrays X (rows) and y (class names or numbers).
+        labels: for a folder: a table of labels, `FILE:COLUMN` or "keywords" (see
+            `blindsight.data.label_tables`). By default a photo's label is the name of the subfolder
+            that it lies in.
+        encoder: for a folder: how photos become rows, see `blindsight.encoders.open_encoder`.
+        progress: told how many photos are done.
+
+    Raises:
+        MissingData: there is no such folder or file.
+        InvalidData: no photo has a label.
+        HostileFile: the file does not hold rows and labels.
+    """
+    path = Path(data)
+    if not path.exists():
+        raise MissingData(f"{path} does not exist. Check the path.")
+    if path.is_dir():
+        return _read_folder(path, labels, encoder, progress)
+    if labels is not None:
+        raise InvalidParameter("labels= is for a folder of photos: an .npz file has its own y.")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            X, y = file["X"], file["y"]
+    except (OSError, ValueError, KeyError, EOFError) as error:
+        raise HostileFile(
+            f"{path} must be an .npz file with arrays X and y: {type(error).__name__}."
+        ) from error
+    if y.ndim != 1 or len(y) != len(X) or y.dtype.kind not in "iuU":
+        raise InvalidData(f"y in {path} must hold a class name or number for each row of X.")
+    return LabelledRows(checks.number_array("X", X, ndim=2), y)
+
+
+def _read_folder(
+    folder: Path, labels: PathText | None, encoder: str | Encoder | None, progress: Progress
+) -> LabelledRows:
+    from blindsight.data.label_tables import read_label_table
+    from blindsight.data.listing import list_photos
+    from blindsight.encoders import open_encoder
+
+    opened = open_encoder("lite0" if encoder is None else encoder)
+    photos = list_photos(folder).photos
+    if labels is None:
+        given = {name: Path(name).parent.name for name in photos if len(Path(name).parts) > 1}
+    else:
+        table = read_label_table(labels, folder, photos).labels
+        given = {name: next(iter(words)) for name, words in table.items() if len(words) == 1}
+    if not given:
+        raise InvalidData(
+            f"no photo in {folder} has a label: put photos into a subfolder for each class, or "
+            "give a table of labels."
+        )
+    rows, names = [], []
+    for start in range(0, len(given), _BATCH):
+        batch = list(given.items())[start : start + _BATCH]
+        pixels, read = _readable(opened, folder, [name for name, _ in batch])
+        if read:
+            rows.append(np.asarray(opened.images(pixels), np.float64))
+            names += [batch[place][1] for place in read]
+        progress("photos", start + len(batch), len(given))
+    if not names:
+        raise InvalidData(f"no labelled photo in {folder} can be read.")
+    return LabelledRows(np.concatenate(rows), np.array(names), len(photos) - len(names))
+
+
+def _readable(
+    encoder: Encoder, folder: Path, names: Sequence[str]
+) -> tuple[NDArray[np.uint8], list[int]]:
+    """The photos that can be read, prepared, and their places among the names."""
+    pixels, read = [], []
+    for place, name in enumerate(names):
+        try:
+            pixels.append(encoder.read(folder / name))
+            read.append(place)
+        except (HostileFile, InvalidData, OSError):
+            continue
+    return (np.stack(pixels) if pixels else np.zeros((0, 1, 1, 3), np.uint8)), read
+
+
+@dataclass(frozen=True)
+class PlannedFederation:
+    """What the sites of a federation agree on, and what it promises.
+
+    Attributes:
+        settings: of the secure sum.
+        plan: what is learned.
+        guarantee: what the sums tell at most.
+        advice: what to change where noise hides what is learned, or None.
+    """
+
+    settings: Settings
+    plan: Plan
+    guarantee: Guarantee
+    advice: str | None
+
+
+def plan_federation(
+    *,
+    sites: int,
+    holders: int | None = None,
+    names: Sequence[str] = (),
+    classes: int | None = None,
+    features: int | None = None,
+    public: LabelledRows | None = None,
+    encoder: str | None = None,
+    rounds: int | None = None,
+    epsilon: float | None = None,
+    delta: float = 1e-5,
+    unit: str = "record",
+    records: int = 1000,
+    holdout: float = 0.0,
+    learner: str = "proximal",
+    strength: float = _STRENGTH,
+    clip: float | None = None,
+    groups: int = 1,
+    colluders: int = 1,
+    least_users: int | None = None,
+    send: str = "change",
+    sparsity: float | None = None,
+    scale: NDArray[np.float64] | None = None,
+    patience: float = 60.0,
+) -> PlannedFederation:
+    """Make the plan of a federation from what its sites want.
+
+    Parameters:
+        sites: how many sites contribute.
+        holders: how many key holders there are; by default up to 20 sites are their own.
+        names: the classes' names; sites match their labels by name.
+        classes: without names and public rows: how many classes there are, numbered from 0.
+        features: without an encoder and public rows: how many features a row has.
+        public: labelled rows that anybody may see; the scale of the features, the first model and,
+            where they are not given, the classes come from them.
+        encoder: how sites turn photos into rows; None: sites bring rows.
+        rounds: by default 3, and 30 with epsilon per record.
+        epsilon: privacy budget over all rounds; None: the exact sums are shown.
+        delta: with epsilon.
+        unit: "record" (epsilon per photo) or "site" (all photos of a site together, needs many
+            sites).
+        records: about how many records the largest site has; public. Sites weigh as many as they
+            have, up to this.
+        holdout: the share of each site's records on which the last model is tested by a sum.
+        learner: without noise per record: "proximal" or "sgd".
+        strength: of its elastic net.
+        clip: the largest norm of a site's update; with epsilon per record, of a record's gradient.
+        groups: an odd number of groups whose means' median moves the model, so that lying sites
+            can do less; all sites then count the same.
+        colluders: how many sites may tell the aggregator what they know.
+        least_users: fewest contributors of a round.
+        send: "change", or "mask".
+        sparsity: share of zeros, for "mask".
+        scale: mean and deviation of the features, where they are known otherwise.
+        patience: seconds without a new site that end a round.
+
+    Raises:
+        InvalidParameter: the shape of the model is not known, or options exclude each other.
+
+    Examples:
+        >>> made = plan_federation(sites=5, names=["cat", "dog"], features=8, epsilon=2.0)
+        >>> made.plan.names, made.guarantee.unit, made.plan.rounds
+        (('cat', 'dog'), 'record', 30)
+    """
+    from blindsight.federated.agreement import agree
+    from blindsight.federated.deploy.plan import Plan, class_numbers
+    from blindsight.federated.learning import RecordDescent, initial_weights, linear
+
+    checks.one_of("unit", unit, ("record", "site"))
+    descent = epsilon is not None and unit == "record"
+    chosen = tuple(sorted({str(name).strip() for name in names}))
+    if not chosen and public is not None:
+        chosen = public.names
+    if chosen:
+        count = len(chosen)
+    elif public is not None:
+        count = int(public.labels.max()) + 1
+    elif classes is not None:
+        count = checks.whole("classes", classes, least=2)
+    else:
+        raise InvalidParameter(
+            "say which classes there are (--classes 'cat, dog', or their number with --features), "
+            "or give public photos or rows (--public)."
+        )
+    opened, identity = load_plan_encoder(encoder)
+    if scale is None:
+        scale = _scale(public, opened, features)
+    width = scale.shape[1]
+    start = np.zeros(linear.rows_of(count) * (width + 1))
+    if public is not None and not descent:
+        numbers = class_numbers(public.labels, chosen)
+        start = initial_weights((public.X - scale[0]) / scale[1], numbers, classes=count)
+    # The median of groups' means bounds what a site can do only where sites count the same.
+    weighted = epsilon is None and send == "change" and groups == 1
+    default = ROUNDS["gradients" if descent else "updates"]
+    options: dict[str, Any] = {"strength": strength}
+    if descent:
+        learner, options = "records", {} if clip is None else {"clip": clip}
+    plan = Plan(
+        initial=start,
+        scale=scale,
+        classes=count,
+        rounds=default if rounds is None else rounds,
+        learner=learner,
+        options=options,
+        send=send,
+        sparsity=sparsity,
+        mask_seed=secrets.randbits(62),
+        patience=patience,
+        names=chosen,
+        encoder=identity,
+        holdout=holdout,
+        examples=records if weighted else 0,
+    )
+    norm = clip
+    if descent:
+        norm = RecordDescent(**options).record_norm
+    elif weighted and clip is not None:
+        norm = float(np.hypot(clip, 1.0))  # the weight is summed beside the update
+    agreement = agree(
+        dimension=plan.dimension,
+        users=sites,
+        holders=holders,
+        rounds=plan.rounds,
+        epsilon=epsilon,
+        delta=delta,
+        clip=norm,
+        least_users=least_users,
+        colluders=colluders,
+        groups=groups,
+        records=records if descent else None,
+        contributions=plan.total_rounds,
+    )
+    settings: Any = agreement.settings
+    plan.check(settings)
+    return PlannedFederation(settings, plan, agreement.guarantee(plan.rounds), agreement.advice())
+
+
+def load_plan_encoder(encoder: str | None) -> tuple[Encoder | None, dict[str, Any]]:
+    """An encoder, and how a plan names it."""
+    from blindsight.encoders import open_encoder
+
+    if encoder is None:
+        return None, {}
+    opened = open_encoder(encoder)
+    return opened, {"open": encoder, "identity": dict(opened.identity())}
+
+
+def _scale(
+    public: LabelledRows | None, encoder: Encoder | None, features: int | None
+) -> NDArray[np.float64]:
+    """Mean and deviation of the features, from what is public."""
+    if public is not None:
+        X = public.X
+    elif encoder is not None:
+        from blindsight.encoders.public_pictures import built_in_images
+
+        side = encoder.prepare(np.zeros((8, 8, 3), np.uint8)).shape[0]
+        X = np.asarray(encoder.images(built_in_images(_PUBLIC_PICTURES, side)), np.float64)
+    elif features is not None:
+        width = checks.whole("features", features)
+        return np.vstack([np.zeros(width), np.ones(width)])
+    else:
+        raise InvalidParameter(
+            "say --public rows.npz or --encoder lite0, or both --features and --classes."
+        )
+    deviation = X.std(axis=0)
+    # One deviation for all: those of single features are too rough from a few pictures.
+    spread = np.where(deviation > 1e-9, deviation, 1.0)
+    if encoder is not None:
+        spread = np.full(X.shape[1], max(float(np.sqrt((deviation**2).mean())), 1e-9))
+    return np.vstack([X.mean(axis=0), spread])
+
+
+@dataclass(frozen=True)
+class TrainedTogether(Result):
+    """What sites learned together.
+
+    Attributes:
+        classes: the classes.
+        sites: how many sites took part.
+        records: how many records they had together.
+        rounds: a row for each round: number, sites in the sum, bytes a site sent, seconds.
+        accuracy: the share of held-out records of all sites that the model names rightly; with
+            noise an estimate. None where nothing was held out.
+        guarantee: what the sums tell at most.
+        advice: what to change where noise hides what is learned, or None.
+        model: where the model was saved, or None.
+        classifier: the model itself.
+    """
+
+    classes: tuple[str, ...]
+    sites: int
+    records: int
+    rounds: tuple[dict[str, float], ...]
+    accuracy: float | None
+    guarantee: Guarantee
+    advice: str | None = None
+    model: Path | None = None
+    classifier: Any = field(default=None, repr=False, compare=False)
+
+    @property
+    def title(self) -> str:
+        """One line."""
+        return f"A classifier of {len(self.classes)} classes, learned by {self.sites} sites"
+
+    def facts(self) -> list[tuple[str, str]]:
+        """What a reader asks first."""
+        held_out = "nothing was held out" if self.accuracy is None else f"{self.accuracy:.1%}"
+        found = [
+            ("records", f"{self.records:,}"),
+            ("right, of the held-out records of all sites", held_out),
+            ("guarantee", self.guarantee.line()),
+        ]
+        if self.model is not None:
+            found.append(("model", str(self.model)))
+        return found if self.advice is None else [*found, ("note", self.advice)]
+
+    def tables(self) -> list[ResultTable]:
+        """The rounds."""
+        columns = ("round", "sites", "bytes per site", "seconds")
+        rows = [
+            (f"{r['round']:.0f}", f"{r['sites']:.0f}", f"{r['bytes']:,.0f}", f"{r['seconds']:.2f}")
+            for r in self.rounds
+        ]
+        return [ResultTable("rounds", columns, rows)]
+
+    def to_dict(self) -> dict[str, object]:
+        """Without the model itself."""
+        return Result.to_dict(replace(self, classifier=None))
+
+
+def train_together(
+    data: PathText | Sequence[PathText],
+    *,
+    sites: int = 5,
+    method: str | None = None,
+    labels: PathText | Sequence[PathText] | None = None,
+    public: PathText | None = None,
+    encoder: str | None = None,
+    names: Sequence[str] = (),
+    epsilon: float | None = None,
+    delta: float = 1e-5,
+    rounds: int | None = None,
+    holdout: float = 0.2,
+    records: int | None = None,
+    least_users: int | None = None,
+    encrypt: bool = True,
+    out: PathText | None = None,
+    ledger: Any = None,
+    progress: Progress = no_progress,
+) -> TrainedTogether:
+    """Learn one classifier over several sites, all of them in this process.
+
+    The sums are made by the code that runs across machines (`blindsight federate`), so this shows
+    what a federation would learn and cost before anybody joins it.
+
+    Parameters:
+        data: one folder of photos (or .npz file of rows) for each site; or a single one, whose
+            records are dealt to `sites` sites.
+        sites: how many sites a single folder is dealt to.
+        method: "statistics": one round of summed feature statistics, for photo folders with
+            epsilon; "gradients": rounds of records' clipped gradients, with epsilon per record;
+            "updates": each site trains, the changes are averaged; no epsilon. By default
+            statistics for photos with epsilon, gradients for rows with epsilon, and else updates.
+        labels: of a folder, see `read_labelled`; one, or one for each site.
+        public: a folder or file that anybody may see.
+        encoder: how photos become rows; by default "lite0-224" for statistics, else "lite0".
+        names: the classes; by default those of the public data, and else those of all sites
+            together (which is no secret then).
+        epsilon: per record over all rounds; None: the exact sums are shown.
+        delta: with epsilon.
+        rounds: 3 for updates and 30 for gradients by default.
+        holdout: the share of each site's records on which the model is tested by a sum.
+        records: about how many records the largest site has; public. By default what is found.
+        least_users: fewest contributors of a sum; by default two thirds of the sites with epsilon.
+        encrypt: False computes the same numbers without the cryptography.
+        out: save the model here.
+        ledger: a `Ledger` that is charged before the first round.
+        progress: told how far it is.
+
+    Raises:
+        InvalidParameter: fewer than three sites, or options that exclude each other.
+        InvalidData: a site's labels are none of the classes.
+
+    Examples:
+        >>> import tempfile
+        >>> from sklearn.datasets import load_digits
+        >>> X, y = load_digits(return_X_y=True)
+        >>> rows = Path(tempfile.mkdtemp()) / "rows.npz"
+        >>> np.savez(rows, X=X, y=y.astype(str))
+        >>> made = train_together(rows, sites=3, encrypt=False)
+        >>> made.sites, made.accuracy > 0.85, made.guarantee.epsilon
+        (3, True, inf)
+    """
+    single = isinstance(data, str | Path)
+    paths = [Path(data)] if single else [Path(path) for path in data]  # type: ignore[arg-type, union-attr]
+    photos = paths[0].is_dir()
+    if method is None:
+        method = "updates" if epsilon is None else "statistics" if photos else "gradients"
+    checks.one_of("method", method, ("statistics", "gradients", "updates"))
+    if (method == "updates") != (epsilon is None):
+        raise InvalidParameter(
+            "methods 'statistics' and 'gradients' need epsilon=, and 'updates' has none here."
+        )
+    usual = "lite0-224" if method == "statistics" else "lite0"
+    chosen = (usual if encoder is None else encoder) if photos else None
+    tables = [labels] * len(paths) if labels is None or isinstance(labels, str | Path) else labels
+    given = [
+        read_labelled(path, labels=table, encoder=chosen, progress=progress)
+        for path, table in zip(paths, tables, strict=True)
+    ]
+    if single:
+        given = _dealt(given[0], checks.whole("sites", sites, least=3))
+    shown = None if public is None else read_labelled(public, encoder=chosen, progress=progress)
+    if not names:
+        names = shown.names if shown is not None else sorted({n for g in given for n in g.names})
+    most = max(len(site.X) for site in given) if records is None else records
+    if method == "statistics":
+        from blindsight.app.together_statistics import train_by_statistics
+
+        return train_by_statistics(
+            given, names=names, public=shown, encoder=chosen, epsilon=epsilon or 0.0, delta=delta,
+            holdout=holdout, records=most, least_users=least_users, encrypt=encrypt, out=out,
+            ledger=ledger, progress=progress,
+        )  # fmt: skip
+    planned = plan_federation(
+        sites=len(given),
+        names=names,
+        classes=max(int(site.labels.max()) + 1 for site in given) if not names else None,
+        features=given[0].X.shape[1],
+        public=shown,
+        encoder=chosen,
+        rounds=rounds,
+        epsilon=epsilon,
+        delta=delta,
+        records=most,
+        holdout=holdout,
+        least_users=least_users,
+    )
+    if ledger is not None:
+        from blindsight.privacy.door import Door
+
+        Door(planned.guarantee, what="training together", ledger=ledger)
+    return _trained(planned, given, encrypt=encrypt, out=out, progress=progress)
+
+
+def _dealt(rows: LabelledRows, sites: int) -> list[LabelledRows]:
+    """The records of one folder as those of several sites, shuffled by a fixed seed."""
+    order = np.random.default_rng(0).permutation(len(rows.X))
+    return [
+        LabelledRows(rows.X[order[n::sites]], rows.labels[order[n::sites]]) for n in range(sites)
+    ]
+
+
+def _trained(
+    planned: PlannedFederation,
+    given: Sequence[LabelledRows],
+    *,
+    encrypt: bool,
+    out: PathText | None,
+    progress: Progress,
+) -> TrainedTogether:
+    from blindsight.federated.deploy.plan import class_numbers
+    from blindsight.federated.learning import model_digest
+    from blindsight.federated.sums import Simulation
+
+    plan, settings = planned.plan, planned.settings
+    tasks = {
+        number: plan.task(site.X, class_numbers(site.labels, plan.names), user=number)
+        for number, site in enumerate(given, start=1)
+    }
+    simulation = Simulation(settings, encrypt=encrypt, keep_messages=False)
+    weights, accuracy, rounds = plan.initial.copy(), None, []
+    for turn in range(1, plan.total_rounds + 1):
+        digest, length = model_digest(weights), plan.length(turn)
+        used = np.zeros(settings.dimension, dtype=bool)
+        used[:length] = True
+        vectors = {}
+        for number, task in tasks.items():
+            vector = np.zeros(settings.dimension)
+            vector[:length] = task.vector(weights, turn, settings)
+            vectors[number] = vector
+        simulation.expect(digest)
+        result = simulation.round(vectors, model=digest, only=None if used.all() else used)
+        users, mean = len(result.contributors), result.mean[used]
+        weights = plan.advanced(weights, mean, users=users, turn=turn)
+        if plan.evaluates(turn):
+            accuracy = plan.evaluation(mean)
+        sent = float(np.mean([*result.bytes_per_user.values()]))
+        rounds.append(
+            {
+                "round": turn,
+                "sites": users,
+                "bytes": sent,
+                "seconds": result.seconds["total"],
+            }
+        )
+        progress("rounds", turn, plan.total_rounds)
+    model = plan.classifier(weights, settings)
+    if out is not None:
+        model.save(out)
+    return TrainedTogether(
+        classes=tuple(map(str, model.classes_)),
+        sites=len(given),
+        records=sum(len(site.X) for site in given),
+        rounds=tuple(rounds),
+        accuracy=accuracy,
+        guarantee=planned.guarantee,
+        advice=planned.advice,
+        model=None if out is None else Path(out),
+        classifier=model,
+    )
+
+
+def simulate_federation(
+    data: PathText | None = None,
+    *,
+    users: int = 5,
+    rounds: int = 3,
+    send: str = "change",
+    sparsity: float | None = None,
+    mode: str = "pad",
+    epsilon: float | None = None,
+    encrypt: bool = True,
+    out: PathText | None = None,
+    seed: int = 0,
+    progress: Progress = no_progress,
+) -> FederatedClassifier:
+    """A `FederatedClassifier` over one set of rows: a tenth public, a fifth to test on.
+
+    For what is sent and for the paper's protocol; noise is per user. `train_together` is the way
+    with photos, class names, unequal sites and noise per record.
+
+    Parameters:
+        data: rows (.npz with X and class numbers y); None: scikit-learn's digits.
+        users: how many users share the rest of the rows.
+        rounds: how many rounds.
+        send: "change", "weights", "top-k" or "mask".
+        sparsity: share of zeros, for "weights", "top-k" and "mask".
+        mode: "pad", or "paper" for Algorithm 1.
+        epsilon: per user over all rounds.
+        encrypt: False computes the same numbers without the cryptography.
+        out: save the model here.
+        seed: of the split.
+        progress: told how many rounds are done.
+    """
+    from sklearn.datasets import load_digits
+
+    from blindsight.federated import FederatedClassifier, Pad, Paper, SumNoise
+    from blindsight.federated.deploy.plan import read_rows
+    from blindsight.federated.learning.sending import from_name
+
+    X, y = load_digits(return_X_y=True) if data is None else read_rows(data)
+    order = np.random.default_rng(seed).permutation(len(X))
+    public, test, private = np.split(order, [len(X) // 10, len(X) // 10 + len(X) // 5])
+    model = FederatedClassifier(
+        # With noise the public rows name the classes.
+        classes=None if epsilon is None else np.unique(y[public]),
+        users=users,
+        rounds=rounds,
+        send=from_name(send, sparsity=sparsity),
+        sums=Paper() if checks.one_of("mode", mode, ("pad", "paper")) == "paper" else Pad(),
+        noise=None if epsilon is None else SumNoise(epsilon=epsilon),
+        encrypt=encrypt,
+    )
+    model.fit(
+        X[private],
+        y[private],
+        public=(X[public], y[public]),
+        test=(X[test], y[test]),
+        progress=lambda done, total: progress("rounds", done, total),
+    )
+    if out is not None:
+        model.save(out)
+    return model

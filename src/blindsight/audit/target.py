@@ -281,6 +281,21 @@ def _tagger(tagger: Any, name: str, trials: int, seed: int) -> Audit:
     return replace(found, others=(("Training records", tagger.guarantee_),))
 
 
+def _statistics(sender: Any, name: str, trials: int, seed: int) -> Audit:
+    from blindsight.audit.methods.sketching import attack_sender
+    from blindsight.audit.methods.tagging import attack_plan
+
+    guarantee: Guarantee = sender.guarantee_
+    attacks = attack_plan(guarantee, trials=max(1000, trials // 5), seed=seed)
+    attacks.append(attack_sender(sender, runs=max(100, trials // 1000), seed=seed))
+    notes = (
+        "Attacked: the same release again from 40 toy images, one of them there or not; and all "
+        "that is released, at its worst.",
+        "Not attacked: the number of images and the names of the classes, which are public.",
+    )
+    return _judged(sender, name, "sketching", guarantee, attacks, notes=notes)
+
+
 def _printed_tagger(model: Any, name: str, trials: int, seed: int) -> Audit:
     from blindsight.audit.methods.tagging import attack_printed
 
@@ -405,6 +420,7 @@ _HANDLERS: tuple[tuple[Callable[[Any], bool], Callable[[Any, str, int, int], Aud
     (_named("LinearMetric"), _metric),
     (_named("PrivateTagger"), _tagger),
     (_named("P2MLGCN"), _printed_tagger),
+    (_named("FeatureStatistics", "PrivateHead"), _statistics),
     (_named("FlippedBits"), _flips),
     (_named("CodebookSketcher"), _codebook_sketches),
     (_named("FederatedClassifier"), _federated),
@@ -421,6 +437,8 @@ _READERS = {
     "p2-ml-gcn": ("blindsight.tagging", "P2MLGCN.load"),
     "rp2-ml-gcn": ("blindsight.tagging", "RP2MLGCN.load"),
     "sketches": ("blindsight.sketching.sketches", "SketchSet.open"),
+    "feature statistics": ("blindsight.sketching", "FeatureStatistics.load"),
+    "private head": ("blindsight.sketching", "PrivateHead.load"),
     "flipped-bits": ("blindsight.sketching", "FlippedBits.load"),
     "negative-sketcher": ("blindsight.sketching", "NegativeSketcher.load"),
     "federated classifier": ("blindsight.federated", "FederatedClassifier.load"),

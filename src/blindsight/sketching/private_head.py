@@ -81,7 +81,7 @@ class PrivateHead(ClassifierMixin, Protected):  # type: ignore[misc]
         public: ArrayLike | None = None,
         basis: FeatureBasis | None = None,
         steps: int = 60,
-        learning_rate: float = 8.0,
+        learning_rate: float = 25.0,
         n_records: int | None = None,
         encoder: dict[str, object] | None = None,
         random_state: RandomState | Source = None,

@@ -12,6 +12,7 @@ from blindsight.app import defaults
 from blindsight.app.library.accounts import has_own_vault, vault_of
 from blindsight.app.library.datasets import DataSet, DataSets, Release, today
 from blindsight.app.library.photos import released_cells
+from blindsight.app.library.statistics import STATISTICS_FILE
 from blindsight.app.result import Progress, no_progress
 from blindsight.core.errors import MissingData
 from blindsight.privacy import Guarantee
@@ -92,7 +93,11 @@ def _model(datasets: DataSets, release: Release) -> dict[str, Any]:
     from blindsight.audit.target import audit, audit_file
 
     folder = datasets.folder(release)
-    files = {"tags": "tagger.safetensors", "metric": "metric.safetensors"}
+    files = {
+        "tags": "tagger.safetensors",
+        "metric": "metric.safetensors",
+        "statistics": STATISTICS_FILE,
+    }
     if release.kind == "published":
         stated = Guarantee.from_json((folder / "guarantee.json").read_text(encoding="utf-8"))
         found = audit(stated.releases[0].mechanism, trials=defaults.AUDIT_TRIALS_QUICK)

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.base import clone
 
 from blindsight import data
-from blindsight.audit.engine.blackbox import Outcomes, distinguish_outcomes
+from blindsight.audit.engine.blackbox import Outcomes, collect, distinguish_outcomes
 from blindsight.audit.engine.listeners import drawing_from
 from blindsight.audit.engine.worst_inputs import Attack, attack_outcomes, attack_release
 from blindsight.audit.report.figures import Figure, gallery
@@ -23,9 +24,12 @@ from blindsight.evaluation.reconstruction import mean_psnr
 from blindsight.privacy import Audited, Disclosure, Recovery
 from blindsight.sketching import (
     CodebookSketcher,
+    FeatureBasis,
+    FeatureStatistics,
     FlipParameters,
     FlippedBits,
     NegativeSketcher,
+    PrivateHead,
     leak_of,
 )
 from blindsight.sketching.attackers import Suite, measure, measured_verdict
@@ -38,12 +42,48 @@ __all__ = [
     "attack_card",
     "attack_pixel",
     "attack_prototypes",
+    "attack_sender",
     "figures",
     "propagate_beliefs",
     "reverse",
     "sketch_card",
     "verdicts",
 ]
+
+# Features and width of the toy images that a sender is attacked with.
+_TOY_FEATURES, _TOY_WIDTH = 12, 6
+
+
+def attack_sender(sender: FeatureStatistics | PrivateHead, *, runs: int, seed: int) -> Attack:
+    """Statistics, or a head, again and again from 40 toy images: was the first of them there?
+
+    Parameters:
+        sender: whose epsilon, delta and kind of release are attacked.
+        runs: releases with the image, and as many without.
+        seed: of the noise.
+    """
+    rng = np.random.default_rng(seed)
+    basis = FeatureBasis.learn(rng.random((60, _TOY_FEATURES)), width=_TOY_WIDTH)
+    features = rng.random((40, _TOY_FEATURES))
+    features[0] = np.eye(_TOY_FEATURES)[0]  # an image that looks like no other
+    names = np.array(["a", "b"])[np.arange(40) % 2]
+    toy = clone(sender).set_params(
+        classes=("a", "b"), basis=basis, public=None, encoder=None, n_records=40, random_state=None
+    )
+    if isinstance(toy, FeatureStatistics):
+        # One image is the unit that is there or not; the noise of a person is larger.
+        toy.set_params(moments=0.5, refuse=False, unit="record", most=1)
+
+    def run(absent: tuple[int, ...], dice: np.random.Generator) -> NDArray[Any]:
+        with drawing_from(dice, absent=absent):
+            fitted = clone(toy).fit(features, names)
+        return np.ravel(next(iter(fitted.released_.values())))
+
+    return attack_outcomes(
+        collect(run, (), (0,), trials=runs, seed=seed),
+        what="released again with one of 40 images there or not",
+        delta=sender.guarantee_.delta,
+    )
 
 
 def propagate_beliefs(

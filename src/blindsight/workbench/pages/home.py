@@ -132,6 +132,7 @@ def what_was_paid(words: str) -> tuple[str, str]:
     known = {
         "codes of photos": ("Search index shared", "the search index"),
         "tags of photos": ("Tags published", "published tags"),
+        "feature statistics": ("Statistics shared", "statistics for training"),
         "training a tagger": ("Tag model learned", "the tag model"),
         "way to compare": ("Way to compare learned", "a way to compare"),
         "training together": ("Trained together with other sites", "training together"),

@@ -1,5 +1,5 @@
-"""Send: sketches of photos, for somebody who wants to train on them, and beside each what every
-attacker gets back.
+"""Send: statistics of labelled photos with a proof, for somebody who wants to train on them; and
+the paper's sketches, which have none, beside what every attacker gets back of them.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
+from blindsight.app.library.accounts import require_agreement
 from blindsight.app.library.datasets import DataSet, DataSets
 from blindsight.app.library.sketches import SETTINGS, SIDES, last_trial, try_sketches
+from blindsight.app.library.statistics import SEND_EPSILON, release_statistics, sending_plan
 from blindsight.workbench.infra.access import DataSetId, Owner, Parts, Workbench, scanned
 from blindsight.workbench.infra.jobs import JobContext
-from blindsight.workbench.infra.problems import documented
+from blindsight.workbench.infra.problems import Problem, documented
 from blindsight.workbench.infra.shell import Strip, render
 from blindsight.workbench.pages.home import budget_of, chosen
 from blindsight.workbench.pages.protect import Next
@@ -63,10 +65,34 @@ def attempt(
     return Next(next=f"/send?dataset={data_set.id}", job=job["id"])
 
 
+@router.post(
+    "/api/send/{dataset}/statistics",
+    status_code=202,
+    summary="Release statistics of labelled photos",
+    responses=documented("not_found", "conflict", "busy", "budget", "rolled_back"),
+)
+def statistics(dataset: DataSetId, workbench: Parts, asker: Owner) -> Next:
+    """Sums over all photos with one class each, with noise; charged per photo, once."""
+    data_set = scanned(workbench, dataset)
+    plan = sending_plan(workbench.datasets, data_set)
+    if plan.forecast is None or plan.forecast.refused:
+        raise Problem("conflict")
+    require_agreement(
+        workbench.datasets, data_set, workbench.budgets.named(data_set.account, create=True)
+    )
+    if budget_of(workbench, data_set).left < SEND_EPSILON:
+        raise Problem("budget")
+    arguments = {"dataset": data_set.id, "step": "statistics"}
+    job = workbench.jobs.add("send", arguments, asker.name)
+    return Next(next=f"/send?dataset={data_set.id}", job=job["id"])
+
+
 def run(arguments: dict[str, Any], job: JobContext) -> dict[str, Any]:
-    """Sketch a few photos at three settings, and attack the sketches."""
+    """Release statistics; or sketch a few photos at three settings, and attack the sketches."""
     datasets = DataSets(job.settings)
     data_set = datasets.get(arguments["dataset"])
+    if arguments.get("step") == "statistics":
+        return release_statistics(datasets, data_set, job.progress, actor=job.actor)
     side = int(arguments.get("side", SIDES[0]))
     return try_sketches(datasets, data_set, job.progress, side=side)
 
@@ -90,6 +116,8 @@ def _page(request: Request, workbench: Workbench, dataset: str | None, how: str)
                 name: words for name, words in ATTACKERS.items() if shown and name in shown["back"]
             }
             context |= {"found": found, "shown": shown, "attackers": who, "sides": SIDES}
+            context["plan"] = sending_plan(workbench.datasets, data_set)
+            context["send_epsilon"] = SEND_EPSILON
             context["strip"] = _strip(workbench, data_set, found, how)
     return render(request, workbench, "send.html", context)
 
@@ -99,13 +127,14 @@ def _strip(
 ) -> Strip:
     known = f"{found[how]['recognised']} of {len(found['photos'])}" if found else "not yet"
     return Strip(
-        leaves="One sketch for each photo: a coarse picture, most of it noise.",
+        leaves="Statistics: sums over all labelled photos, with noise. Or one sketch per photo.",
         stays="The photos, names, dates.",
-        promised="none",
-        proven="none",
+        promised=f"ε {SEND_EPSILON:g}",
+        proven=f"ε {SEND_EPSILON:g}",
         attacked=known,
-        says="photos of yours, by the best attacker below; fewer is safer",
+        says="photos of yours, of their sketches, by the best attacker below; fewer is safer",
         bar=budget_of(workbench, data_set),
-        note="Sketches carry no privacy guarantee.",
+        note=f"ε {SEND_EPSILON:g} per {data_set.unit} is for statistics. "
+        "Sketches carry no privacy guarantee.",
         attacked_word="recognised by attack",
     )

@@ -1,0 +1,60 @@
+"""The page Send: statistics with a proof come first, are charged once, and are refused in vain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blindsight.app.library import statistics
+from blindsight.privacy import Ledger
+from blindsight.sketching import FeatureStatistics
+from blindsight.workbench.pages import budget, send
+from workbench.asgi import Client
+from workbench.photos import ALBUM, album, light, scanned, work  # noqa: F401
+
+
+def _spent(app: Any, account: str) -> float:
+    with Ledger(app.state.workbench.settings.ledger_place, dataset=account) as ledger:
+        return float(ledger.balance("record").spent.epsilon)
+
+
+def test_statistics_are_shown_first_released_with_a_card_and_charged_once(
+    make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (statistics, send):
+        monkeypatch.setattr(module, "SEND_EPSILON", 6.0)
+    app = make()
+    one = scanned(app, album(tmp_path / "coast", each=20))
+    text = Client(app).get("/send").text
+    assert text.index("Statistics, with a proof") < text.index("Sketches: the paper")
+    assert "chance: 25.0%" in text
+    assert Client(app).post(f"/api/send/{one.id}/statistics").status_code == 202
+    for _ in range(2):
+        work(app, send, {"dataset": one.id, "step": "statistics"})
+        assert _spent(app, one.account) == pytest.approx(6.0, rel=1e-2)
+    datasets = app.state.workbench.datasets
+    (release,) = datasets.get(one.id).releases
+    assert (release.kind, release.photos, release.epsilon) == ("statistics", 80, 6.0)
+    folder = datasets.folder(release)
+    sent = FeatureStatistics.load(folder / statistics.STATISTICS_FILE)
+    assert tuple(sent.classes_) == ALBUM
+    assert "add or remove one" in (folder / "card.txt").read_text()
+    given = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+    assert b"IMG_" not in given
+    assert "Statistics for training" in Client(app).get("/").text
+    assert "The receiver runs" in Client(app).get("/send").text
+    found = work(app, budget, {"release": release.id})
+    assert found == {"refuted": False}
+
+
+def test_too_few_photos_a_class_are_refused_without_a_charge(
+    make: Callable[..., Any], tmp_path: Path
+) -> None:
+    app = make()
+    one = scanned(app, album(tmp_path / "coast", each=5))
+    assert "hardly more than chance" in Client(app).get("/send").text
+    assert Client(app).post(f"/api/send/{one.id}/statistics").status_code == 409
+    assert _spent(app, one.account) == 0

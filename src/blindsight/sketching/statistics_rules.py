@@ -154,7 +154,7 @@ class Forecast:
         """The forecast as sentences."""
         each = self.n_records / self.n_classes
         start = (
-            f"{self.n_records:,} images of {self.n_classes} classes are {each:,.0f} a class at "
+            f"{self.n_records:,} images of {self.n_classes} classes are {each:,.0f} per class at "
             f"ε = {self.epsilon:g}"
         )
         if self.refused:

@@ -45,7 +45,7 @@ STATISTICS_FILE = "photos.statistics"
 
 @dataclass(frozen=True)
 class SendingPlan:
-    """What would be sent of a data set, from public numbers and for the owner's eyes.
+    """What would be sent of a data set, from public numbers; for the owner.
 
     Parameters:
         classes: the names of the classes.

@@ -17,6 +17,8 @@ from blindsight.federated.flower.plan import Model
 
 __all__ = [
     "FOLDER_KEY",
+    "LEDGER_KEY",
+    "PRIVACY_KEY",
     "QUERY_TYPE",
     "RECORD_KEY",
     "SIMULATION_VARIABLE",
@@ -29,6 +31,8 @@ _log = logging.getLogger(__name__)
 RECORD_KEY = "blindsight"  # the record of the protocol in a message
 QUERY_TYPE = f"{MessageType.QUERY}.blindsight"  # messages that never reach the app
 FOLDER_KEY = "blindsight-folder"  # the node setting that names the party's folder
+LEDGER_KEY = "blindsight-ledger"  # the node setting that names the site's ledger
+PRIVACY_KEY = "privacy"  # the record by which the app is told to what norm records are clipped
 SIMULATION_VARIABLE = "BLINDSIGHT_PARTIES"  # where the parties of a simulation are
 _REFUSED = 1  # the code of our errors in Flower's replies
 _CHALLENGE_BYTES = 32
@@ -89,6 +93,8 @@ def register_protocol(app: ClientApp) -> ClientApp:
 def secure_sum_mod(
     folder: str | Path | FolderOf | None = None,
     *,
+    ledger: str | Path | None = None,
+    dataset: str = "federation",
     plain_replies: bool = False,
     arrays_key: str = "arrays",
     weighted_by_key: str = "num-examples",
@@ -100,10 +106,16 @@ def secure_sum_mod(
     of the reply leaves: no arrays, no metrics, no number of examples. A training message without
     the protocol's record never reaches the app. Put this mod first in the list.
 
+    With a plan that has epsilon per record the app returns sums of records' clipped gradients
+    (float64) in place of the new arrays; the clip is in the message's record `privacy`.
+
     Parameters:
         folder: the party's folder, or a function that finds it by the node's context (see
             `simulated_site`); by default the node setting `blindsight-folder`, and in a
             simulation the folder below that of the variable BLINDSIGHT_PARTIES.
+        ledger: the site's ledger; by default the node setting `blindsight-ledger`. With a plan that
+            has epsilon it is charged with all rounds before the first contribution leaves, once.
+        dataset: under which name the site's data are in the ledger.
         plain_replies: whether the app may answer evaluation messages and queries of its own. Their
             replies leave as the app made them, metrics and numbers of examples included.
         arrays_key: the name of the model's ArrayRecord in messages and replies.
@@ -134,12 +146,15 @@ def secure_sum_mod(
                 return _identified(site, message, record, context.node_id)
             answers = site.receive(_addressed(record))
             if training:
-                answers += _trained(site, message, context, call_next)
+                named = context.node_config.get(LEDGER_KEY) if ledger is None else ledger
+                answers += _trained(site, message, context, call_next, named)
         except BlindsightError as error:
             return _refusal(message, str(error))
         return _reply(message, {"messages": answers})
 
-    def _trained(site: Site, message: Message, context: Context, call_next: App) -> list[bytes]:
+    def _trained(
+        site: Site, message: Message, context: Context, call_next: App, named: Any
+    ) -> list[bytes]:
         header = site.open_round()
         if header is None:  # refused, or contributed already: the answer says so
             return []
@@ -147,6 +162,8 @@ def secure_sum_mod(
         if model.digest != header.model:
             raise InvalidData("the arrays are not those of the model that the round is bound to.")
         del message.content[RECORD_KEY]
+        if site.plan.per_record and site.plan.clip is not None:
+            message.content[PRIVACY_KEY] = ConfigRecord({"clip": site.plan.clip})
         try:
             reply = call_next(message, context)
         except Exception:
@@ -158,13 +175,19 @@ def secure_sum_mod(
         if not reply.has_content():
             raise InvalidData("the app did not train.")
         after = _model(reply, "the app's reply")
-        if after.layout != model.layout:
+        update = after.vector
+        if not site.plan.per_record:
+            if after.layout != model.layout:
+                raise InvalidData(
+                    "the app's reply must have arrays of the names, types and shapes it received."
+                )
+            update = after.vector - model.vector
+        elif after.shapes != model.shapes:
             raise InvalidData(
-                "the app's reply must have arrays of the names, types and shapes it received."
+                "the app's reply must have a sum of gradients of each array's name and shape."
             )
-        return site.contribute(
-            header, model, after.vector - model.vector, examples=_examples(reply)
-        )
+        site.charge(None if named is None else str(named), dataset)
+        return site.contribute(header, model, update, examples=_examples(reply))
 
     def _model(message: Message, where: str) -> Model:
         record = message.content.array_records.get(arrays_key)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -40,9 +41,13 @@ from blindsight.federated.sums import (
 from blindsight.federated.sums.messages import Header
 from blindsight.federated.sums.store import FileStore
 from blindsight.federated.sums.wire import Reader, Writer, read_sealed, seal, unseal, write_sealed
+from blindsight.privacy import Ledger
+from blindsight.privacy.door import Door
+from blindsight.privacy.vault import Vault
 
 __all__ = ["Party", "Server", "Site", "accept", "join", "make_roster", "simulate_enrolment"]
 
+_log = logging.getLogger(__name__)
 _MAGIC = b"BSFL\3"
 _LARGEST_ROSTER = 1 << 30
 _LARGEST_REQUEST = 1 << 17
@@ -110,7 +115,9 @@ def _read_roster(data: bytes) -> tuple[Roster, SumPlan]:
     if hashlib.sha256(content).digest() != roster.plan:
         raise HostileFile("the plan in the roster file is not the one that was agreed on.")
     plan = SumPlan.decode(content)
-    expected = plan.settings(roster.settings.users)
+    agreed = roster.settings
+    options = {"least_users": agreed.least_users, "colluders": agreed.colluders}
+    expected = plan.settings(agreed.users, **(options if plan.epsilon is not None else {}))
     for name in ("dimension", "bound", "clip", "noise", "groups"):
         if getattr(expected, name) != getattr(roster.settings, name):
             raise HostileFile(f"the roster's setting {name} is not the one that the plan gives.")
@@ -342,6 +349,28 @@ class Site(Party):
             return None
         with self.locked():
             return self._user()[0].open_round
+
+    def charge(self, ledger: str | None, dataset: str) -> None:
+        """Charge the site's ledger with what all its rounds cost, before the first, and once.
+
+        It is charged through a vault in the party's folder, so that an older copy of the folder
+        or of the ledger is noticed. Without epsilon in the plan nothing is charged.
+
+        Parameters:
+            ledger: the ledger's file; None: a warning says that nothing is charged.
+            dataset: under which name the site's data are in the ledger.
+        """
+        if self.plan.epsilon is None:
+            return
+        if ledger is None:
+            _log.warning("No ledger was named: the rounds are charged to nobody.")
+            return
+        guarantee = self.plan.guarantee(self.roster.settings)
+        release = f"federation {self.roster.agreement.hex()}"
+        with self.locked(), Ledger(ledger, dataset=dataset) as opened:
+            vault = Vault.open_or_create(self.path / "vault")
+            account = vault.account(opened, release=vault.release_of(release))
+            Door(guarantee, what="updates to a federation", ledger=account)
 
     def contribute(
         self, header: Header, model: Model, update: NDArray[np.float64], *, examples: int | float

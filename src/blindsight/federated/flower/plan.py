@@ -3,6 +3,10 @@
 A site with n examples contributes w · (update / bound, 1), where w = n / max_examples. The sum's
 last entry is the sum of the weights; the other entries divided by it are the weighted mean, and
 nobody learns a single site's w.
+
+With epsilon per record a site contributes (sum of its records' clipped gradients, count): the model
+moves by minus `rate` times the mean gradient, and the noise of all sites together bounds what the
+sums tell about one record.
 """
 
 from __future__ import annotations
@@ -19,12 +23,15 @@ from numpy.typing import NDArray
 
 from blindsight.core import checks
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
+from blindsight.federated.agreement import Agreement, agree
 from blindsight.federated.sums import RoundSum, Settings
+from blindsight.privacy import Guarantee
 from blindsight.privacy.clipping import clip_norm
 
 __all__ = ["Model", "SumPlan"]
 
 _LARGEST_PLAN = 4096  # bytes
+_COUNT_WEIGHT = 0.2  # what a record adds to the count, in clips
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,11 @@ class Model:
             for entry, (start, end) in zip(entries, pairwise(ends), strict=True)
         ]
 
+    @property
+    def shapes(self) -> list[tuple[str, list[int]]]:
+        """Names and shapes of the arrays, whatever their types."""
+        return [(name, shape) for name, _, shape in json.loads(self.layout)]
+
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The arrays with their types and shapes; whole-number types are rounded."""
         return {
@@ -97,6 +109,13 @@ class SumPlan:
             compute the model themselves and refuse rounds on any other. False for strategies that
             move the model in another way, such as FedAdam.
         simulation: all keys were made on one machine, so nobody is protected from it.
+        epsilon: privacy budget over `rounds` rounds; None: the exact sums are shown. Needs `clip`.
+        delta: with epsilon.
+        unit: "record": apps return the sums of their records' gradients, each clipped to norm
+            `clip` (see `record_gradients`), and the model moves by minus `rate` times their mean.
+            "site": apps return arrays as without noise; needs many sites.
+        rounds: in how many rounds a site takes part at most, with epsilon.
+        rate: the step, with unit "record".
 
     Examples:
         >>> plan = SumPlan(weights=3, max_examples=100)
@@ -110,6 +129,11 @@ class SumPlan:
     clip: float | None = None
     follows_mean: bool = True
     simulation: bool = False
+    epsilon: float | None = None
+    delta: float = 1e-5
+    unit: str = "record"
+    rounds: int = 1
+    rate: float = 1.0
 
     def __post_init__(self) -> None:
         checks.whole("weights", self.weights)
@@ -117,6 +141,13 @@ class SumPlan:
         checks.positive("bound", self.bound)
         if self.clip is not None:
             checks.positive("clip", self.clip)
+        checks.one_of("unit", self.unit, ("record", "site"))
+        checks.whole("rounds", self.rounds)
+        checks.positive("rate", self.rate)
+        if self.epsilon is not None:
+            checks.positive("epsilon", self.epsilon)
+            if self.clip is None:
+                raise InvalidParameter("epsilon needs clip: the largest norm of a gradient.")
         for name in ("follows_mean", "simulation"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidParameter(f"{name} must be True or False.")
@@ -132,12 +163,39 @@ class SumPlan:
         if options.get("groups", 1) != 1:
             raise InvalidParameter("groups are not possible in a Flower app: leave groups out.")
         clip = None if self.clip is None else float(np.hypot(self.clip / self.bound, 1.0))
+        if self.epsilon is not None and self.clip is not None:
+            if self.per_record:
+                clip = float(self.clip * np.hypot(1.0, _COUNT_WEIGHT))
+            agreed = agree(
+                dimension=self.weights + 1,
+                users=users,
+                rounds=self.rounds,
+                epsilon=self.epsilon,
+                delta=self.delta,
+                clip=clip,
+                records=self.max_examples if self.per_record else None,
+                **options,
+            ).settings
+            assert isinstance(agreed, Settings)  # noqa: S101  (not the paper's protocol)
+            return agreed
         return Settings(dimension=self.weights + 1, users=users, bound=1.0, clip=clip, **options)
+
+    @property
+    def per_record(self) -> bool:
+        """Whether apps return sums of records' clipped gradients."""
+        return self.epsilon is not None and self.unit == "record"
+
+    def guarantee(self, settings: Settings) -> Guarantee:
+        """What all rounds together tell at most."""
+        return Agreement(settings).guarantee(self.rounds)
 
     def contribution(
         self, update: NDArray[np.float64], *, examples: int | float
     ) -> NDArray[np.float64]:
         """The vector that a site sums: its clipped update and 1, weighted by its examples.
+
+        With epsilon per record the update is a sum of records' clipped gradients, and what is
+        summed beside it is their number.
 
         An update that holds NaN or infinity counts as no update of no examples.
         """
@@ -145,14 +203,26 @@ class SumPlan:
             raise InvalidData(f"{self.weights} weights were agreed on, got {update.size}.")
         if not np.isfinite(update).all() or not np.isfinite(examples):
             return np.zeros(self.weights + 1)
+        if self.per_record and self.clip is not None:
+            count = max(float(examples), 0.0)
+            return np.append(update, count * _COUNT_WEIGHT * self.clip)
         clipped = update if self.clip is None else clip_norm(update[None], self.clip)[0]
         scaled = np.clip(clipped, -self.bound, self.bound) / self.bound
         weight = min(max(float(examples) / self.max_examples, 0.0), 1.0)
         return np.asarray(np.append(scaled, 1.0) * weight, dtype=np.float64)
 
     def mean(self, total: RoundSum, settings: Settings) -> NDArray[np.float64]:
-        """The weighted mean of the updates in a sum; zeros where the sum has no weight."""
+        """By how much the model moves: the weighted mean of the updates in a sum.
+
+        Zeros where the sum has no weight. With epsilon per record, minus `rate` times the mean
+        gradient, which noise makes no longer than the clip.
+        """
         values = settings.code.decode(total.values)
+        if self.per_record and self.clip is not None:
+            count = max(float(values[-1]) / (_COUNT_WEIGHT * self.clip), 1.0)
+            gradient = values[:-1] / count
+            longest = max(float(np.linalg.norm(gradient)), self.clip)
+            return np.asarray(-self.rate * self.clip / longest * gradient, dtype=np.float64)
         if values[-1] <= 0:
             return np.zeros(self.weights)
         return np.asarray(values[:-1] / values[-1] * self.bound, dtype=np.float64)

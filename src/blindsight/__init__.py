@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from blindsight.app.tag import Tags, publish_tags, tag
     from blindsight.app.train_on_sketches import TrainedOnSketches, train_on_sketches
     from blindsight.app.train_tagger import TrainedTagger, start_tagger, train_tagger
+    from blindsight.app.watch import WatchedFolder, watch
     from blindsight.core.errors import BlindsightError, BudgetExceeded, NotProven, UnchargedRelease
     from blindsight.federated import FederatedClassifier
     from blindsight.hashing import (
@@ -146,6 +147,7 @@ __all__ = [
     "TrainedTagger",
     "UnchargedRelease",
     "Vault",
+    "WatchedFolder",
     "__version__",
     "audit",
     "audit_methods",
@@ -174,6 +176,7 @@ __all__ = [
     "train_on_sketches",
     "train_tagger",
     "verify_budget",
+    "watch",
 ]
 
 __version__ = "0.2.0"
@@ -183,6 +186,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "app.budget": ("BudgetSummary", "budget", "grant_budget", "verify_budget"),
     "app.encoders": ("check_encoder", "export_encoder"),
     "app.protect": ("ProtectedPhotos", "protect"),
+    "app.watch": ("WatchedFolder", "watch"),
     "app.compare": ("Comparison", "LearnedMetric", "compare", "learn_metric"),
     "app.send": (
         *("LearnedFromStatistics", "SentStatistics"),

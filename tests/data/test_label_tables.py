@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import struct
 import unicodedata
 from pathlib import Path
@@ -187,10 +188,8 @@ def jpeg(xmp: str = "", iptc: tuple[str, ...] = ()) -> bytes:
 
 
 def test_keywords_inside_photos_are_read(tmp_path: Path) -> None:
-    nested = sidecar_text(["animal|dog", "beach"]).replace("dc:subject", "lr:hierarchicalSubject")
-    nested = nested.replace(
-        "<rdf:Description", '<rdf:Description xmlns:lr="http://ns.adobe.com/lightroom/1.0/"'
-    )
+    nested = sidecar_text(["animal|dog", "beach"])
+    nested = re.sub("<dc:subject>.*</dc:subject>", "", nested, flags=re.DOTALL)
     (tmp_path / "a.jpg").write_bytes(jpeg(nested, iptc=("Sommer", "Möwe")))
     words = {"animal", "dog", "beach", "Sommer", "Möwe"}
     assert photo_keywords(tmp_path / "a.jpg") == words

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from blindsight.tagging import PrivateTagger
     from blindsight.tagging.photos import Extractor
 
-__all__ = ["ImageTags", "Tags", "publish_tags", "tag"]
+__all__ = ["ImageTags", "Tags", "publish_tags", "tag", "tag_format"]
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,21 @@ class Tags(Result):
             )
         return f"These answers cost nothing more: the model itself is {self.guarantee.cost}."
 
+    def save(self, out: str | Path, *, format: str | None = None) -> list[Path]:
+        """Write the tags for other programs.
+
+        Parameters:
+            out: the file to write, or for "xmp" the folder for the sidecars.
+            format: "csv", "json", "parquet", "xmp" or "label-studio"; by default from the ending.
+
+        Returns:
+            The files that were written.
+        """
+        from blindsight.data.tag_files import TaggedImage, write_tags
+
+        rows = [TaggedImage(item.image, item.tags, item.probabilities) for item in self.images]
+        return write_tags(rows, out, format=format)
+
     def facts(self) -> list[tuple[str, str]]:
         """The price, and what was skipped."""
         skipped = [("skipped", f"{path}: {reason}") for path, reason in self.unreadable]
@@ -110,6 +125,21 @@ class Tags(Result):
             "record": self.guarantee.epsilon,
             "files": to_plain(self.files),
         }
+
+
+def tag_format(out: str | Path, format: str | None = None) -> str:
+    """Return the format in which `Tags.save` would write, before anything is tagged or charged.
+
+    Raises:
+        InvalidParameter: if the format is unknown, or neither given nor named by an ending.
+
+    Example:
+        >>> tag_format("tags.parquet")
+        'parquet'
+    """
+    from blindsight.data.tag_files import format_of
+
+    return format_of(out, format)
 
 
 def tag(

@@ -25,6 +25,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "data get": ("blindsight data get fashion-mnist",),
     "encoder check": ("blindsight encoder check clip/",),
     "encoder export": ("blindsight encoder export lite2 lite2-onnx",),
+    "watch": (
+        "blindsight watch photos/ --out release --ledger budget.db --dataset holiday",
+        "blindsight watch incoming/ --out release --people folder --most 3",
+    ),
     "protect": (
         "blindsight protect photos/ --out release --ledger budget.db --dataset holiday",
         "blindsight protect scans/ --out release --people dicom --most 3",
@@ -87,6 +91,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "tag apply": (
         "blindsight tag apply tagger.safetensors photos/",
         "blindsight tag apply tagger.safetensors photos/ --csv",
+        "blindsight tag apply tagger.safetensors photos/ --out sidecars/ --format xmp",
     ),
     "audit": (
         "blindsight audit release --vault release.vault --out out/audit",

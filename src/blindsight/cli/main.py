@@ -56,6 +56,7 @@ VERBS = (
     "data",
     "encoder",
     "protect",
+    "watch",
     "search",
     "index",
     "federate",
@@ -74,6 +75,7 @@ RENAMED = {"hash": "protect", "ledger": "budget"}
 # What a verb needs beyond the core, said whole where a part of it is missing.
 EXTRAS = {
     "encoder": "encoders",
+    "watch": "watch",
     "demo": "samples,encoders,words,compiled,plots",
     "federate": "federated",
     "metric": "metric",

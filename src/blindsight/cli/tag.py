@@ -178,6 +178,17 @@ def apply(
     as_csv: Annotated[
         bool, typer.Option("--csv", help="As labels.csv: correct it and train again.")
     ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Write the tags here: a file, or a folder for XMP sidecars."),
+    ] = None,
+    format: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            help="csv, json, parquet, xmp or label-studio (default: by the ending of --out).",
+        ),
+    ] = None,
     ids: Annotated[
         bool, typer.Option("--ids", help="Random ids instead of file names, for sharing.")
     ] = False,
@@ -199,8 +210,10 @@ def apply(
     A photo then has the same tags whenever it is asked about, also if it was moved, renamed or
     copied.
     """
-    from blindsight.app.tag import tag
+    from blindsight.app.tag import tag, tag_format
 
+    if out is not None:
+        tag_format(out, format)
     with notes(), stage_bar() as progress:
         found = tag(
             model,
@@ -218,8 +231,12 @@ def apply(
         _say_uncharged(found.charged)
     for path, reason in found.unreadable:
         errors.print(visible(f"left out {path}: {reason}"), markup=False)
+    written = [] if out is None else found.save(out, format=format)
     if json:
         emit_json(found.to_dict())
+    elif out is not None:
+        console.print(f"Tags of {len(found.images):,} photos in {visible(str(out))}", markup=False)
+        console.print(f"({len(written):,} files). {found.price}", markup=False)
     elif as_csv:
         _write_csv(found)
     else:

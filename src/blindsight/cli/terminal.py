@@ -95,7 +95,7 @@ def table(
         rows: one sequence of cells per row.
         err: print to standard error instead of standard output.
     """
-    shown = Table(title=title, title_justify="left")
+    shown = Table(title=visible(title), title_justify="left")
     kept = [
         i for i in range(len(columns)) if not rows or any(row[i] not in ("", None) for row in rows)
     ]

@@ -69,21 +69,33 @@ def embedded_keywords(data: bytes) -> set[str]:
 def sidecar_text(keywords: Iterable[str]) -> str:
     """The text of an XMP sidecar that holds these keywords.
 
+    `animal|dog` is a keyword with a level above it: both levels are written as `dc:subject`, and
+    the whole as `lr:hierarchicalSubject`.
+
     Examples:
-        >>> text = sidecar_text(["dog", "beach & sea"])
-        >>> sorted(_xmp(text.encode()))
-        ['beach & sea', 'dog']
+        >>> text = sidecar_text(["animal|dog", "beach & sea"])
+        >>> sorted(_levels(_xmp(text.encode())))
+        ['animal', 'beach & sea', 'dog']
     """
-    items = "".join(f"\n     <rdf:li>{escape(word)}</rdf:li>" for word in sorted(set(keywords)))
+    paths = sorted(set(keywords))
+    plain = _bag(sorted(_levels(paths)))
+    whole = _bag(paths)
     return (
         '<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?>\n'
         '<x:xmpmeta xmlns:x="adobe:ns:meta/">\n'
         ' <rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#">\n'
-        '  <rdf:Description rdf:about="" xmlns:dc="http://purl.org/dc/elements/1.1/">\n'
-        f"   <dc:subject>\n    <rdf:Bag>{items}\n    </rdf:Bag>\n   </dc:subject>\n"
+        '  <rdf:Description rdf:about="" xmlns:dc="http://purl.org/dc/elements/1.1/"\n'
+        '    xmlns:lr="http://ns.adobe.com/lightroom/1.0/">\n'
+        f"   <dc:subject>{plain}</dc:subject>\n"
+        f"   <lr:hierarchicalSubject>{whole}</lr:hierarchicalSubject>\n"
         "  </rdf:Description>\n </rdf:RDF>\n</x:xmpmeta>\n"
         '<?xpacket end="w"?>\n'
     )
+
+
+def _bag(words: Iterable[str]) -> str:
+    items = "".join(f"\n     <rdf:li>{escape(word)}</rdf:li>" for word in words)
+    return f"\n    <rdf:Bag>{items}\n    </rdf:Bag>\n   "
 
 
 def _xmp(packet: bytes) -> list[str]:

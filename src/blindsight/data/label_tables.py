@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from blindsight.core.checks import optional_module
 from blindsight.core.errors import InvalidData, MissingData
@@ -391,6 +392,8 @@ def _json_labels(path: Path, limits: Limits) -> dict[str, set[str]]:
     try:
         if isinstance(content, dict) and {"images", "categories", "annotations"} <= content.keys():
             return _coco_labels(content)
+        if isinstance(content, list) and content and "labels" in content[0]:
+            return {str(row["image"]): {_plain(word) for word in row["labels"]} for row in content}
         if isinstance(content, list):
             return _label_studio_labels(content)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):
@@ -416,10 +419,12 @@ def _label_studio_labels(tasks: list[Any]) -> dict[str, set[str]]:
     for task in tasks:
         address = str(task["data"]["image"])
         name = address.rsplit("?d=", 1)[-1] if "?d=" in address else address.rsplit("/", 1)[-1]
+        name = unquote(name)
         if (original := _ORIGINAL_NAME.match(name)) is not None and "?d=" not in address:
             name = original[1]
         words = labels.setdefault(name, set())
-        for answer in task.get("annotations", ())[:1]:
+        # Tags that nobody has looked at yet count where nobody has looked at the task.
+        for answer in (task.get("annotations") or task.get("predictions") or ())[:1]:
             for result in answer["result"]:
                 value = result["value"]
                 chosen = value.get("choices", value.get("rectanglelabels", ()))

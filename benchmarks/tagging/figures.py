@@ -32,8 +32,7 @@ from blindsight.tagging import DPTraining, GraphHead, PrivateTagger
 from blindsight.tagging import guarantee as guarantees
 from blindsight.tagging.answers import PaperLaplace
 from blindsight.tagging.paper.gcn import MLGCN, TaggingLoss, classifier_array, train
-from blindsight.tagging.paper.taggers import Penalty, Schedule
-from blindsight.tagging.prior import PaperInputs
+from blindsight.tagging.paper.taggers import PaperInputs, Penalty, Schedule
 
 __all__ = ["figure_rows", "rp2_rows"]
 
@@ -88,11 +87,9 @@ class _Bench:
 
     def head(self, rng: np.random.Generator, **bounds: Any) -> MLGCN:
         """A fresh ML-GCN on the exact label graph, as the paper has it."""
-        made = GraphHead(hidden=self.hidden, label_vectors="glove")
+        made = GraphHead(hidden=self.hidden, label_vectors=self.problem.vectors)
         problem = self.problem
-        built: MLGCN = made.build(
-            problem.labels, problem.train.shape[1], names=problem.classes, rng=rng, **bounds
-        )
+        built: MLGCN = made.build(problem.labels, problem.train.shape[1], rng=rng, **bounds)
         return built
 
     def at_last(self, setting: _Setting) -> list[dict[str, float]]:

@@ -1,8 +1,9 @@
 """Tagging: mean average precision at one total epsilon, published answers, and Figures 1 to 5.
 
-Scenes of digits are always there and carry the folder's headline rows; COCO, scene, corel5k and
-VOC2007 are measured where they are on the machine. Everything is on frozen features. Settings were
-chosen on a third of the COCO subset's training images; no test image was used for it.
+What people get on photos (`photos`) is measured on the COCO and VOC2012 subsets where they are on
+the machine; scenes of digits are always there; scene, corel5k and VOC2007 are measured where they
+are. Everything is on frozen features. Settings were chosen on a third of the training images of
+COCO and VOC2012; no test image was used for it.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.harness import Row, race
+from benchmarks.harness import Row
 from benchmarks.tagging.attacks import attack_rows
+from benchmarks.tagging.photos import photo_rows, untied
 from benchmarks.tagging.published import published_rows
 from benchmarks.tagging.sets import Problem, load_sets, mean_scores, scenes, spread_note
 from blindsight.core import checks
 from blindsight.core.errors import MissingDependency
-from blindsight.encoders.network import DIMENSIONS
 from blindsight.evaluation.multilabel import (
     MultiLabelScores,
     evaluate,
@@ -33,7 +34,6 @@ from blindsight.tagging import (
     CodebookAnswers,
     DPTraining,
     Exact,
-    GaussianAnswers,
     GraphHead,
     LabelGraph,
     LaplaceAnswers,
@@ -41,8 +41,6 @@ from blindsight.tagging import (
     PrivateTagger,
     Schedule,
     Tagger,
-    TopTags,
-    imagenet_prior,
 )
 from blindsight.tagging.paper.label_graph import conditional, cooccurrence
 
@@ -50,7 +48,7 @@ __all__ = ["rows"]
 
 Progress = Callable[[int, int], None]
 EPSILONS = (1.0, 2.0, 4.0, 8.0, 10.0, 30.0)
-METHODS = ("graded codebook", "top-k", "gaussian", "laplace")
+METHODS = ("graded codebook", "laplace")
 _SEEDS = 5
 _REPEATS = 3
 _MANY = 200
@@ -72,6 +70,8 @@ def rows(
     from benchmarks.tagging.figures import figure_rows, rp2_rows
 
     seeds = tuple(range(seed, seed + (1 if quick else _SEEDS)))
+    if not quick:
+        yield from photo_rows(seeds=seeds, progress=progress)
     made = scenes(4_000 if quick else 20_000, seed=seed)
     yield from headline_rows(made, prefix="tagging", quick=quick, seed=seed, out=out)
     yield from attack_rows(quick=quick, seed=seed)
@@ -89,8 +89,6 @@ def rows(
         yield from headline_rows(
             problem, prefix=f"tagging.{problem.name}", quick=quick, seed=seed, out=out
         )
-        if problem.name == "coco-subset":
-            yield from coco_rows(problem, seeds=seeds)
         if quick or problem.labels.shape[1] > _MANY:
             # Hundreds of labels make the graph convolution dear: no figures, and two seeds.
             yield from rp2_rows(problem, seeds=seeds[:2], hidden=64 if quick else 128)
@@ -99,145 +97,6 @@ def rows(
         done += 1
         if progress is not None:
             progress(done, 5)
-
-
-def coco_rows(problem: Problem, *, seeds: tuple[int, ...]) -> Iterator[Row]:
-    """What users get on photos: total epsilon 0, 1, 2, 8 and none; published tags; and how long it
-    takes.
-    """
-    if problem.prior is None:
-        return
-    names = {"classes": problem.classes, "prior": problem.prior}
-    words = PrivateTagger.from_public(problem.classes, problem.prior)
-    yield from _score_rows(
-        "coco", "eps0", [words], problem, seeds[:1], "public knowledge only: no private image"
-    )
-    common = {**names, "public": problem.public}
-    for epsilon in (1.0, 2.0, 8.0):
-        models = [
-            _fit(problem, DPTraining(epsilon=epsilon), random_state=seed, **common)
-            for seed in seeds
-        ]
-        note = (
-            f"ε = {models[0].guarantee_.epsilon:.4g}, δ = {models[0].guarantee_.delta:g} per "
-            "record in all"
-        )
-        yield from _score_rows("coco", f"total_eps{epsilon:g}", models, problem, seeds, note)
-    blind = {"classes": problem.classes, "prior": _prior_without_images(problem)}
-    alone = [_fit(problem, DPTraining(epsilon=2.0), random_state=seed, **blind) for seed in seeds]
-    yield from _score_rows(
-        "coco", "total_eps2_no_public_images", alone, problem, seeds, "with the prior only"
-    )
-    plain = [
-        _fit(
-            problem,
-            DPTraining(epsilon=2.0),
-            random_state=seed,
-            classes=problem.classes,
-            public=problem.public,
-        )
-        for seed in seeds
-    ]
-    yield from _score_rows(
-        "coco", "total_eps2_no_prior", plain, problem, seeds, "with public images only"
-    )
-    ceilings = [_fit(problem, Ordinary(), random_state=seed, **common) for seed in seeds]
-    yield from _score_rows(
-        "coco", "nonprivate", ceilings, problem, seeds, "ordinary training, with the prior"
-    )
-    yield from _published_tags(problem, seeds, common)
-    yield from _speed_rows(problem, common)
-
-
-def _prior_without_images(problem: Problem) -> Any:
-    """The prior as it is where nobody has public images."""
-    return (
-        imagenet_prior(problem.classes) if problem.train.shape[1] == DIMENSIONS else problem.prior
-    )
-
-
-def _score_rows(
-    name: str,
-    what: str,
-    models: list[PrivateTagger],
-    problem: Problem,
-    seeds: tuple[int, ...],
-    note: str,
-) -> Iterator[Row]:
-    answers = [model.answer(problem.test) for model in models]
-    scores = [evaluate(problem.truth, one.scores, decisions=one.tags) for one in answers]
-    for metric in ("mAP", "OF1"):
-        values = [getattr(one, metric) for one in scores]
-        yield Row(
-            id=f"tagging.{name}_{metric.lower()}_{what}",
-            value=float(np.mean(values)),
-            unit=metric,
-            seed=seeds[0],
-            note=f"{note}; exact answers; {spread_note(values)}",
-        )
-
-
-def _published_tags(
-    problem: Problem, seeds: tuple[int, ...], common: dict[str, Any]
-) -> Iterator[Row]:
-    """Tags of private images at epsilon 10, 20 and 30 per image, training at a total of 2; with
-    stages and without.
-    """
-    for epsilon, k in ((10.0, None), (20.0, None), (30.0, None), (30.0, 512)):
-        found, sizes = [], ""
-        for seed in seeds:
-            training, way = DPTraining(epsilon=2.0), CodebookAnswers(epsilon, k=k)
-            tagger = _fit(problem, training, way, random_state=seed, **common)
-            answers = tagger.answer(problem.test)
-            scores = _untied(answers.scores, np.random.default_rng(seed))
-            found.append(evaluate(problem.truth, scores, decisions=answers.tags))
-            sizes = " x ".join(str(size) for size in tagger.released_["sizes"])
-        for metric in ("mAP", "OF1"):
-            values = [getattr(one, metric) for one in found]
-            stages = "" if k is None else "_one_stage"
-            yield Row(
-                id=f"tagging.published_tags_{metric.lower()}_eps{epsilon:g}{stages}",
-                value=float(np.mean(values)),
-                unit=metric,
-                seed=seeds[0],
-                note=f"one of {sizes} words, training at ε = 2 in all; {spread_note(values)}",
-            )
-
-
-def _speed_rows(problem: Problem, common: dict[str, Any]) -> Iterator[Row]:
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.multiclass import OneVsRestClassifier
-
-    seen = problem.labels.any(axis=0) & ~problem.labels.all(axis=0)
-    peer = OneVsRestClassifier(LogisticRegression(max_iter=200))
-    result = race(
-        lambda: _fit(problem, DPTraining(), random_state=0, **common),
-        lambda: peer.fit(problem.train, problem.labels[:, seen]),
-        repeats=1,
-        clock=time.process_time,
-    )
-    yield Row(
-        id="tagging.coco_fit_vs_logistic_regression",
-        value=result.ratio,
-        unit="times as fast",
-        peer="scikit-learn, one-vs-rest logistic regression",
-        seconds=result.ours_seconds,
-        note="CPU time of one private fit; above 0.2 is within five times",
-    )
-    tagger = _fit(problem, DPTraining(steps=2), random_state=0, **common)
-    for name, together in (("coco_answer_ms", 1000), ("coco_answer_alone_ms", 1)):
-        asked = problem.test[:together]
-        tagger.answer(asked)
-        start, calls = time.process_time(), max(3, 1000 // together)
-        for _ in range(calls):
-            tagger.answer(asked)
-        each = 1000 * (time.process_time() - start) / (calls * len(asked))
-        yield Row(
-            id=f"tagging.{name}",
-            value=each,
-            unit="ms CPU per row",
-            note=f"{len(asked):,} rows per call",
-        )
 
 
 def headline_rows(
@@ -435,8 +294,6 @@ def _curves(
     found: dict[str, dict[float, MultiLabelScores]] = {method: {} for method in METHODS}
     for epsilon in epsilons:
         for method in METHODS:
-            if exact.n_labels_ > _MANY and method not in ("graded codebook", "laplace"):
-                continue  # the others take minutes there
             if method == "graded codebook":
                 way = CodebookAnswers(epsilon)
                 tagger = (
@@ -454,10 +311,8 @@ def _curves(
             else:
                 tried = [
                     scores
-                    for way in _baselines(method, epsilon, exact.n_labels_)
-                    for scores in _measure(
-                        way, logits, problem.truth, seed, decide=method != "top-k"
-                    )
+                    for way in _baselines(epsilon, exact.n_labels_)
+                    for scores in _measure(way, logits, problem.truth, seed, decide=True)
                 ]
             # The baselines get their best setting on the test data; in earnest that choice would
             # cost privacy.
@@ -465,12 +320,8 @@ def _curves(
     return found
 
 
-def _baselines(method: str, epsilon: float, n_labels: int) -> list[Any]:
+def _baselines(epsilon: float, n_labels: int) -> list[Any]:
     bounds = (0.3, 1.0, 3.0, 5.0) if n_labels <= _MANY else (0.3, 1.0, 3.0)
-    if method == "top-k":
-        return [TopTags(epsilon, k=min(k, n_labels), bound=b) for k in (2, 3) for b in (1.0, 3.0)]
-    if method == "gaussian":
-        return [GaussianAnswers(epsilon, bound=3.0)]
     return [LaplaceAnswers(epsilon, bound=b) for b in bounds]
 
 
@@ -485,23 +336,11 @@ def _measure(
     for repeat in range(_REPEATS):
         rng = np.random.default_rng((seed, repeat))
         released = way.noise(n_labels).release(way.value(logits), rng=rng)
-        answers = way.read(released, n_labels) if isinstance(way, TopTags) else way.read(released)
-        scores = _untied(answers.scores, rng)
+        answers = way.read(released)
+        scores = untied(answers.scores, rng)
         for kept, tags in zip(found, (answers.tags, top_k(answers.scores, usual)), strict=False):
             kept.append(evaluate(truth, scores, decisions=tags))
     return [mean_scores(kept) for kept in found]
-
-
-def _untied(scores: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
-    """Places instead of scores, ties in random order, for every label.
-
-    Average precision takes tied rows together, and for a rare label that is less than what chance
-    alone gives to scores without ties: noise would look better than a codebook that says nothing.
-    """
-    order = np.lexsort((rng.random(scores.shape), scores), axis=0)
-    places = np.empty(scores.shape)
-    np.put_along_axis(places, order, np.arange(float(len(scores)))[:, None], axis=0)
-    return places
 
 
 def _plot(

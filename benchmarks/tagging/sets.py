@@ -5,8 +5,10 @@ they are.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +17,10 @@ from scipy.stats import t
 
 from benchmarks.harness import Row
 from blindsight import data
-from blindsight.core.errors import BlindsightError, MissingData, MissingDependency
+from blindsight.core.errors import MissingData, MissingDependency
+from blindsight.encoders import built_in, encode_images
 from blindsight.evaluation.multilabel import MultiLabelScores
-from blindsight.tagging import Prior, imagenet_prior
+from blindsight.tagging import Prior, encoder_prior
 
 __all__ = [
     "Problem",
@@ -46,6 +49,7 @@ class Problem:
     """Features and labels to train and test on; `public` features and a `prior` help where there
     are any.
 
+    `vectors` are ML-GCN's own GloVe vectors of the labels where they are; else they are random.
     `looks` are the epochs of Figures 1 and 2, `lambdas` and `bound_factors` the grids of Figure 3.
     """
 
@@ -61,6 +65,7 @@ class Problem:
     lambdas: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 0.9)
     bound_factors: tuple[float, ...] = (0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
     prior: Prior | None = None
+    vectors: NDArray[np.float64] | None = None
 
 
 def spread_note(values: Sequence[float]) -> str:
@@ -153,9 +158,7 @@ def load_sets(*, quick: bool) -> Iterator[Problem | Row]:
 
 def _load(name: str, looks: tuple[int, ...], components: int) -> Problem:
     train, test = data.load(name, split="train"), data.load(name, split="test")
-    photos = train.features is None
-    public = _public() if photos else None
-    prior = imagenet_prior(train.classes, public=public) if photos else None
+    prior = encoder_prior(train.classes, built_in("lite0")) if train.features is None else None
     return Problem(
         name,
         _features(train),
@@ -163,26 +166,27 @@ def _load(name: str, looks: tuple[int, ...], components: int) -> Problem:
         _features(test),
         test.labels,
         train.classes,
-        public=public,
         components=components,
         looks=looks,
         prior=prior,
+        vectors=_published_vectors(name),
     )
 
 
 def _features(chosen: Any) -> Matrix:
-    from blindsight.encoders import EfficientNet
-
     if chosen.features is not None:
         return np.asarray(chosen.features, np.float32)
-    return EfficientNet(cache=True).transform(chosen)
+    return encode_images(built_in("lite0"), chosen.images)
 
 
-def _public() -> Matrix | None:
-    """Caltech-101 as public photos, where they are: no label of theirs is used."""
-    from blindsight.encoders import EfficientNet
-
-    try:
-        return EfficientNet(cache=True).transform(data.load("caltech101"))
-    except BlindsightError:
+def _published_vectors(name: str) -> NDArray[np.float64] | None:
+    """The 300-dimensional GloVe vectors that ML-GCN publishes, for COCO and VOC2007."""
+    file = {"coco-subset": "mlgcn_coco", "coco": "mlgcn_coco", "voc2007": "mlgcn_voc2007"}.get(name)
+    folder = os.environ.get("BLINDSIGHT_DATA")
+    if file is None or folder is None:
         return None
+    path = Path(folder) / "label_graphs" / f"{file}.npz"
+    if not path.is_file():
+        return None
+    with np.load(path, allow_pickle=False) as stored:
+        return np.asarray(stored["glove300"], np.float64)

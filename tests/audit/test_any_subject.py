@@ -29,11 +29,9 @@ from blindsight.tagging import (
     CodebookAnswers,
     DPTraining,
     Exact,
-    GaussianAnswers,
     LaplaceAnswers,
     Ordinary,
     PrivateTagger,
-    TopTags,
 )
 from contracts.mechanisms import CASES
 
@@ -73,8 +71,6 @@ ESTIMATORS = {
     "tagger, exact": lambda: tagger(Exact(), DPTraining(steps=3)),
     "tagger, codebook": lambda: tagger(CodebookAnswers(4.0, k=8)),
     "tagger, laplace": lambda: tagger(LaplaceAnswers(4.0)),
-    "tagger, gaussian": lambda: tagger(GaussianAnswers(4.0)),
-    "tagger, top-k": lambda: tagger(TopTags(4.0, k=2)),
     "FlippedBits": lambda: FlippedBits(4.0).fit(IMAGES),
     "CodebookSketcher": lambda: CodebookSketcher(4.0, k=6).fit(IMAGES),
     "FederatedClassifier": lambda: federated(noise=SumNoise(epsilon=4.0), classes=(False, True)),

@@ -19,7 +19,7 @@ from blindsight.federated.noise import GaussianShares
 from blindsight.hashing import LSH, PITQ, CodebookHasher, PHashing
 from blindsight.privacy.door import Door
 from blindsight.sketching import CodebookSketcher, FlippedBits
-from blindsight.tagging import DPTraining, LaplaceAnswers, PrivateTagger, TopTags
+from blindsight.tagging import DPTraining, LaplaceAnswers, PrivateTagger
 
 pytestmark = pytest.mark.usefixtures("same_noise")
 
@@ -60,7 +60,6 @@ MADE: dict[str, Any] = {
         np.tile(ROWS, (2, 1)), 3.0, network=None, n_cells=6
     ),
     "noisy logits": lambda: _tagger(answers=LaplaceAnswers(epsilon=2.0)),
-    "top tags": lambda: _tagger(answers=TopTags(epsilon=2.0)),
     "flipped pixels": lambda: FlippedBits(3.0, depth=4).fit(IMAGES),
     "prototypes": lambda: CodebookSketcher(3.0, k=5).fit(IMAGES),
 }

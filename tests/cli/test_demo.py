@@ -32,7 +32,7 @@ def small() -> Iterator[None]:
         patch.setattr("blindsight.audit.release._EPSILONS", (8.0,))
         patch.setattr(builtin, "ALBUM", {kind: builtin.ALBUM[kind] for kind in KINDS})
         patch.setattr("blindsight.encoders.words.get", missing)
-        patch.setattr("blindsight.tagging.photos.imagenet_prior", missing)
+        patch.setattr("blindsight.tagging.photos.encoder_prior", missing)
         forget_words()
         yield
     forget_words()

@@ -16,11 +16,10 @@ from blindsight.privacy.vault import Vault
 from blindsight.tagging import (
     CodebookAnswers,
     DPTraining,
-    GaussianAnswers,
     LabelGraph,
     LaplaceAnswers,
+    Prior,
     PrivateTagger,
-    TopTags,
 )
 from blindsight.tagging.publishing import publish
 from contracts.replay import ReplayContract
@@ -30,6 +29,9 @@ X = RNG.normal(size=(12, 4)).astype(np.float32)
 Y = (RNG.random((12, 3)) < 0.4).astype(np.uint8)
 PUBLIC = RNG.normal(size=(30, 4)).astype(np.float32)
 CLASSES = ("cat", "dog", "tree")
+PRIOR = Prior(
+    RNG.normal(size=(3, 4)), np.zeros(3), RNG.normal(size=(4, 2)), np.eye(5, 4), np.eye(3, 5)
+)
 
 
 class _Training(ReplayContract):
@@ -63,6 +65,30 @@ class TestTrainingOnPublicDirections(_Training):
     """With public images."""
 
     params: ClassVar[dict[str, Any]] = {"public": PUBLIC}
+
+
+class TestTrainingWithAPrior(_Training):
+    """With public scores and directions: the centre is released, noise is told from learning."""
+
+    params: ClassVar[dict[str, Any]] = {"prior": PRIOR}
+
+
+class TestTrainingOfWordsFromScenes(_Training):
+    """With code words of made scenes, for which nothing more is released."""
+
+    params: ClassVar[dict[str, Any]] = {
+        "prior": PRIOR,
+        "answers": CodebookAnswers(epsilon=3.0, k=4),
+    }
+
+
+class TestTrainingWithAPublicNumber(_Training):
+    """How many rows there are is private where the public number of records is another one."""
+
+    def run(self, data: Any, folder: Path) -> Any:
+        fitted = self.make().fit(*data, n_records=12)
+        fitted.save(folder / "model")
+        return fitted.logits(PUBLIC[:5])
 
 
 class TestTrainingOfWords(_Training):
@@ -158,20 +184,6 @@ class TestPublishingByLaplace(TestPublishing):
     """Noise on logits, permanent."""
 
     way = LaplaceAnswers(epsilon=3.0)
-
-
-class TestTopTags(_Answers):
-    """The likeliest tags."""
-
-    floats = ("answer",)
-    way = TopTags(epsilon=3.0)
-
-
-class TestGaussianAnswers(_Answers):
-    """Noise on logits."""
-
-    floats = ("answer",)
-    way = GaussianAnswers(epsilon=3.0)
 
 
 class TestLaplaceAnswers(_Answers):

@@ -117,6 +117,7 @@ def test_data_get_answers_at_once_if_the_set_is_there(tmp_path: Path) -> None:
     ("name", "train", "test", "labels"),
     [
         ("coco-subset", 3000, 1500, 80),
+        ("voc2012-subset", 3000, 1500, 20),
         ("scene", 1211, 1196, 6),
         ("corel5k", 4500, 500, 374),
         ("voc2007-labels", 5011, 4952, 20),

@@ -16,7 +16,16 @@ from blindsight.privacy.accounting import price
 from blindsight.tagging import DPTraining
 from blindsight.tagging.labels import log_odds, sigmoid
 from blindsight.tagging.prior import Inputs, private_rows
-from blindsight.tagging.training import COUNTS, GRADIENT, LinearHead, TrainingFacts, descend
+from blindsight.tagging.training import (
+    COUNTS,
+    GRADIENT,
+    LinearHead,
+    TrainingFacts,
+    descend,
+    forecast,
+    noise_variance,
+    trusted_share,
+)
 
 FACTS = {"n_records": 500, "n_labels": 7, "n_features": 30, "width": 31}
 
@@ -39,6 +48,7 @@ def test_without_noise_descent_reaches_ridge_logistic_regression():
         y,
         np.broadcast_to(log_odds(rate), y.shape),
         steps=3000,
+        n_records=len(x),
         total=lambda residuals, rows: residuals.T @ rows,
     )
     np.testing.assert_allclose(found[0], best, atol=1e-3)
@@ -62,6 +72,31 @@ def test_the_whole_plan_costs_the_stated_total_and_no_more(
     due = price(plan, delta=delta)
     assert 0.98 * epsilon < due.epsilon <= epsilon
     assert len(plan) == 2 + centred + spread
+
+
+def test_the_noise_of_the_weights_is_what_the_noise_of_the_gradients_makes_it():
+    rng, sigma, steps, n = np.random.default_rng(0), 2.0, 12, 50
+    head = LinearHead(np.full(200, 0.5), 3.0)
+    found = descend(
+        head,
+        np.zeros((n, 30)),
+        np.zeros((n, 200)),
+        np.zeros((n, 200)),
+        steps=steps,
+        n_records=n,
+        total=lambda residuals, rows: sigma * rng.standard_normal((200, 30)),
+    )
+    expected = noise_variance(steps=steps, step=3.0, sigma=sigma, n_records=n)
+    assert found.var() == pytest.approx(expected, rel=0.1)  # 6,000 numbers: 0.1 is 5 deviations
+    assert trusted_share(found, expected) == 0.0
+    assert trusted_share(3 * found, expected) == 1.0
+
+
+def test_more_photos_and_more_epsilon_pay_sooner():
+    few, many = forecast(DPTraining(epsilon=2), 100), forecast(DPTraining(epsilon=2), 1000)
+    assert (few.pays, many.pays) == (False, True)
+    assert "free start is kept" in few.line()
+    assert forecast(DPTraining(epsilon=8), 100).least < few.least
 
 
 def test_a_tenth_of_the_account_goes_to_the_counts():

@@ -15,10 +15,10 @@ from blindsight.core.errors import BudgetExceeded, InvalidParameter, NotProven
 from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.door import listening
 from blindsight.tagging import P2MLGCN, RP2MLGCN, Corollary, GraphHead, Schedule, Tagger
-from blindsight.tagging.prior import PaperInputs
+from blindsight.tagging.paper.taggers import PaperInputs
 
 pytestmark = pytest.mark.filterwarnings("ignore::blindsight.core.errors.UnchargedRelease")
-SMALL, SHORT = GraphHead(hidden=8, label_vectors="random"), Schedule(epochs=2)
+SMALL, SHORT = GraphHead(hidden=8), Schedule(epochs=2)
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +145,7 @@ def test_rp2_is_p2_with_a_penalty(problem):
 def test_the_graph_of_the_published_code_is_another(problem):
     made = [
         Tagger(
-            head=GraphHead(hidden=8, label_vectors="random", form=form, threshold=0.2),
+            head=GraphHead(hidden=8, form=form, threshold=0.2),
             schedule=SHORT,
             random_state=0,
         )

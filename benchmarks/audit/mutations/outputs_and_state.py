@@ -332,14 +332,14 @@ NEW: tuple[Mutant, ...] = (
             "new-tagging-answers-refuse-unusable-records",
             "rows, _ = private_rows(X, n_features=self.n_features_in_)\n        scores",
             "rows = feature_rows(X, n_features=self.n_features_in_)\n        scores",
-            "tagging:TestGaussianAnswers",
+            "tagging:TestLaplaceAnswers",
         ),
         (
             "new-tagging-logits-to-standard-error",
             'door = Door(\n            promised,\n            what=f"tags of',
-            "print(float(np.max(logits)), file=__import__('sys').stderr)\n"
+            "print(float(np.max(values)), file=__import__('sys').stderr)\n"
             '        door = Door(\n            promised,\n            what=f"tags of',
-            "tagging:TestGaussianAnswers",
+            "tagging:TestLaplaceAnswers",
         ),
     ),
     *bugs(

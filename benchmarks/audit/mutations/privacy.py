@@ -367,7 +367,7 @@ LATE: tuple[Mutant, ...] = (
             "blind-topk-one-noise",
             "rng.standard_exponential(scores.shape)",
             "np.broadcast_to(rng.standard_exponential(scores.shape[-1:]), scores.shape)",
-            "tagging:TestTopTags",
+            "privacy:TestTop",
         ),
     ),
     *bugs(

@@ -36,10 +36,10 @@ EARLY: tuple[Mutant, ...] = (
         ),
         (
             "tagging-first-answer-bare",
-            "return door.release(guarantees.ANSWER, mechanism.value(logits))",
-            "released = door.release(guarantees.ANSWER, mechanism.value(logits))\n"
-            "        released[:1] = mechanism.value(logits)[:1]\n        return released",
-            "tagging:TestGaussianAnswers",
+            "return mechanism.read(door.release(guarantees.ANSWER, values))",
+            "released = door.release(guarantees.ANSWER, values)\n"
+            "        released[:1] = values[:1]\n        return mechanism.read(released)",
+            "tagging:TestLaplaceAnswers",
         ),
     ),
     *bugs(
@@ -58,18 +58,6 @@ EARLY: tuple[Mutant, ...] = (
             "sensitivity=2 * self.bound * n_labels,",
             "sensitivity=self.bound * n_labels / 2,",
             "tagging:TestLaplaceAnswers",
-        ),
-        (
-            "tagging-gaussian-one-label",
-            "2 * self.bound * math.sqrt(n_labels)",
-            "self.bound",
-            "tagging:TestGaussianAnswers",
-        ),
-        (
-            "tagging-top-half-sensitivity",
-            "sensitivity=2 * self.bound, unit",
-            "sensitivity=self.bound / 2, unit",
-            "tagging:TestTopTags",
         ),
         (
             "tagging-logits-unclipped",

@@ -7,7 +7,7 @@ reported only if at least `tagging.photos.MIN_HELD_OUT` photos were held out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from blindsight.tagging import PrivateTagger
     from blindsight.tagging.labels import LabelsFile
     from blindsight.tagging.photos import Extractor
+    from blindsight.tagging.training import Forecast
 
 __all__ = [
     "DEFAULT_DELTA",
     "DEFAULT_EPSILON",
-    "FEW_PHOTOS",
-    "IMAGE_SIZES",
+    "PIXEL_SIZE",
     "FeatureKind",
     "TaggerQuality",
     "TrainedTagger",
@@ -59,16 +59,16 @@ DEFAULT_EPSILON = 2.0
 DEFAULT_DELTA = 1e-5
 
 
-#: Sides, in pixels, to which photos are scaled for each kind of features.
-IMAGE_SIZES = {"efficientnet": 224, "pixels": 16}
-
-
-#: With fewer training photos than this, private training learns little.
-FEW_PHOTOS = 500
+#: The side, in pixels, to which photos are scaled for plain pixels.
+PIXEL_SIZE = 16
 
 
 #: How photos become features.
-FeatureKind = Literal["efficientnet", "pixels"]
+FeatureKind = Literal["network", "pixels"]
+
+
+def _say_nothing(sentence: str) -> None:
+    """Announce nothing."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,9 @@ class TrainedTagger(Result):
         ignored_labels: labels in the owner's file that are not in the vocabulary.
         missing_photos: names in the file that no photo, or more than one photo, of the folder has.
         notice: what public knowledge lacks, or why there is none.
+        forecast: what was predicted before training about whether it pays; None without training.
+        learned: how much of what was learned stands out of the noise, from 0 (the free start was
+            kept) to 1; None where it was not judged.
         files: how many photos were read, and every file that was not, by kind; for the owner only.
     """
 
@@ -124,6 +127,8 @@ class TrainedTagger(Result):
     ignored_labels: tuple[str, ...] = ()
     missing_photos: tuple[str, ...] = ()
     notice: str | None = None
+    forecast: str | None = None
+    learned: float | None = None
     files: FilesRead | None = None
 
     def tables(self) -> list[ResultTable]:
@@ -152,6 +157,8 @@ class TrainedTagger(Result):
             )
         if self.quality is not None:
             facts.append(("quality", self._quality_text(self.quality)))
+        if self.learned is not None:
+            facts.append(("learned", self._learned_text(self.learned)))
         if self.vault is not None:
             facts.append(("vault", f"{self.vault}: keep it, and share it with nobody."))
         facts.append(("next", f"blindsight tag apply {self.model} IMAGES..."))
@@ -174,10 +181,6 @@ class TrainedTagger(Result):
             )
         if self.notice is not None:
             sentences.append(self.notice)
-        if 0 < self.n_records < FEW_PHOTOS:
-            sentences.append(
-                f"Only {self.n_records} photos: private training learns little from so few."
-            )
         return sentences
 
     def to_dict(self) -> dict[str, object]:
@@ -191,6 +194,8 @@ class TrainedTagger(Result):
             "answers": None
             if self.answer_guarantee is None
             else _card_fields(self.answer_guarantee),
+            "forecast": self.forecast,
+            "learned": self.learned,
             "owner_only": None
             if quality is None
             else {
@@ -209,6 +214,14 @@ class TrainedTagger(Result):
             reasons = "; ".join(item.says for item in self.guarantee.unproven)
             return f"none is proven: {reasons}."
         return f"{self.guarantee.cost}, for the model and all of its answers together."
+
+    @staticmethod
+    def _learned_text(share: float) -> str:
+        if share == 0:
+            return "nothing stands out of the noise, so the free start from public words was kept."
+        if share < 1:
+            return f"{share:.0%} of what training changed is kept; the rest may be noise."
+        return "what training changed stands out of the noise."
 
     @staticmethod
     def _quality_text(quality: TaggerQuality) -> str:
@@ -235,7 +248,7 @@ def train_tagger(
     public: str | Path | None = None,
     publish: float | None = None,
     out: str | Path = "tagger.safetensors",
-    features: FeatureKind = "efficientnet",
+    features: FeatureKind = "network",
     size: int | None = None,
     encoder: str | Path | Encoder | None = None,
     ledger: str | Path | None = None,
@@ -244,6 +257,7 @@ def train_tagger(
     actor: str | None = None,
     purpose: str = "",
     random_state: int | None = None,
+    announce: Callable[[str], None] = _say_nothing,
     progress: Progress = no_progress,
 ) -> TrainedTagger:
     """Train a tagger on labelled photos.
@@ -264,8 +278,8 @@ def train_tagger(
         public: a folder of public photos of any subject, which improve the features.
         publish: epsilon per photo of the noise on answers, for publishing tags of private photos.
         out: the file of the tagger.
-        features: "efficientnet" or "pixels".
-        size: photos are scaled to size x size pixels (224 for efficientnet, 16 for pixels).
+        features: "network" (both built-in networks, the best setting) or "pixels".
+        size: with pixels, photos are scaled to size x size (16).
         encoder: any image encoder in place of `features`: a built-in name (lite0, lite2, both), a
             folder of ONNX files, `hub:owner/model@commit`, a file of vectors whose ids are the
             photos' names, or an opened encoder. The model refuses every other one.
@@ -275,6 +289,8 @@ def train_tagger(
         actor: who asks for the release, for the ledger (default: the operating system's user).
         purpose: what the release is for, for the ledger.
         random_state: a seed makes a simulation, and the guarantee says so.
+        announce: called, before anything is charged, with a sentence if learning is not expected
+            to pay.
         progress: called with (stage, done, total).
 
     Returns:
@@ -309,7 +325,8 @@ def train_tagger(
     from blindsight.privacy.ledger.units import ungranted
     from blindsight.tagging import CodebookAnswers, DPTraining, Exact, Ordinary, PrivateTagger
     from blindsight.tagging.labels import FromLabels, read_vocabulary
-    from blindsight.tagging.photos import Extractor, public_knowledge
+    from blindsight.tagging.photos import public_knowledge, split
+    from blindsight.tagging.training import forecast
 
     model_path = Path(out)
     words = read_vocabulary(vocabulary) if isinstance(vocabulary, str) else vocabulary
@@ -328,11 +345,7 @@ def train_tagger(
         # Said before photos are read for minutes.
         due = Cost(epsilon=epsilon, delta=delta, unit="record", neighbours="add or remove one")
         raise ungranted(due, account.dataset, account.where)
-    extractor = (
-        Extractor(features, size or IMAGE_SIZES.get(features, 0))
-        if encoder is None
-        else Extractor.with_encoder(encoder)
-    )
+    extractor = _extractor(features, size, encoder)
     rows, extractor = read_features(photos, extractor, progress)
     public_rows = None if public is None else _public_rows(Path(public), extractor, progress)
     prior, notice = public_knowledge(photos.classes, extractor, public_rows, words)
@@ -347,6 +360,11 @@ def train_tagger(
         prior=prior,
         random_state=random_state,
     )
+    predicted = None
+    if isinstance(tagger.training, DPTraining) and prior is not None:
+        predicted = forecast(tagger.training, split(rows)[2])
+        if not predicted.pays:
+            announce(predicted.line())
     fitted, quality = fit_and_measure(
         tagger,
         rows,
@@ -370,6 +388,7 @@ def train_tagger(
         charged=account is not None,
         labelled=labelled,
         notice=notice,
+        predicted=predicted,
     )
 
 
@@ -398,9 +417,9 @@ def start_tagger(
     """
     from blindsight.tagging import PrivateTagger
     from blindsight.tagging.labels import read_vocabulary
-    from blindsight.tagging.photos import Extractor, public_knowledge
+    from blindsight.tagging.photos import public_knowledge
 
-    extractor = Extractor() if encoder is None else Extractor.with_encoder(encoder)
+    extractor = _extractor("network", None, encoder)
     known = read_vocabulary(words) if isinstance(words, str) else words
     public_rows = None if public is None else _public_rows(Path(public), extractor, progress)
     prior, notice = public_knowledge(list(known), extractor, public_rows, known)
@@ -540,6 +559,7 @@ def _trained(
     charged: bool = False,
     labelled: LabelsFile | None = None,
     notice: str | None = None,
+    predicted: Forecast | None = None,
 ) -> TrainedTagger:
     return TrainedTagger(
         model=model,
@@ -553,8 +573,26 @@ def _trained(
         ignored_labels=() if labelled is None else labelled.left_out,
         missing_photos=() if labelled is None else labelled.missing,
         notice=notice,
+        forecast=None if predicted is None else predicted.line(),
+        learned=tagger.released_.get("trusted"),
         files=None if labelled is None else labelled.files,
     )
+
+
+def _extractor(
+    features: FeatureKind, size: int | None, encoder: str | Path | Encoder | None
+) -> Extractor:
+    from blindsight.tagging.photos import Extractor
+
+    if encoder is not None:
+        return Extractor.with_encoder(encoder)
+    if features == "pixels":
+        return Extractor("pixels", size or PIXEL_SIZE)
+    if features not in ("network", "efficientnet"):
+        raise InvalidParameter(f"features must be network or pixels, got {features!r}.")
+    if size is not None:
+        raise InvalidParameter("size is for features='pixels': a network has its own size.")
+    return Extractor.default()
 
 
 def _public_rows(folder: Path, extractor: Extractor, progress: Progress) -> NDArray[np.float32]:

@@ -97,9 +97,9 @@ def train(
         ),
     ] = None,
     out: Out = Path("tagger.safetensors"),
-    features: Annotated[str, typer.Option(help="efficientnet or pixels.")] = "efficientnet",
+    features: Annotated[str, typer.Option(help="network or pixels.")] = "network",
     size: Annotated[
-        int | None, typer.Option(help="Photos are scaled to size x size (224; pixels 16).")
+        int | None, typer.Option(help="With pixels: photos are scaled to size x size (16).")
     ] = None,
     encoder: EncoderPath = None,
     ledger: LedgerOption = None,
@@ -144,6 +144,7 @@ def train(
             actor=actor,
             purpose=purpose,
             random_state=seed,
+            announce=lambda sentence: errors.print(visible(sentence), markup=False),
             progress=progress,
         )
     _say_uncharged(made.charged)

@@ -275,6 +275,13 @@ _ALL = (
         readers.coco_subset,
     ),
     _one(
+        "voc2012-subset",
+        "4,500 images of PASCAL VOC 2012 with 20 labels",
+        "voc2012",
+        ("images.zip", "labels.npz"),
+        readers.voc2012_subset,
+    ),
+    _one(
         "coco",
         "MS-COCO 2017 with 80 labels",
         "coco",

@@ -121,6 +121,26 @@ def coco_subset(folder: Path, split: str | None) -> MultiLabelSet:
     return whole_set if split is None else whole_set.take(parts == split)
 
 
+def voc2012_subset(folder: Path, split: str | None) -> MultiLabelSet:
+    """4,500 images of PASCAL VOC 2012 in one zip file.
+
+    Labels that are marked as difficult count as absent and as unsure (`known`).
+    """
+    stored = load_arrays(folder / "labels.npz")
+    parts, ids, raw = stored["split"], stored["image_id"], stored["labels"]
+    names = np.array([f"{part}/{image}.jpg" for part, image in zip(parts, ids, strict=True)])
+    whole_set = MultiLabelSet(
+        (raw == 1).astype(np.uint8),
+        ZipMembers(folder / "images.zip", names.tolist()),
+        None,
+        tuple(stored["classes"].tolist()),
+        names,
+        known=raw != 0,
+        name="voc2012-subset",
+    )
+    return whole_set if split is None else whole_set.take(parts == split)
+
+
 def coco(folder: Path, split: str | None) -> MultiLabelSet:
     """MS-COCO 2017: "train" is train2017, "test" is val2017 (the test labels are not public)."""
     if split is None:

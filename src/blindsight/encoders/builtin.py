@@ -7,6 +7,7 @@
 | `lite0-reduced` | EfficientNet-Lite0 | 128 | decoded at reduced scale, for camera photos |
 | `lite2` | EfficientNet-Lite2 | 224 | decoded whole |
 | `both` | Lite0 at 128 beside Lite2 at 224 | 224 | decoded whole |
+| `both-large` | Lite0 and Lite2, both at 224 | 224 | decoded whole |
 | `pixels` | none | 16 | decoded whole |
 | `gradients` | none: directions of edges, for handwriting | 28 | decoded whole |
 
@@ -56,7 +57,7 @@ class BuiltIn:
     Parameters:
         name: The full name, as stored files keep it.
         preparation: How images are read and resized.
-        network: "lite0", "lite2", "both", "gradients", or None for plain pixels.
+        network: "lite0", "lite2", "both", "both-large", "gradients", or None for plain pixels.
 
     Examples:
         >>> pixels = built_in("pixels")
@@ -142,7 +143,7 @@ class BuiltIn:
     def _features(self, name: str, images: Images, threads: int) -> Floats:
         from blindsight.encoders.network import DIMENSIONS, network
 
-        size = self.size if len(self.networks) == 1 else _SIZES[name]
+        size = _SIZES[name] if self.network == "both" else self.size
         run = network(name, size, threads)
         result = np.empty((len(images), DIMENSIONS), np.float32)
         for start in range(0, len(images), _BATCH):
@@ -155,7 +156,7 @@ class BuiltIn:
 
 def head_of(network: str) -> Floats:
     """The classifier's weights (1000, dimensions) over the vectors of a built-in encoder."""
-    if network != "both":
+    if len(_parts(network)) == 1:
         return head(network)
     # Blocks of equal size, centred as the features are: neither network outweighs the other.
     blocks = [head(name) - head(name).mean(axis=1, keepdims=True) for name in _parts(network)]
@@ -163,7 +164,7 @@ def head_of(network: str) -> Floats:
 
 
 def _parts(network: str) -> tuple[str, ...]:
-    return ("lite0", "lite2") if network == "both" else (network,)
+    return ("lite0", "lite2") if network in ("both", "both-large") else (network,)
 
 
 def _centred(rows: Floats) -> Floats:
@@ -181,7 +182,7 @@ def _encoders(pinned: bool, names: dict[str, str]) -> dict[str, BuiltIn]:
     made = {}
     for short, name in names.items():
         plain = short.removesuffix("-reduced")
-        size, network = sizes.get(plain, (224, "both"))
+        size, network = sizes.get(plain, (224, plain))
         preparation = Preparation(size=size, reduced=plain != short, pinned=pinned)
         made[short if pinned else name] = BuiltIn(name, preparation, network)
     return made
@@ -196,6 +197,7 @@ BUILT_IN = _encoders(
         "lite0-reduced": "lite0-128-reduced",
         "lite2": "lite2-224",
         "both": "both-224",
+        "both-large": "both-224-large",
         "pixels": "pixels-16",
         "gradients": "gradients-28",
     },

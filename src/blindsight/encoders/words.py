@@ -40,6 +40,7 @@ from blindsight.encoders.onnx_folder import TextTower, open_session
 __all__ = [
     "WORDS",
     "Understood",
+    "class_likeness",
     "class_names",
     "class_weights",
     "general_nouns",
@@ -213,7 +214,7 @@ def class_weights(text: str, names: Sequence[str] | None = None) -> Floats:
         text: What is searched for.
         names: The classes' names; by default the 1,000 of ImageNet, for which hyponyms are known.
     """
-    z = _likeness(text, names) / _TEMPERATURE
+    z = class_likeness(text, names) / _TEMPERATURE
     weight = np.exp(z - z.max())
     weight = weight / weight.sum()
     below = [] if names is not None else [numbers for _, numbers in _nouns_of(text) if numbers]
@@ -265,7 +266,7 @@ class Understood:
 
 def understood(text: str, names: Sequence[str] | None = None) -> Understood:
     """What a text is taken to mean: at most three classes, and what had to be left out."""
-    likeness = _likeness(text, names)
+    likeness = class_likeness(text, names)
     words = _content_words(text)
     nouns = _nouns_of(text) if names is None else []
     spelled = {word for noun, _ in nouns for word in noun.split()}
@@ -338,8 +339,16 @@ def translated(text: str, dictionary: Mapping[str, str]) -> str:
     return " ".join(result)
 
 
-def _likeness(text: str, names: Sequence[str] | None = None) -> Floats:
-    """The cosine of a text with each class name."""
+def class_likeness(text: str, names: Sequence[str] | None = None) -> Floats:
+    """The cosine of a text with each class name, by sentence vectors.
+
+    Parameters:
+        text: What is said.
+        names: The classes' names; by default the 1,000 of ImageNet.
+
+    Raises:
+        InvalidParameter: The text is empty.
+    """
     if not text.strip():
         raise InvalidParameter("words must say something, got an empty text.")
     vectors = _class_vectors() if names is None else _name_vectors(tuple(names))

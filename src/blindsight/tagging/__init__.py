@@ -24,7 +24,6 @@ __all__ = [
     "DPTraining",
     "Exact",
     "FromLabels",
-    "GaussianAnswers",
     "GraphHead",
     "LabelGraph",
     "LaplaceAnswers",
@@ -33,9 +32,8 @@ __all__ = [
     "PrivateTagger",
     "Schedule",
     "Tagger",
-    "TopTags",
     "Untrained",
-    "imagenet_prior",
+    "encoder_prior",
 ]
 
 _HOMES = {
@@ -44,7 +42,6 @@ _HOMES = {
     "DPTraining": "training",
     "Exact": "answers",
     "FromLabels": "labels",
-    "GaussianAnswers": "answers",
     "GraphHead": "paper.taggers",
     "LabelGraph": "paper.label_graph",
     "LaplaceAnswers": "answers",
@@ -55,9 +52,8 @@ _HOMES = {
     "RP2MLGCN": "paper.taggers",
     "Schedule": "paper.taggers",
     "Tagger": "paper.taggers",
-    "TopTags": "answers",
     "Untrained": "training",
-    "imagenet_prior": "prior",
+    "encoder_prior": "prior",
 }
 
 

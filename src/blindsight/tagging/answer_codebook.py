@@ -41,6 +41,8 @@ from blindsight.tagging.labels import log_odds, sigmoid
 
 __all__ = [
     "DIRECTIONS",
+    "FEWER_SCENES",
+    "SCENES",
     "SENSITIVITY",
     "AnswerCodebook",
     "AnswerSpread",
@@ -48,6 +50,8 @@ __all__ = [
     "PublicAnswers",
     "choose_codebook",
     "main_directions",
+    "quota_thresholds",
+    "shifted_to",
     "spread_rows",
 ]
 
@@ -57,6 +61,8 @@ Matrix = NDArray[np.float64]
 _REACH = 1.5
 DIRECTIONS = 16
 SENSITIVITY = 2.0
+#: How many made scenes words are fitted to, and thresholds.
+SCENES, FEWER_SCENES = 8_000, 2_000
 
 
 def main_directions(maps: ArrayLike) -> Matrix:
@@ -71,6 +77,38 @@ def spread_rows(logits: ArrayLike, rates: ArrayLike, directions: Matrix) -> Matr
     away = (np.asarray(logits, np.float64) - log_odds(rates)) @ directions
     inside = clip_norm(away / (_REACH * math.sqrt(len(directions))), 1.0)
     return np.hstack([inside, np.ones((len(inside), 1))])
+
+
+def shifted_to(logits: ArrayLike, rates: ArrayLike) -> Matrix:
+    """Logits (n, C) shifted label by label until their mean probability is the label's rate.
+
+    Public images show other things than private ones; their answers are moved to how often the
+    labels occur, as released.
+    """
+    values, wanted = np.asarray(logits, np.float64), np.asarray(rates, np.float64)
+    low, high = np.full(values.shape[1], -_FARTHEST), np.full(values.shape[1], _FARTHEST)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        above = sigmoid(values + middle).mean(axis=0) > wanted
+        low, high = np.where(above, low, middle), np.where(above, middle, high)
+    return np.asarray(values + (low + high) / 2)
+
+
+def quota_thresholds(logits: ArrayLike, rates: ArrayLike) -> Matrix:
+    """For each label the logit above which it is named as a tag, from public answers.
+
+    A label has a quota: it is named at most as often as it occurs by the released rates. All labels
+    together have one, too: a probability that all must pass, above which there are as many tags as
+    there are labels.
+    """
+    values, wanted = np.asarray(logits, np.float64), np.asarray(rates, np.float64)
+    own = [np.quantile(column, 1 - rate) for column, rate in zip(values.T, wanted, strict=True)]
+    common = np.quantile(values, 1 - min(1.0, float(wanted.mean())))
+    return np.maximum(own, common)
+
+
+# Shifts of logits that are tried, and how often the interval is halved.
+_FARTHEST, _HALVINGS = 20.0, 30
 
 
 @dataclass(frozen=True)

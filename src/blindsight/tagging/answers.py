@@ -4,9 +4,7 @@
 |---|---|---|
 | `Exact` | the model's own scores | none: they cost what training cost, once, however many are given |
 | `CodebookAnswers` | one of k typical answers, by k-ary response | ε, exact sampler |
-| `TopTags` | the names of k tags, noisy top-k over logits clipped to ±B | ε |
 | `LaplaceAnswers` | all logits clipped to ±B, discrete Laplace for l1 sensitivity 2BC | ε, exact sampler |
-| `GaussianAnswers` | all logits clipped to ±B, discrete Gaussian, l2 sensitivity 2B sqrt(C) | (ε, δ), exact sampler |
 | `PaperLaplace` | Lap(S_b S/ε) on raw logits, S = C (text) or 1 (code) | none; clipped to ±B: 2BC / scale |
 
 Noise is for *publishing tags of private images*: neighbours are any two images that might have been
@@ -17,6 +15,7 @@ private and the asked images are not secret, noise on answers buys nothing.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -26,11 +25,9 @@ from numpy.typing import ArrayLike, NDArray
 from blindsight.core import checks
 from blindsight.privacy.guarantee import Cost
 from blindsight.privacy.mechanisms import (
-    DiscreteGaussian,
     DiscreteLaplace,
     KaryResponse,
     Laplace,
-    NoisyTopK,
 )
 from blindsight.tagging.answer_codebook import AnswerCodebook
 from blindsight.tagging.labels import sigmoid
@@ -40,10 +37,9 @@ __all__ = [
     "Answers",
     "CodebookAnswers",
     "Exact",
-    "GaussianAnswers",
     "LaplaceAnswers",
+    "NoCharge",
     "PaperLaplace",
-    "TopTags",
 ]
 
 Matrix = NDArray[np.float64]
@@ -59,29 +55,53 @@ class Answers:
     scores: Matrix
 
 
-@dataclass(frozen=True)
+class NoCharge:
+    """A ledger that charges nothing: for trials whose answers leave nowhere."""
+
+    def charge(
+        self, cost: Sequence[Cost], *, what: str, key: str | None = None, **details: str
+    ) -> None:
+        """Charge nothing."""
+
+
+@dataclass(frozen=True, eq=False)
 class Exact:
     """The model's own scores: for models whose training was private, or whose owner alone asks.
 
-    A label is a tag where its probability is above `threshold`. F1 is highest at half of its own
-    value, and so far below one half; 0.2 was best on a third of the COCO subset's training images.
+    Parameters:
+        threshold: a label is a tag where its probability is above this. None gives every label a
+            quota: it is a tag about as often as it occurs by the released rates. Without training
+            there are no rates, and the threshold is 0.2.
+        quotas: for each label the logit above which it is a tag; set by training.
     """
 
-    threshold: float = 0.2
+    threshold: float | None = None
+    quotas: Matrix | None = None
 
     def __post_init__(self) -> None:
-        checks.positive(
-            "threshold", checks.probability("threshold", self.threshold, below_one=True)
-        )
+        if self.threshold is not None:
+            checks.positive(
+                "threshold", checks.probability("threshold", self.threshold, below_one=True)
+            )
+
+    def with_quotas(self, quotas: Matrix) -> Exact:
+        """The same, with the thresholds that were computed from released rates."""
+        return replace(self, quotas=checks.finite_array("quotas", quotas, ndim=1))
 
     def read(self, released: ArrayLike) -> Answers:
-        """Tags where the probability is above the threshold."""
+        """Tags where the score is above the label's threshold."""
         logits = np.asarray(released, np.float64)
-        return Answers(sigmoid(logits) > self.threshold, logits)
+        if self.threshold is None and self.quotas is not None:
+            return Answers(logits > self.quotas, logits)
+        return Answers(sigmoid(logits) > (self.threshold or _UNTRAINED_THRESHOLD), logits)
 
     def probabilities(self, scores: Matrix) -> Matrix:
         """Scores as probabilities."""
         return sigmoid(scores)
+
+
+# F1 is highest at half of its own value, and so far below one half.
+_UNTRAINED_THRESHOLD = 0.2
 
 
 @dataclass(frozen=True)
@@ -129,8 +149,13 @@ class CodebookAnswers:
 
 
 @dataclass(frozen=True)
-class _Clipped:
-    """Logits clipped to ±`bound` before noise."""
+class LaplaceAnswers:
+    """The proven form of P2-ML-GCN: discrete Laplace noise for the whole vector of clipped logits.
+
+    Parameters:
+        epsilon: the privacy budget of one answer.
+        bound: logits are clipped to plus or minus this before noise.
+    """
 
     epsilon: float = 10.0
     bound: float = 5.0
@@ -138,6 +163,16 @@ class _Clipped:
     def __post_init__(self) -> None:
         checks.positive("epsilon", self.epsilon)
         checks.positive("bound", self.bound)
+
+    def noise(self, n_labels: int) -> DiscreteLaplace:
+        """The exact sampler for l1 sensitivity 2 B C."""
+        return DiscreteLaplace.calibrate(
+            self.epsilon,
+            sensitivity=2 * self.bound * n_labels,
+            grid=2.0**-8,
+            dimensions=n_labels,
+            unit="query",
+        )
 
     def value(self, logits: Matrix) -> NDArray[Any]:
         """The clipped logits."""
@@ -153,71 +188,7 @@ class _Clipped:
         return sigmoid(scores)
 
 
-@dataclass(frozen=True)
-class LaplaceAnswers(_Clipped):
-    """The proven form of P2-ML-GCN: discrete Laplace noise for the whole vector of clipped
-    logits.
-    """
-
-    def noise(self, n_labels: int) -> DiscreteLaplace:
-        """The exact sampler for l1 sensitivity 2 B C."""
-        return DiscreteLaplace.calibrate(
-            self.epsilon,
-            sensitivity=2 * self.bound * n_labels,
-            grid=2.0**-8,
-            dimensions=n_labels,
-            unit="query",
-        )
-
-
-@dataclass(frozen=True)
-class GaussianAnswers(_Clipped):
-    """Discrete Gaussian noise for the whole vector of clipped logits."""
-
-    delta: float = 1e-6
-
-    def noise(self, n_labels: int) -> DiscreteGaussian:
-        """The exact sampler for l2 sensitivity 2 B sqrt(C)."""
-        return DiscreteGaussian.calibrate(
-            self.epsilon,
-            delta=self.delta,
-            sensitivity=2 * self.bound * math.sqrt(n_labels),
-            dimensions=n_labels,
-            unit="query",
-        )
-
-
-@dataclass(frozen=True)
-class TopTags(_Clipped):
-    """The names of the `k` most likely tags; no scores leave."""
-
-    k: int = 3
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.whole("k", self.k)
-
-    def noise(self, n_labels: int) -> NoisyTopK:
-        """Any logit may move by 2 B between two images."""
-        return NoisyTopK(
-            epsilon=self.epsilon, k=min(self.k, n_labels), sensitivity=2 * self.bound, unit="query"
-        )
-
-    def read(self, released: ArrayLike, n_labels: int = 0) -> Answers:
-        """The named tags; their scores fall with the place, all others have none."""
-        named = np.asarray(released)
-        scores = np.zeros((len(named), n_labels or int(named.max(initial=0)) + 1))
-        np.put_along_axis(
-            scores, named, 1.0 - np.arange(named.shape[1])[None, :] / (2.0 * named.shape[1]), axis=1
-        )
-        return Answers(scores > 0, scores)
-
-    def probabilities(self, scores: Matrix) -> Matrix:
-        """1 to a half for named tags, 0 for all others."""
-        return scores
-
-
-AnswerNoise: TypeAlias = CodebookAnswers | LaplaceAnswers | GaussianAnswers | TopTags
+AnswerNoise: TypeAlias = CodebookAnswers | LaplaceAnswers
 
 
 @dataclass(frozen=True, kw_only=True)

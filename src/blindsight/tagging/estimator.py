@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import hashlib
+import secrets
 from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Self, cast
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,29 +27,47 @@ from blindsight.core.errors import InvalidData, InvalidParameter, MissingData
 from blindsight.evaluation.multilabel import mean_average_precision
 from blindsight.privacy import accounting
 from blindsight.privacy.door import Door, Outer
+from blindsight.privacy.entropy import SeededSource, Source
 from blindsight.privacy.estimator import Protected
 from blindsight.privacy.guarantee import Cost, Guarantee
+from blindsight.privacy.keyed_noise import RecordSource, keyed
 from blindsight.tagging import guarantee as guarantees
 from blindsight.tagging.answer_codebook import (
+    FEWER_SCENES,
+    SCENES,
     AnswerCodebook,
     AnswerSpread,
     PublicAnswers,
     choose_codebook,
     main_directions,
+    quota_thresholds,
+    shifted_to,
     spread_rows,
 )
-from blindsight.tagging.answer_store import AnswerStore, NoCharge
 from blindsight.tagging.answers import (
     AnswerNoise,
     Answers,
     CodebookAnswers,
     Exact,
-    GaussianAnswers,
     LaplaceAnswers,
-    TopTags,
+    NoCharge,
 )
-from blindsight.tagging.labels import FromLabels, check_names, label_names, label_rows, log_odds
-from blindsight.tagging.prior import Inputs, Prior, feature_rows, private_rows, unit_rows
+from blindsight.tagging.labels import (
+    FromLabels,
+    check_names,
+    column_names,
+    label_names,
+    label_rows,
+    log_odds,
+)
+from blindsight.tagging.prior import (
+    CONSTANT,
+    Inputs,
+    Prior,
+    feature_rows,
+    private_rows,
+    unit_rows,
+)
 from blindsight.tagging.training import (
     CENTRE,
     COUNTS,
@@ -62,6 +81,8 @@ from blindsight.tagging.training import (
     TrainingFacts,
     Untrained,
     descend,
+    noise_variance,
+    trusted_share,
 )
 
 if TYPE_CHECKING:
@@ -72,8 +93,21 @@ __all__ = ["TRAINING", "PrivateTagger"]
 Matrix = NDArray[np.float64]
 TRAINING = "training a tagger"
 _TRAININGS = (DPTraining, Ordinary, Untrained)
-_COUNTING = Lock()
-_ANSWERS = (Exact, CodebookAnswers, TopTags, LaplaceAnswers, GaussianAnswers)
+_KEY_LOCK = Lock()
+_DIGITS = 6  # of logits whose noise is found again by their value
+_ANSWERS = (Exact, CodebookAnswers, LaplaceAnswers)
+
+
+@dataclasses.dataclass(frozen=True)
+class _AnswerKey:
+    """What makes the noisy answers of a tagger repeatable: the id of their release, and a secret.
+
+    With a seed, `simulated` draws in place of the secret.
+    """
+
+    release: str
+    secret: bytes = dataclasses.field(repr=False)
+    simulated: SeededSource | None = None
 
 
 class PrivateTagger(Protected):
@@ -82,13 +116,14 @@ class PrivateTagger(Protected):
     Parameters:
         training: `DPTraining(epsilon=2)` (one total per training record), `Ordinary()` or
             `Untrained()`.
-        answers: `Exact()`, or noise on each answer: `CodebookAnswers`, `TopTags`,
-            `GaussianAnswers` or `LaplaceAnswers`.
+        answers: `Exact()`, or noise on each answer: `CodebookAnswers` or `LaplaceAnswers`.
         classes: the names of the labels (or their number), known without the records. None takes
             the columns of y, and `FromLabels(names)` names that were read from the records;
             nothing is proven then.
-        public: features of public images of any subject; the head uses their main directions.
-        prior: public scores of the labels (`imagenet_prior`), from which training starts.
+        public: features of public images of any subject. They give code words for published
+            answers, and main directions where the prior has none.
+        prior: public scores of the labels (`encoder_prior`), from which training starts, and the
+            public directions of the features.
         random_state: None for the operating system's entropy; a seed makes a simulation.
 
     Guarantee:
@@ -151,12 +186,14 @@ class PrivateTagger(Protected):
             raise InvalidParameter(
                 "Untrained() learns nothing from records: use from_public(classes, prior)."
             )
+        self._note_feature_names(X)
         rows, spoiled = private_rows(X)
-        labels = label_rows(y)
+        labels = label_rows(y, classes=self.classes)
         if len(rows) != len(labels):
             raise InvalidData(f"X and y must have as many rows, got {len(rows)} and {len(labels)}.")
         public = len(rows) if n_records is None else checks.whole("n_records", n_records)
-        self._set_public(public, rows.shape[1], label_names(self.classes, labels.shape[1]))
+        names = label_names(self.classes, labels.shape[1], y)
+        self._set_public(public, rows.shape[1], names)
         self.owner_only_ = {"records that were not finite": spoiled, "learning curve": []}
         self.guarantee_ = self.promise(**self.public_)
         total = _sum_exactly
@@ -168,7 +205,7 @@ class PrivateTagger(Protected):
         elif ledger is not None:
             ledger.charge(self.guarantee_.costs, what=TRAINING, key=key)
         self.released_ = self._learn(
-            rows, labels, total, HeldOut.of(validation, rows.shape[1]), progress
+            rows, labels, total, HeldOut.of(validation, rows.shape[1], self.classes), progress
         )
         self._settle()
         return self
@@ -220,6 +257,7 @@ class PrivateTagger(Protected):
         They may leave where training is private; else they are for the owner.
         """
         check_is_fitted(self, "released_")
+        self._check_feature_names(X)
         rows, _ = private_rows(X, n_features=self.n_features_in_)
         scores = np.broadcast_to(self.offset_, (len(rows), len(self.offset_))).copy()
         if self.weights_ is not None and self.inputs_ is not None:
@@ -231,10 +269,11 @@ class PrivateTagger(Protected):
     def answer(self, X: ArrayLike, *, ledger: Ledger | None = None) -> Answers:
         """Tags and scores of images.
 
-        Where answers have noise and a ledger is given, each distinct image is answered once: asked
-        again, in the same call or later, it has the same answer. Images are told apart by their
-        features. The ledger is charged once, before the first answer, and that charge covers every
-        image. Answers are stored in memory: a fitted tagger that is loaded anew is charged anew.
+        Where answers have noise and a ledger is given, each distinct image has one answer: asked
+        again, in the same call or later, by another thread or by a copy that was pickled, it has
+        the same. Its noise is a function of a secret key and of the image's features. The ledger is
+        charged once, before the first answer, and that charge covers every image. A tagger that is
+        read from its file, which does not hold the key, has other noise and is charged anew;
         `publishing.publish` gives one answer per image for good.
 
         Parameters:
@@ -247,43 +286,67 @@ class PrivateTagger(Protected):
         Raises:
             BudgetExceeded: if the ledger has too little left; nothing is released.
         """
-        logits = self.logits(X)
-        if self.answer_guarantee_ is None:
-            return self.answer_mechanism_.read(logits)
+        check_is_fitted(self, "released_")
+        mechanism, promised = self.answer_mechanism_, self.answer_guarantee_
+        if promised is None or isinstance(mechanism, Exact):
+            return mechanism.read(self.logits(X))
         if ledger is None:
-            return self.noisy(logits)
+            return self.noisy(self.logits(X))
+        self._check_feature_names(X)
         rows, _ = private_rows(X, n_features=self.n_features_in_)
-        with _COUNTING:  # two threads at once would both find that there is no answer yet
-            store = self._answered.get(ledger, AnswerStore())
-            account = NoCharge() if len(store) else ledger
-            released = store.answers(rows, lambda places: self._draw(logits[places], account))
-            self._answered[ledger] = store
-        return self._read(released)
+        images = [hashlib.sha256(np.ascontiguousarray(row).tobytes()).hexdigest() for row in rows]
+        key, source = self._answer_source(images)
+        door = Door(
+            guarantees.of_repeated_answers(promised, entropy=source.name),
+            what="tags of images, each answered once",
+            ledger=ledger,
+            random_state=source,
+            key=f"answers {key.release}",
+        )
+        # Row by row and rounded: among other rows the last bits of a product differ, and the same
+        # noise must be found again by the same value.
+        logits = np.vstack([self.logits(row[None]) for row in rows]).round(_DIGITS)
+        released = door.release_each(
+            guarantees.ANSWER, mechanism.value(logits), images, about=key.release
+        )
+        return mechanism.read(released)
+
+    def _answer_source(self, images: Sequence[str]) -> tuple[_AnswerKey, Source]:
+        """The key of all answers, and the noise of these images: the same whenever it is asked for.
+
+        The key is made for the first answer. A pickled copy has it, so that its answers are the
+        same ones.
+        """
+        with _KEY_LOCK:  # two threads at once would make two keys
+            if "_answer_key" not in self.__dict__:
+                state = self.random_state
+                simulated = state is not None and not hasattr(state, "stream")
+                self._answer_key = _AnswerKey(
+                    secrets.token_hex(16),
+                    secrets.token_bytes(32),
+                    SeededSource(state) if simulated else None,
+                )
+        key = self._answer_key
+        if key.simulated is not None:
+            return key, key.simulated
+        noise = {image: keyed(key.secret, "answer", image.encode()) for image in images}
+        return key, RecordSource(noise)
 
     def noisy(self, logits: ArrayLike, *, ledger: Ledger | NoCharge | None = None) -> Answers:
         """Add noise to logits, one release per row, charged as one answer per image."""
-        return self._read(self._draw(np.asarray(logits, np.float64), ledger))
-
-    def _draw(self, logits: Matrix, ledger: Ledger | NoCharge | None) -> NDArray[np.generic]:
-        """The noisy value of each row of logits, before it is read as tags."""
         mechanism, promised = self.answer_mechanism_, self.answer_guarantee_
         if promised is None or isinstance(mechanism, Exact):
             raise InvalidParameter(
                 "these answers have no noise: choose answers=CodebookAnswers(...) or another."
             )
+        values = mechanism.value(np.asarray(logits, np.float64))
         door = Door(
             promised,
-            what=f"tags of {len(logits)} images",
+            what=f"tags of {len(values)} images",
             ledger=cast("Ledger | None", ledger),
             random_state=self.random_state,
         )
-        return door.release(guarantees.ANSWER, mechanism.value(logits))
-
-    def _read(self, released: NDArray[np.generic]) -> Answers:
-        mechanism = self.answer_mechanism_
-        if isinstance(mechanism, TopTags):
-            return mechanism.read(released, self.n_labels_)
-        return mechanism.read(released)
+        return mechanism.read(door.release(guarantees.ANSWER, values))
 
     def predict(self, X: ArrayLike, *, ledger: Ledger | None = None) -> NDArray[np.uint8]:
         """Tags (n, C) of 0 and 1."""
@@ -301,7 +364,8 @@ class PrivateTagger(Protected):
         """Mean average precision on labelled images: a number about those images, as private as
         they are.
         """
-        truth, scores = label_rows(y), self.decision_function(X)
+        truth = label_rows(y, classes=tuple(str(name) for name in self.classes_))
+        scores = self.decision_function(X)
         if sample_weight is None:
             return mean_average_precision(truth, scores)
         from sklearn.metrics import average_precision_score
@@ -319,12 +383,65 @@ class PrivateTagger(Protected):
             return Cost(epsilon=0.0, unit="query")
         return accounting.compose([self.answer_guarantee_.cost] * n)
 
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Parameters by name; with `deep` also the settings of training and answers.
+
+        Examples:
+            >>> PrivateTagger(DPTraining(epsilon=4)).get_params()["training__epsilon"]
+            4
+        """
+        params: dict[str, Any] = super().get_params(deep=False)
+        if deep:
+            for name in ("training", "answers"):
+                params |= {
+                    f"{name}__{key}": value for key, value in _settings(params[name]).items()
+                }
+        return params
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters; `training__epsilon=4` replaces one setting of the training.
+
+        Raises:
+            InvalidParameter: there is no such parameter or setting.
+        """
+        own = {name: value for name, value in params.items() if "__" not in name}
+        unknown = own.keys() - set(self._get_param_names())
+        if unknown:
+            raise InvalidParameter(f"PrivateTagger has no parameter {sorted(unknown)[0]!r}.")
+        for name, value in own.items():
+            setattr(self, name, value)
+        for name, value in params.items():
+            part, nested, setting = name.partition("__")
+            if nested:
+                settings = _settings(getattr(self, part, None))
+                if part not in ("training", "answers") or setting not in settings:
+                    raise InvalidParameter(f"PrivateTagger has no parameter {name!r}.")
+                changed = dataclasses.replace(getattr(self, part), **{setting: value})
+                setattr(self, part, changed)
+        return self
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.required = True
         tags.target_tags.multi_output, tags.target_tags.single_output = True, False
         tags.non_deterministic = True
         return tags
+
+    def _note_feature_names(self, X: Any) -> None:
+        """Set `feature_names_in_` if X is a table with named columns, as scikit-learn does."""
+        names = column_names(X)
+        if names is not None:
+            self.feature_names_in_ = np.asarray(names, dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+
+    def _check_feature_names(self, X: Any) -> None:
+        names, fitted = column_names(X), getattr(self, "feature_names_in_", None)
+        if names is not None and fitted is not None and list(names) != list(fitted):
+            raise InvalidData(
+                "X must have the columns of the training data in the same order; the first that "
+                f"differs is {_first_difference(names, fitted)}."
+            )
 
     def _check(self) -> None:
         if not isinstance(self.training, _TRAININGS):
@@ -336,7 +453,7 @@ class PrivateTagger(Protected):
             raise InvalidParameter(f"answers must be one of {named}, got {self.answers!r}.")
         if self.prior is not None and not isinstance(self.prior, Prior):
             raise InvalidParameter(
-                f"prior must be a Prior (see imagenet_prior), got {type(self.prior).__name__}."
+                f"prior must be a Prior (see encoder_prior), got {type(self.prior).__name__}."
             )
         learns_words = isinstance(self.answers, CodebookAnswers) and self.answers.words is None
         if isinstance(self.training, Untrained) and learns_words:
@@ -358,16 +475,10 @@ class PrivateTagger(Protected):
             not isinstance(self.training, Untrained),
         )
         learns_words = isinstance(self.answers, CodebookAnswers) and self.answers.words is None
-        self.public_["spread"] = learns_words and self.public is None
-        if self.public is not None and not isinstance(self.training, Untrained):
-            inputs = Inputs.from_public(self.public, components=self.training.components)
-            if len(inputs.centre) != n_features:
-                raise InvalidData(
-                    f"public must have {n_features} features, got {len(inputs.centre)}."
-                )
-            assert inputs.directions is not None  # noqa: S101  (made from public images)
-            self.public_ |= {"centre": inputs.centre, "directions": inputs.directions}
-            self.public_["width"], self.public_["centred"] = inputs.width, False
+        made = self.prior is not None and self.prior.things is not None
+        self.public_["spread"] = learns_words and self.public is None and not made
+        if not isinstance(self.training, Untrained):
+            self.public_ |= self._public_directions(n_records, n_features)
         if isinstance(self.answers, CodebookAnswers) and self.answers.words is not None:
             self.public_ |= self.answers.words.to_fields()
         if self.prior is not None:
@@ -376,7 +487,40 @@ class PrivateTagger(Protected):
                     f"prior must score {len(names)} labels from {n_features} features, got "
                     f"{self.prior.weights.shape}."
                 )
-            self.public_ |= {"prior_weights": self.prior.weights, "prior_offset": self.prior.offset}
+            self.public_ |= {
+                "prior_weights": self.prior.weights,
+                "prior_offset": self.prior.offset,
+                "prior_unit": self.prior.unit,
+            }
+
+    def _public_directions(self, n_records: int, n_features: int) -> dict[str, Any]:
+        """Directions that the head works in, of the prior or else of public images."""
+        assert not isinstance(self.training, Untrained)  # noqa: S101  (it has no head)
+        components = (
+            self.training.components_for(n_records)
+            if isinstance(self.training, DPTraining)
+            else self.training.components
+        )
+        if self.public is not None and np.shape(self.public)[-1:] != (n_features,):
+            raise InvalidData(
+                f"public must have {n_features} features, got {np.shape(self.public)}."
+            )
+        if self.prior is not None and self.prior.directions is not None:
+            directions = self.prior.directions[:, :components]
+            if len(directions) != n_features:
+                raise InvalidData(
+                    f"prior must have directions of {n_features} features, got {len(directions)}."
+                )
+            return {"directions": directions, "width": directions.shape[1] + 1, "centred": True}
+        if self.public is None:
+            return {}
+        inputs = Inputs.from_public(self.public, components=components)
+        return {
+            "centre": inputs.centre,
+            "directions": cast("Matrix", inputs.directions),
+            "width": inputs.width,
+            "centred": False,
+        }
 
     def _learn(
         self,
@@ -421,19 +565,70 @@ class PrivateTagger(Protected):
             labels,
             offset,
             steps=steps,
+            n_records=facts.n_records,
             total=lambda residuals, given: total(GRADIENT, Outer(residuals, given)),
             look=look,
             progress=progress,
         )
+        if isinstance(training, DPTraining) and self.prior is not None:
+            found |= self._keep_what_was_learned(found["weights"], facts, head.step)
         if facts.spread:
             spread = self._spread(
                 facts, rates, offset + x @ found["weights"].T, found["weights"], total
             )
             found |= self._words(spread)
         elif isinstance(self.answers, CodebookAnswers) and self.answers.words is None:
-            at, start = seen(feature_rows(self.public))
-            found |= self._words(PublicAnswers(start + at @ found["weights"].T))
+            found |= self._words(self._public_answers(found, rates, seen, SCENES))
+        elif isinstance(self.answers, Exact) and self.answers.threshold is None:
+            simulated = self._public_answers(found, rates, seen, FEWER_SCENES)
+            found["quotas"] = quota_thresholds(simulated.logits, rates)
         return found
+
+    def _keep_what_was_learned(
+        self, weights: Matrix, facts: TrainingFacts, step: float
+    ) -> dict[str, Any]:
+        """The weights as far as they are more than noise; the free start where they are not."""
+        assert isinstance(self.training, DPTraining)  # noqa: S101  (only it has noise)
+        gradient = next(item for item in self.training.plan(facts) if item.what == GRADIENT)
+        variance = noise_variance(
+            steps=gradient.count,
+            step=step,
+            sigma=gradient.mechanism.sigma,  # type: ignore[attr-defined]
+            n_records=facts.n_records,
+        )
+        share = trusted_share(weights, variance)
+        return {"weights": share * weights, "trusted": share}
+
+    def _public_answers(
+        self,
+        found: dict[str, Any],
+        rates: Matrix,
+        seen: Callable[[Any], tuple[Matrix, Matrix]],
+        count: int,
+    ) -> PublicAnswers:
+        """The model's answers about public images and made scenes, shifted to the released rates.
+
+        Where there is neither, the answers are about inputs of random directions.
+        """
+        rng = np.random.default_rng(0)  # scenes are made of released numbers: nothing to protect
+        centre = found["centre"] if "centre" in found else self.public_["centre"]
+        scenes = None
+        if self.prior is not None:
+            scenes = self.prior.scenes(rates, centre, count, rng=rng)
+        given = [scenes, None if self.public is None else feature_rows(self.public)]
+        seen_rows = [seen(rows) for rows in given if rows is not None]
+        if not seen_rows:
+            width = int(self.public_["width"])
+            rows = unit_rows(rng.standard_normal((count, width - 1)))
+            inputs = np.hstack([rows, np.full((count, 1), CONSTANT)])
+            start = np.zeros((count, len(rates)))
+            if self.prior is not None:
+                start = self.training.prior_weight * rng.standard_normal(start.shape)
+            seen_rows = [(inputs, start)]
+        weights = found["weights"]
+        return PublicAnswers(
+            np.vstack([shifted_to(start + at @ weights.T, rates) for at, start in seen_rows])
+        )
 
     def _spread(
         self,
@@ -483,7 +678,11 @@ class PrivateTagger(Protected):
         self.n_labels_ = len(self.classes_)
         check_names([str(name) for name in public["classes"]])
         self.prior_ = (
-            Prior(public["prior_weights"], public["prior_offset"])
+            Prior(
+                public["prior_weights"],
+                public["prior_offset"],
+                unit=bool(public.get("prior_unit", False)),
+            )
             if "prior_weights" in public
             else None
         )
@@ -504,6 +703,10 @@ class PrivateTagger(Protected):
             ):
                 raise InvalidData("its tables do not fit each other")
         self.answer_mechanism_ = self.answers
+        if isinstance(self.answers, Exact) and "quotas" in released:
+            self.answer_mechanism_ = self.answers.with_quotas(released["quotas"])
+            if len(released["quotas"]) != self.n_labels_:
+                raise InvalidData("its thresholds do not fit its labels")
         told = released if "words" in released else public
         if isinstance(self.answers, CodebookAnswers) and "words" in told:
             self.answer_mechanism_ = self.answers.with_words(AnswerCodebook.from_fields(told))
@@ -518,8 +721,8 @@ class PrivateTagger(Protected):
         self.answer_guarantee_ = guarantees.of_answers(
             self.answer_mechanism_, self.n_labels_, entropy=self.entropy_
         )
-        # Answers of another kind, or of another model, were charged separately.
-        self._answered: WeakKeyDictionary[Ledger, AnswerStore] = WeakKeyDictionary()
+        # Answers of another kind, or of another model, have other noise and are charged separately.
+        self.__dict__.pop("_answer_key", None)
 
     def _saved_parameters(self) -> dict[str, Any]:
         """Values by their type's name; what is in `public_` is not written twice."""
@@ -541,6 +744,20 @@ class PrivateTagger(Protected):
         }
 
 
+def _settings(value: Any) -> dict[str, Any]:
+    """The settings of a frozen value by name."""
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return {}
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+
+
+def _first_difference(given: Sequence[str], fitted: Sequence[str]) -> str:
+    for own, other in zip(given, fitted, strict=False):
+        if own != other:
+            return f"{own!r} in place of {other!r}"
+    return f"their number, {len(given)} in place of {len(fitted)}"
+
+
 def _facts(public: dict[str, Any]) -> TrainingFacts:
     sizes = {
         name: checks.whole(name, public[name], least=0)
@@ -554,14 +771,14 @@ def _facts(public: dict[str, Any]) -> TrainingFacts:
         centred=bool(public["centred"]),
         spread=bool(public["spread"]),
         informed="prior_weights" in public,
+        directed="directions" in public,
     )
 
 
 def _inputs(public: dict[str, Any], released: dict[str, Any]) -> Inputs:
-    """Centre and directions: of public images, or the released centre alone."""
-    if "directions" in public:
-        return Inputs(public["centre"], public["directions"])
-    return Inputs(released["centre"])
+    """Centre and directions: public where they can be, and else the released centre."""
+    centre = public["centre"] if "centre" in public else released["centre"]
+    return Inputs(centre, public.get("directions"))
 
 
 def _rates(counts: ArrayLike, n_records: int) -> Matrix:
@@ -584,7 +801,7 @@ def _named(value: Any) -> dict[str, Any]:
     fields = {
         field.name: getattr(value, field.name)
         for field in dataclasses.fields(value)
-        if field.name != "words"
+        if field.name not in ("words", "quotas")
     }
     return {"type": type(value).__name__, **fields}
 

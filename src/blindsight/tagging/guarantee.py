@@ -20,12 +20,23 @@ __all__ = [
     "of_printed_answers",
     "of_printed_training",
     "of_publishing",
+    "of_repeated_answers",
     "of_training",
 ]
 
 ANSWER, OUTPUTS = "answer", "training outputs"
 _NEIGHBOURS: Any = "add or remove one"
 _ANY_TWO = Assumption("any two images", "neighbours are any two images asked about")
+_DISTINCT = Assumption(
+    "distinct images",
+    "a photo is a distinct image: copies share one answer, and how many distinct images there are "
+    "is public; whoever is on several different images is protected for each",
+)
+_KEYED = Assumption(
+    "keyed noise",
+    "noise comes from a secret key by HMAC-SHA-256 and AES-256, which nobody can tell from random; "
+    "the tagger in memory and its pickled copies hold the key and are not given away",
+)
 _PUBLIC = (
     Assumption(
         "public sizes",
@@ -146,6 +157,15 @@ def of_answers(
     )
 
 
+def of_repeated_answers(answers: Guarantee, *, entropy: EntropyName) -> Guarantee:
+    """One answer per distinct image with the noise of a key: the same whenever it is asked for."""
+    return dataclasses.replace(
+        answers,
+        assumptions=(_ANY_TWO, _DISTINCT, *((_KEYED,) if entropy == "keyed" else ())),
+        entropy=entropy,
+    )
+
+
 def of_publishing(answers: Guarantee) -> Guarantee:
     """One answer for each distinct image, with a vault's permanent noise: the same whenever it is
     given again.
@@ -154,12 +174,7 @@ def of_publishing(answers: Guarantee) -> Guarantee:
         answers,
         assumptions=(
             _ANY_TWO,
-            Assumption(
-                "distinct images",
-                "a photo is a distinct image: copies share one answer, and how many distinct "
-                "images there are is "
-                "public; whoever is on several different images is protected for each",
-            ),
+            _DISTINCT,
             Assumption(
                 "keyed noise",
                 "noise comes from a secret key by HMAC-SHA-256 and AES-256, which nobody can tell "

@@ -16,6 +16,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -31,6 +32,7 @@ __all__ = [
     "FromLabels",
     "LabelsFile",
     "check_names",
+    "column_names",
     "label_names",
     "label_rows",
     "log_odds",
@@ -50,9 +52,25 @@ class FromLabels:
     names: tuple[str, ...]
 
 
-def label_names(classes: Sequence[str] | int | None, n_labels: int) -> tuple[str, ...]:
-    """The names of `n_labels` columns: those given, or their numbers."""
+def column_names(table: Any) -> tuple[str, ...] | None:
+    """The names of a table's columns (pandas and its like); None where columns have no names.
+
+    As in scikit-learn, columns have names only if all of them are text.
+    """
+    columns = getattr(table, "columns", None)
+    if columns is None:
+        return None
+    names = list(columns)
+    return tuple(names) if names and all(isinstance(name, str) for name in names) else None
+
+
+def label_names(
+    classes: Sequence[str] | FromLabels | int | None, n_labels: int, y: Any = None
+) -> tuple[str, ...]:
+    """The names of `n_labels` columns: those given, else those of the table `y`, else numbers."""
     names = classes.names if isinstance(classes, FromLabels) else classes
+    if names is None and column_names(y) is not None:
+        names = column_names(y)
     if names is None or isinstance(names, (int, np.integer)):
         count = n_labels if names is None else int(names)
         names = [str(number) for number in range(count)]
@@ -81,10 +99,26 @@ def check_names(names: Sequence[str]) -> None:
             )
 
 
-def label_rows(y: ArrayLike) -> NDArray[np.uint8]:
+def label_rows(y: Any, *, classes: Any = None) -> NDArray[np.uint8]:
     """Labels (n, C), dense or sparse, as 0 and 1: 1 where a value is above a half, whatever else it
     is.
+
+    A table with named columns is put into the order of `classes`, if these are names.
+
+    Raises:
+        InvalidData: y is no table, or its columns are not those that `classes` names.
     """
+    columns = column_names(y)
+    names = classes.names if isinstance(classes, FromLabels) else classes
+    if columns is not None and isinstance(names, (list, tuple, np.ndarray)):
+        wanted = [str(name) for name in names]
+        if sorted(columns) != sorted(wanted):
+            odd = sorted(set(columns) ^ set(wanted))
+            raise InvalidData(
+                "the columns of y must be the labels that classes= names, in any order; "
+                f"{', '.join(odd[:5]) or 'a name that stands twice'} is only in one of them."
+            )
+        y = y[wanted]
     array = np.asarray(y.toarray() if hasattr(y, "toarray") else y)
     if array.ndim != 2 or array.shape[0] == 0 or array.shape[1] == 0:
         raise InvalidData(

@@ -25,11 +25,12 @@ from blindsight.data.listing import FilesRead, list_photos, no_photos
 from blindsight.encoders import Encoder, encode_images, open_encoder, open_same_encoder
 from blindsight.encoders.base import Identity
 from blindsight.encoders.network import DIMENSIONS
+from blindsight.encoders.weights import available
 from blindsight.evaluation.multilabel import evaluate
-from blindsight.tagging.answer_store import NoCharge
+from blindsight.tagging.answers import NoCharge
 from blindsight.tagging.estimator import PrivateTagger
 from blindsight.tagging.labels import label_rows
-from blindsight.tagging.prior import Prior, encoder_prior, imagenet_prior
+from blindsight.tagging.prior import Prior, encoder_prior
 
 __all__ = [
     "HELD_OUT_ONE_IN",
@@ -80,6 +81,15 @@ class Extractor:
         """The features of an encoder: a name, a path, or one that was opened."""
         encoder = open_encoder(source)
         return cls("encoder", 0, encoder.identity(), encoder)
+
+    @classmethod
+    def default(cls) -> Extractor:
+        """The best built-in features on this machine: both networks, else the small one.
+
+        Raises:
+            MissingDependency: there is no engine to run a network.
+        """
+        return cls.with_encoder("both-large" if available("lite2") else "lite0")
 
     @classmethod
     def of(
@@ -241,17 +251,10 @@ def public_knowledge(
     synonyms: Mapping[str, Sequence[str]] | None = None,
 ) -> tuple[Prior | None, str | None]:
     """The prior for these labels, or None; and what is not known in public, as a sentence."""
-    if extractor.kind not in ("efficientnet", "encoder"):
-        return (
-            None,
-            "Without public knowledge about the labels: plain pixels do not come with it.",
-        )
+    if extractor.encoder is None:
+        return None, "Without public knowledge about the labels: these features come without it."
     try:
-        prior = (
-            imagenet_prior(names, public=public, synonyms=synonyms)
-            if extractor.encoder is None
-            else encoder_prior(names, extractor.encoder, public=public, synonyms=synonyms)
-        )
+        prior = encoder_prior(names, extractor.encoder, public=public, synonyms=synonyms)
     except BlindsightError as error:
         return None, f"Without public knowledge about the labels: {error}"
     unknown = [
@@ -259,11 +262,12 @@ def public_knowledge(
     ]
     if not unknown:
         return prior, None
-    told = (
-        f"No public knowledge about {', '.join(unknown[:5])}{', ...' if len(unknown) > 5 else ''}: "
-        "give labels other"
+    listed = f"{', '.join(unknown[:5])}{', ...' if len(unknown) > 5 else ''}"
+    notice = (
+        f"No public knowledge about {listed}: the text encoder knows English words, and these are "
+        "none that it knows. Give labels English names beside their own, as in Hund=dog."
     )
-    return (prior if len(unknown) < len(names) else None), f"{told} names, as in tv=television."
+    return (prior if len(unknown) < len(names) else None), notice
 
 
 @dataclass(frozen=True)

@@ -1,43 +1,46 @@
 """Inputs of the head, and public knowledge about labels as a linear score for each label.
 
 Private training clips the gradient of every record, which is its residual times its input, so rows
-of one length use the bound fully. Pooled features share a large common part that carries no
-information and takes up the bound. It is subtracted: the mean of public images, or the mean of the
-records, released with noise. Public images of any subject also provide their main directions,
-half-whitened; fewer directions need less noise.
+of one length use the bound fully. Features share a large common part that carries no information
+and takes up the bound. It is subtracted: the mean of the records, released with noise, or the mean
+of public images.
 
-The network that computes the features was trained on the 1,000 classes of ImageNet, and its last
-layer still scores them. Names of labels are near names of classes (word vectors), so the score of a
-label is the mean of the standardised scores of its nearest classes. That costs no epsilon; private
-training only has to learn the rest.
+What is public about an encoder does the rest. An encoder with classes (a network that was trained
+on ImageNet) has a matrix of class vectors: its main directions, half-whitened, are what the head
+works in, and fewer directions need less noise. The names of labels are compared with the names of
+classes by sentence vectors (MiniLM) and by WordNet, and the score of a label is the weighted mean
+of the scores of its nearest classes. An encoder with a text tower gives both by itself: the vectors
+of the labels' names, and the directions of general names. That costs no epsilon; private training
+only has to learn the rest.
 
-Guarantee: the prior uses nothing private. The network, the class names and the word vectors are
-public, and so must be `public`.
+Guarantee: the prior uses nothing private. The encoder, the class names and the sentence vectors
+are public, and so must be `public`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData, InvalidParameter
-from blindsight.encoders.base import Encoder
 from blindsight.privacy.clipping import finite_rows, unusable_rows
-from blindsight.tagging.paper.label_vectors import known_vectors
+
+if TYPE_CHECKING:
+    from blindsight.encoders.base import Encoder
 
 __all__ = [
     "CONSTANT",
+    "MOST_DIRECTIONS",
     "Inputs",
-    "PaperInputs",
     "Prior",
     "encoder_prior",
     "feature_rows",
-    "imagenet_prior",
     "private_rows",
     "unit_rows",
 ]
@@ -46,7 +49,8 @@ Matrix = NDArray[np.float64]
 # The constant beside a row of length one: large enough to learn a rate by, small enough to cost the
 # bound little.
 CONSTANT = 0.3
-_LENGTH = 4.0
+#: The number of public directions that a prior holds; training uses the first of them.
+MOST_DIRECTIONS = 256
 
 
 def feature_rows(x: ArrayLike, *, n_features: int | None = None) -> NDArray[np.float32]:
@@ -77,10 +81,9 @@ def unit_rows(x: ArrayLike) -> Matrix:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Centre (D,) taken away from unit rows, and directions (D, r) that they are seen in; both
-    public or released.
+    """What is subtracted from unit rows, and the directions (D, r) that they are seen in.
 
-    The head's input is a row of length one with a constant beside it.
+    Both are public or released. The head's input is a row of length one with a constant beside it.
     """
 
     centre: Matrix
@@ -102,13 +105,10 @@ class Inputs:
         """
         rows = unit_rows(feature_rows(x))
         centre = rows.mean(axis=0)
-        _, size, axes = np.linalg.svd(rows - centre, full_matrices=False)
-        kept = min(
-            checks.whole("components", components), int((size > 1e-6 * max(size[0], 1e-300)).sum())
-        )
-        if kept == 0:
+        directions = _main_directions(rows - centre, checks.whole("components", components))
+        if directions.shape[1] == 0:
             raise InvalidData("public must hold images that differ from each other.")
-        return cls(centre, axes[:kept].T / np.sqrt(size[:kept]))
+        return cls(centre, directions)
 
     @property
     def width(self) -> int:
@@ -122,24 +122,11 @@ class Inputs:
         return np.hstack([rows, np.full((len(rows), 1), CONSTANT)])
 
 
-@dataclass(frozen=True)
-class PaperInputs:
-    """ML-GCN's input: y = Wx has no bias, so rows are only scaled to one length.
-
-    `floor` and `ceiling` are the corollaries' conditions: |x_i| at least, x_i at most.
-    """
-
-    floor: float | None = None
-    ceiling: float | None = None
-
-    def __call__(self, x: ArrayLike) -> NDArray[np.float32]:
-        """The head's input."""
-        rows = (_LENGTH * unit_rows(x)).astype(np.float32)
-        if self.floor is not None:
-            rows = np.where(rows < 0, -1.0, 1.0) * np.maximum(np.abs(rows), self.floor)
-        if self.ceiling is not None:
-            rows = np.minimum(rows, self.ceiling)
-        return rows.astype(np.float32)
+def _main_directions(centred: Matrix, most: int) -> Matrix:
+    """The main directions (D, r) of centred rows, each divided by the root of its size."""
+    _, size, axes = np.linalg.svd(centred, full_matrices=False)
+    count = min(most, int((size > 1e-6 * max(size[0], 1e-300)).sum()))
+    return np.asarray(axes[:count].T / np.sqrt(size[:count]))
 
 
 def _check_shape(shape: tuple[int, ...], n_features: int | None) -> None:
@@ -151,21 +138,44 @@ def _check_shape(shape: tuple[int, ...], n_features: int | None) -> None:
         )
 
 
-# Of about 2,000 nouns, one in so many finds where texts lie.
-_ONE_NOUN_IN = 20
-# Chosen on a third of the COCO subset's training images: how many classes speak for a label, and
-# how sharply the nearer ones count more.
-_CLASSES, _SHARPNESS = 5, 10.0
+# Settings that were chosen on the training photos of the COCO and VOC2012 subsets.
+# How many classes speak for a label by their names alone, and how sharply the nearer ones count.
+_NEAREST, _TEMPERATURE = 10, 0.1
+# A name without a known word has no near class below this cosine ("surfboard" .45, "qqxzyq" .24).
+_LEAST_COSINE = 0.38
+# The cosine of a photo's vector with the direction of a label has about this deviation.
+_DEVIATION = 1 / 30
+# In a made scene, the part of each label, how much it varies (as a logarithm), and the part of
+# everything else.
+_LABEL_PART, _LABEL_SPREAD, _OTHER_PART = 0.35, 0.4, 0.5
 
 
 @dataclass(frozen=True)
 class Prior:
     """Public scores of C labels from features x: weights (C, D) x + offset (C,), of deviation about
-    one.
+    one; and what else is public about the features.
+
+    Parameters:
+        weights: one row for each label.
+        offset: one number for each label.
+        directions: the directions (D, R) in which photos differ, the main ones first; private
+            training uses the first of them. None: the features as they are.
+        things: unit vectors (K, D) of things that photos show, from which public scenes are made.
+        meaning: how much each label (C, K) means each thing; rows sum to 1, or to 0 where nothing
+            is known.
+        unit: scores are of features scaled to length 1, whatever their length is.
+
+    Examples:
+        >>> Prior(np.eye(2), np.zeros(2))(np.array([[3.0, 4.0]]))
+        array([[3., 4.]])
     """
 
     weights: Matrix
     offset: Matrix
+    directions: Matrix | None = None
+    things: Matrix | None = None
+    meaning: Matrix | None = None
+    unit: bool = False
 
     def __post_init__(self) -> None:
         weights = checks.finite_array("weights", self.weights, ndim=2)
@@ -176,41 +186,75 @@ class Prior:
                 f"a prior needs one offset per label, got {len(self.offset)} for "
                 f"{len(self.weights)}."
             )
+        for name in ("directions", "things", "meaning"):
+            if getattr(self, name) is not None:
+                table = checks.finite_array(name, getattr(self, name), ndim=2)
+                object.__setattr__(self, name, table)
+        labels, features = weights.shape
+        if self.directions is not None and len(self.directions) != features:
+            raise InvalidData(
+                f"directions of a prior must have {features} rows, got {len(self.directions)}."
+            )
+        if (self.things is None) != (self.meaning is None):
+            raise InvalidData("a prior needs things and their meaning, or neither.")
+        if self.things is not None and self.meaning is not None:
+            expected = ((len(self.things), features), (labels, len(self.things)))
+            if (self.things.shape, self.meaning.shape) != expected:
+                raise InvalidData(
+                    f"things and meaning of a prior must have the shapes {expected[0]} and "
+                    f"{expected[1]}, got {self.things.shape} and {self.meaning.shape}."
+                )
 
     def __call__(self, features: Any) -> Matrix:
         """The scores (n, C)."""
-        return np.asarray(features, np.float64) @ self.weights.T + self.offset
+        rows = unit_rows(features) if self.unit else np.asarray(features, np.float64)
+        return rows @ self.weights.T + self.offset
 
+    def tables(self) -> dict[str, Matrix]:
+        """Every array that there is, by name: what makes one prior another."""
+        named = {
+            name: getattr(self, name)
+            for name in ("weights", "offset", "directions", "things", "meaning")
+        }
+        return {name: value for name, value in named.items() if value is not None}
 
-def imagenet_prior(
-    names: Sequence[str],
-    *,
-    public: ArrayLike | None = None,
-    synonyms: Mapping[str, Sequence[str]] | None = None,
-) -> Prior:
-    """The prior for EfficientNet-Lite0's features, from the network's own ImageNet classes.
+    def scenes(
+        self, rates: ArrayLike, centre: ArrayLike, n: int, *, rng: np.random.Generator
+    ) -> Matrix | None:
+        """Features (n, D) of made-up scenes, each of some labels; None without things.
 
-    Parameters:
-        names: the labels' names.
-        public: features of public images, by whose mean and deviation scores are standardised;
-            without them the layer's own weights stand in.
-        synonyms: further names of a label, where its own says little ("tv": ["television"]).
-    """
-    from blindsight.encoders.weights import read_weights
-    from blindsight.encoders.words import class_names
-
-    stored = read_weights()
-    layer, bias = stored["_fc.weight"].astype(np.float64), stored["_fc.bias"].astype(np.float64)
-    spoken = _nearness([[name, *(synonyms or {}).get(name, ())] for name in names], class_names())
-    if public is None:
-        # Without images: features are not negative and of similar size, so the row sum is a class's
-        # usual score.
-        mean, deviation = bias + _USUAL * layer.sum(axis=1), _USUAL * np.linalg.norm(layer, axis=1)
-    else:
-        scores = feature_rows(public, n_features=layer.shape[1]).astype(np.float64) @ layer.T + bias
-        mean, deviation = scores.mean(axis=0), scores.std(axis=0)
-    spoken = spoken / np.maximum(deviation, 1e-6)
-    return Prior(spoken @ layer, spoken @ (bias - mean))
+        A scene has each label with the probability of its rate, and at least one. Its vector is
+        the centre and, for each label, two of the things that the label means, with random
+        strengths, and random parts along the directions of all things; its distance from the centre
+        is that of unit rows. Everything that goes in is public or released.
+        """
+        if self.things is None or self.meaning is None or self.directions is None:
+            return None
+        known = self.meaning.sum(axis=1) > 0
+        chance = np.where(known, np.asarray(rates, np.float64), 0.0)
+        if not chance.any():
+            return None
+        present = rng.random((n, len(chance))) < chance
+        empty = np.flatnonzero(~present.any(axis=1))
+        present[empty, rng.choice(len(chance), len(empty), p=chance / chance.sum())] = True
+        scene, label = np.nonzero(present)
+        reach = np.cumsum(self.meaning, axis=1)
+        made = np.zeros((n, self.things.shape[1]))
+        for _ in range(2):
+            drawn = rng.random(len(label)) * reach[label, -1]
+            thing = np.array(
+                [np.searchsorted(reach[c], u) for c, u in zip(label, drawn, strict=True)]
+            ).clip(max=len(self.things) - 1)
+            part = _LABEL_PART / 2 * np.exp(_LABEL_SPREAD * rng.standard_normal(len(label)))
+            made += sparse.csr_matrix((part, (scene, thing)), (n, len(self.things))) @ self.things
+        # A column of `directions` has the length size^-1/2: this gives back axis times size.
+        length = np.linalg.norm(self.directions, axis=0)
+        axes = self.directions / length**3
+        axes = axes / np.linalg.norm(axes)
+        made += _OTHER_PART * rng.standard_normal((n, axes.shape[1])) @ axes.T
+        middle = np.asarray(centre, np.float64)
+        distance = np.sqrt(max(1.0 - float(middle @ middle), 0.01))
+        return np.asarray(middle + distance * unit_rows(made))
 
 
 def encoder_prior(
@@ -223,73 +267,135 @@ def encoder_prior(
     """The prior for any encoder that knows words, by its text tower or its classes' names.
 
     Parameters:
-        names: the labels' names.
+        names: the labels' names. MiniLM and WordNet read English; a text tower reads the languages
+            that it was trained on. An English synonym helps everywhere.
         encoder: the encoder whose vectors are the features.
-        public: vectors of public images, by which scores are standardised; by default those of
-            built-in pictures.
-        synonyms: further names of a label, where its own says little.
+        public: vectors of public images, by which the scores of a text tower are centred and
+            scaled; by default those of built-in pictures. Classes need none.
+        synonyms: further names of a label, where its own says little ("tv": ["television"]).
+
+    Returns:
+        Scores, directions and things. A label without a known word has the weights zero.
 
     Raises:
         InvalidParameter: the encoder has neither texts nor classes.
+
+    Examples:
+        >>> from blindsight.encoders import built_in
+        >>> prior = encoder_prior(["dog", "beach"], built_in("lite0"))  # doctest: +SKIP
+        >>> prior.weights.shape  # doctest: +SKIP
+        (2, 1280)
     """
-    from blindsight.encoders.embeddings import general_texts
-    from blindsight.encoders.public_pictures import typical_vectors
-
-    spoken = [[name, *(synonyms or {}).get(name, ())] for name in names]
-    # Texts share a large common part, which says nothing about any label.
-    general = general_texts(encoder, one_in=_ONE_NOUN_IN)
-    centre = np.zeros(encoder.dimensions) if general is None else general.mean(axis=0)
-    directions = np.stack([_label_direction(each, encoder, centre) for each in spoken])
-    vectors = typical_vectors(encoder) if public is None else public
-    rows = feature_rows(vectors, n_features=encoder.dimensions).astype(np.float64)
-    scores = rows @ directions.T
-    scale = 1 / np.maximum(scores.std(axis=0), 1e-6)
-    return Prior(directions * scale[:, None], -scores.mean(axis=0) * scale)
-
-
-def _label_direction(names: Sequence[str], encoder: Encoder, centre: Matrix) -> Matrix:
-    """The direction (D,) in which images of a label lie; zeros where no word is known."""
-    from blindsight.encoders.words import class_weights, understood
-
-    vectors = encoder.texts(list(names))
-    if vectors is not None:
-        return np.asarray((vectors - centre).mean(axis=0), dtype=np.float64)
+    spelled = [[spaced(name), *map(spaced, (synonyms or {}).get(name, ()))] for name in names]
+    if encoder.texts(["photo"]) is not None:
+        return _from_texts(spelled, encoder, public)
     classes = encoder.classes()
     if classes is None:
-        raise InvalidParameter(f"{encoder.name} has neither a text tower nor classes.")
-    listed = None if encoder.identity().get("kind") == "built-in" else classes.names
-    known = [name for name in names if understood(name, listed).names]
-    weights = classes.weights.astype(np.float64) - classes.weights.mean(axis=0)
-    if not known:
-        return np.zeros(weights.shape[1])
-    return np.asarray(
-        np.mean([class_weights(name, listed) @ weights for name in known], axis=0), np.float64
+        raise InvalidParameter(
+            f"{encoder.name} has neither a text tower nor classes, so it knows nothing about words."
+        )
+    built_in = encoder.identity().get("kind") == "built-in"
+    meaning = _meaning(spelled, None if built_in else classes.names, len(classes.names))
+    # Pooled features have a common level that no class is about.
+    vectors = classes.weights.astype(np.float64)
+    if built_in:
+        vectors = vectors - vectors.mean(axis=1, keepdims=True)
+    things = unit_rows(vectors)
+    return Prior(
+        (meaning @ things) / _DEVIATION,
+        np.zeros(len(names)),
+        _main_directions(vectors - vectors.mean(axis=0), MOST_DIRECTIONS),
+        unit_rows(things - things.mean(axis=0)),
+        meaning,
+        unit=True,
     )
 
 
-# A usual feature of an image (mean over EfficientNet-Lite0's 1,280).
-_USUAL = 0.3
+# Names of well-known data sets that are two words written as one, and British words that class
+# names spell otherwise.
+_SPELLED = {
+    "aeroplane": "airplane",
+    "cellphone": "cell phone",
+    "diningtable": "dining table",
+    "firehydrant": "fire hydrant",
+    "hotdog": "hot dog",
+    "pottedplant": "potted plant",
+    "tvmonitor": "tv monitor",
+}
 
 
-def _nearness(names: Sequence[Sequence[str]], classes: Sequence[str]) -> Matrix:
-    """How much each class speaks for each label (labels, classes): rows sum to one, or to zero for
-    unknown words.
+def spaced(name: str) -> str:
+    """A label's name as words: "Traffic_light" is traffic light.
+
+    Examples:
+        >>> spaced("diningtable"), spaced("Traffic_light")
+        ('dining table', 'traffic light')
     """
-    known = known_vectors([name.split("(")[0] for name in classes])
-    centre = known.mean(axis=0)
-    there = _unit(known - centre)
-    spoken = np.zeros((len(names), len(classes)))
-    for row, all_names in enumerate(names):
-        vectors = known_vectors(all_names)
-        vectors = vectors[np.abs(vectors).sum(axis=1) > 0]
-        if len(vectors) == 0:
-            continue
-        near = (_unit(vectors - centre) @ there.T).max(axis=0)
-        best = np.argsort(-near, kind="stable")[:_CLASSES]
-        weight = np.exp(_SHARPNESS * (near[best] - near[best[0]]))
-        spoken[row, best] = weight / weight.sum()
-    return spoken
+    plain = " ".join(name.replace("_", " ").lower().split())
+    return _SPELLED.get(plain, plain)
 
 
-def _unit(rows: Matrix) -> Matrix:
-    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12))
+def _meaning(
+    names: Sequence[Sequence[str]], classes: Sequence[str] | None, n_classes: int
+) -> Matrix:
+    """How much each class is meant by each label (labels, classes).
+
+    Rows sum to one, or to zero where no word of a label is known.
+    """
+    from blindsight.encoders.words import class_likeness, class_weights
+
+    rows = np.zeros((len(names), n_classes))
+    for row, spelled in zip(rows, names, strict=True):
+        for name in spelled:
+            if not _known(name, classes):
+                continue
+            likeness = class_likeness(f"a photo of a {name}", classes).astype(np.float64)
+            best = np.argsort(-likeness, kind="stable")[:_NEAREST]
+            near = np.exp((likeness[best] - likeness[best[0]]) / _TEMPERATURE)
+            # Half by the names alone, half with the classes that lie below a noun in WordNet.
+            weight = class_weights(name, classes).astype(np.float64)
+            weight[best] += near / near.sum()
+            row += weight
+    return np.asarray(rows / np.maximum(rows.sum(axis=1, keepdims=True), 1e-12))
+
+
+def _known(name: str, classes: Sequence[str] | None) -> bool:
+    """Whether a name has a known word, or a class that is near: then its classes say something."""
+    from blindsight.encoders.words import class_likeness, understood
+
+    meant = understood(name, classes)
+    if meant.names or meant.ignored:
+        return True
+    return bool(class_likeness(name, classes).max() >= _LEAST_COSINE)
+
+
+def _from_texts(
+    names: Sequence[Sequence[str]], encoder: Encoder, public: ArrayLike | None
+) -> Prior:
+    """The prior of a text tower: each side is centred by its own mean."""
+    from blindsight.encoders.embeddings import general_texts
+    from blindsight.encoders.public_pictures import typical_vectors
+
+    general = general_texts(encoder)
+    pictures = typical_vectors(encoder) if public is None else public
+    rows = feature_rows(pictures, n_features=encoder.dimensions).astype(np.float64)
+    own = []
+    for spelled in names:
+        vectors = encoder.texts(list(spelled))
+        assert vectors is not None  # noqa: S101  (the encoder has a text tower)
+        own.append(vectors.astype(np.float64).mean(axis=0))
+    labels = np.stack(own)
+    middle = labels.mean(axis=0) if general is None else general.astype(np.float64).mean(axis=0)
+    labels = unit_rows(labels - middle)
+    others = labels if general is None else unit_rows(general.astype(np.float64) - middle)
+    scores = rows @ labels.T
+    scale = 1 / np.maximum(scores.std(axis=0), 1e-6)
+    things = np.vstack([labels, others])
+    return Prior(
+        labels * scale[:, None],
+        -scores.mean(axis=0) * scale,
+        _main_directions(things - things.mean(axis=0), MOST_DIRECTIONS),
+        labels,
+        np.eye(len(labels)),
+        unit=True,
+    )

@@ -189,7 +189,7 @@ def _training(
     if tagger.public is not None:
         known["public"] = np.asarray(tagger.public)
     if tagger.prior is not None:
-        known |= {"prior": tagger.prior.weights, "offset": tagger.prior.offset}
+        known |= {f"prior.{name}": value for name, value in tagger.prior.tables().items()}
     fields: dict[str, Any] = {
         "training": repr(tagger.training),
         "random_state": repr(tagger.random_state),

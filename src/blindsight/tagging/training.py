@@ -45,6 +45,7 @@ __all__ = [
     "GRADIENT",
     "SPREAD",
     "DPTraining",
+    "Forecast",
     "HeldOut",
     "LinearHead",
     "Ordinary",
@@ -52,6 +53,9 @@ __all__ = [
     "TrainingFacts",
     "Untrained",
     "descend",
+    "forecast",
+    "noise_variance",
+    "trusted_share",
 ]
 
 Matrix = NDArray[np.float64]
@@ -88,13 +92,13 @@ class HeldOut:
     labels: NDArray[np.uint8]
 
     @classmethod
-    def of(cls, validation: Any, n_features: int) -> HeldOut | None:
+    def of(cls, validation: Any, n_features: int, classes: Any = None) -> HeldOut | None:
         """Of a pair of features and labels, or of None."""
         if validation is None:
             return None
         rows, labels = (
             private_rows(validation[0], n_features=n_features)[0],
-            label_rows(validation[1]),
+            label_rows(validation[1], classes=classes),
         )
         if len(rows) != len(labels):
             raise InvalidData(
@@ -118,6 +122,7 @@ def descend(
     offset: Matrix,
     *,
     steps: int,
+    n_records: int,
     total: Callable[[Matrix, Matrix], Matrix],
     look: Callable[[Matrix], None] | None = None,
     progress: Progress | None = None,
@@ -125,15 +130,16 @@ def descend(
     """The learned weights (C, width). `total(residuals, x)` sums the records' gradients, residual
     x'.
 
-    `look` sees what would be kept if a step were the last.
+    Sums are divided by `n_records`, the public number: how many rows there really are may be
+    private. `look` sees what would be kept if a step were the last.
     """
-    n, labelled = len(x), np.asarray(labels, np.float64)
+    labelled = np.asarray(labels, np.float64)
     learned = np.zeros((labelled.shape[1], x.shape[1]))
     speed, mean = np.zeros_like(learned), np.zeros_like(learned)
     half = steps // 2
     for number in range(steps):
         residuals = (sigmoid(offset + x @ learned.T) - labelled) * head.weights
-        speed = _MOMENTUM * speed + total(residuals, x) / n + head.ridge * learned
+        speed = _MOMENTUM * speed + total(residuals, x) / n_records + head.ridge * learned
         learned = learned - head.step * speed
         if number >= half:
             mean += learned / (steps - half)
@@ -144,19 +150,56 @@ def descend(
     return mean
 
 
+def noise_variance(*, steps: int, step: float, sigma: float, n_records: int) -> float:
+    """The variance that the noise of the gradients alone gives to each weight of `descend`.
+
+    Weights are linear in the noise, apart from its effect on later gradients, which is left out;
+    so this is an upper estimate. It depends on settings and sizes only.
+    """
+    half = steps // 2
+    # The weights after step t contain the noise of step s times -step * (1 + m + ... + m^(t-s)).
+    after = (1 - _MOMENTUM ** np.arange(1, steps + 1)) / (1 - _MOMENTUM)
+    coefficients = [
+        step * sum(after[t - s] for t in range(max(s, half), steps)) / (steps - half)
+        for s in range(steps)
+    ]
+    return float(np.square(coefficients).sum() * (sigma / n_records) ** 2)
+
+
+def trusted_share(weights: Matrix, variance: float) -> float:
+    """How much of the learned weights to keep, between 0 (nothing was learned) and 1.
+
+    The share of the squared weights that noise does not explain is compared with `_CLEAR`: far
+    below it, learning ranks labels worse than the public scores that it started from. Computed
+    from released weights and public numbers, so it costs nothing.
+    """
+    energy = float(np.square(weights).sum())
+    signal = 1 - weights.size * variance / energy if energy > 0 else 0.0
+    if signal < _UNCLEAR:
+        return 0.0
+    return min(1.0, (signal / _CLEAR) ** 2)
+
+
+# Shares of squared weights that noise does not explain: below the first nothing is kept, from the
+# second on everything is. Chosen on the training photos of the COCO and VOC2012 subsets.
+_UNCLEAR, _CLEAR = 0.1, 0.25
+
+
 COUNTS, CENTRE, GRADIENT, SPREAD = (
     "label counts",
     "features' centre",
     "gradient",
     "spread of answers",
 )
-# Shares of the account (of mu squared); gradients get what the others leave.
+# Shares of the account (of mu squared); gradients get what the others leave. A centre that is seen
+# in few directions needs less.
 _SHARES = {COUNTS: 0.1, CENTRE: 0.1, SPREAD: 0.1}
+_DIRECTED_CENTRE = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingFacts:
-    """What is public about a training: sizes, and which parts must be released."""
+    """What is public about a training: sizes, which parts must be released, what is known."""
 
     n_records: int
     n_labels: int
@@ -165,6 +208,7 @@ class TrainingFacts:
     centred: bool
     spread: bool
     informed: bool
+    directed: bool = False
 
     @property
     def directions(self) -> int:
@@ -181,7 +225,8 @@ class DPTraining:
         delta: the probability bound of that total.
         steps: steps of the descent, each over all records; None takes 24 with a prior and 40
             without.
-        components: the number of directions of public features that the head uses.
+        components: the number of public directions that the head uses; None takes more of them
+            the more photos and epsilon there are.
         prior_weight: the initial weight of a label's public score.
         power: residuals are weighted by rate^-power, in favour of rare labels.
         max_labels: a record with more labels than this counts for less of each.
@@ -194,7 +239,7 @@ class DPTraining:
     epsilon: float = 2.0
     delta: float = 1e-5
     steps: int | None = None
-    components: int = 96
+    components: int | None = None
     prior_weight: float = 0.6
     power: float = 0.3
     max_labels: int = 4
@@ -202,18 +247,35 @@ class DPTraining:
     def __post_init__(self) -> None:
         checks.positive("epsilon", self.epsilon)
         checks.positive("delta", checks.probability("delta", self.delta, below_one=True))
-        for name in (
-            ("components", "max_labels")
-            if self.steps is None
-            else ("steps", "components", "max_labels")
-        ):
-            checks.whole(name, getattr(self, name))
+        checks.whole("max_labels", self.max_labels)
+        for name in ("steps", "components"):
+            if getattr(self, name) is not None:
+                checks.whole(name, getattr(self, name))
         checks.non_negative("prior_weight", self.prior_weight)
         checks.non_negative("power", self.power)
 
     def plan(self, facts: TrainingFacts) -> Plan:
         """Everything that will be released, with the least noise that keeps the total."""
         return _plan(self, facts)
+
+    def components_for(self, n_records: int) -> int:
+        """How many public directions the head uses.
+
+        Examples:
+            >>> [DPTraining(epsilon=2).components_for(n) for n in (100, 3000)]
+            [8, 84]
+        """
+        if self.components is not None:
+            return self.components
+        return int(np.clip(round(self.evidence(n_records)), *_COMPONENTS))
+
+    def evidence(self, n_records: int) -> float:
+        """How much can be learned: photos times epsilon to the power .85, scaled to directions.
+
+        Noise on a mean falls with the number of photos and with mu, and mu grows about as
+        epsilon^.85 at the usual deltas.
+        """
+        return float(n_records * self.epsilon**0.85 / _PHOTOS_PER_DIRECTION)
 
     def steps_for(self, facts: TrainingFacts) -> int:
         """How many steps there will be."""
@@ -228,6 +290,53 @@ class DPTraining:
 
 # Chosen on a third of the COCO subset's training images.
 _STEP, _LARGEST_STEP = 4.5, 32.0
+_PHOTOS_PER_DIRECTION, _COMPONENTS = 64.0, (8, 256)
+# Evidence below which training seldom gains on public knowledge.
+_PAYING_EVIDENCE = 12.0
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Whether training is expected to gain on public knowledge, known before anything is charged.
+
+    Parameters:
+        n_records: the number of photos to train on.
+        epsilon: the budget of training.
+        least: the number of photos from which learning pays at this epsilon.
+    """
+
+    n_records: int
+    epsilon: float
+    least: int
+
+    @property
+    def pays(self) -> bool:
+        """Whether there are enough photos."""
+        return self.n_records >= self.least
+
+    def line(self) -> str:
+        """One sentence for the owner.
+
+        Examples:
+            >>> forecast(DPTraining(epsilon=2), 100).line()[:61]
+            'With epsilon 2, learning pays from about 430 photos; here are'
+        """
+        text = (
+            f"With epsilon {self.epsilon:g}, learning pays from about {self.least:,} photos; here "
+            f"are {self.n_records:,}."
+        )
+        if self.pays:
+            return text
+        return (
+            f"{text} Expect no gain on public knowledge, which is free (`tag start`). Where the "
+            "released noise says that nothing was learned, the free start is kept."
+        )
+
+
+def forecast(training: DPTraining, n_records: int) -> Forecast:
+    """Predict from public numbers alone whether training on so many photos pays."""
+    least = _PAYING_EVIDENCE / training.evidence(1)
+    return Forecast(n_records, training.epsilon, int(math.ceil(least / 10) * 10))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,7 +384,8 @@ Training: TypeAlias = DPTraining | Ordinary | Untrained
 @lru_cache(maxsize=128)
 def _plan(training: DPTraining, facts: TrainingFacts) -> Plan:
     shares = {COUNTS: _SHARES[COUNTS]}
-    shares |= {CENTRE: _SHARES[CENTRE]} if facts.centred else {}
+    if facts.centred:
+        shares[CENTRE] = _DIRECTED_CENTRE if facts.directed else _SHARES[CENTRE]
     shares |= {SPREAD: _SHARES[SPREAD]} if facts.spread else {}
     shares[GRADIENT] = 1 - math.fsum(shares.values())
     sizes = {

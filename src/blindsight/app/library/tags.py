@@ -233,17 +233,14 @@ def _labelled(
 
 
 def _prior(data_set: DataSet, names: list[str]) -> Any:
-    """Public knowledge about label names, where the photos were read by the network that it is
-    about.
-    """
+    """Public knowledge about label names, where the photos were read by a network."""
     from blindsight.encoders import feature_recipe
     from blindsight.tagging.photos import Extractor, public_knowledge
 
-    return (
-        public_knowledge(names, Extractor("efficientnet"))[0]
-        if feature_recipe(data_set.features).network == "lite0"
-        else None
-    )
+    recipe = feature_recipe(data_set.features)
+    if recipe.network is None:
+        return None
+    return public_knowledge(names, Extractor.with_encoder(recipe))[0]
 
 
 def _publishing(tagger: PrivateTagger) -> PrivateTagger:

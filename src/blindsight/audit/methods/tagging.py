@@ -39,7 +39,6 @@ from blindsight.tagging import (
     GraphHead,
     PrivateTagger,
     Schedule,
-    TopTags,
 )
 from blindsight.tagging.answers import LaplaceAnswers, PaperLaplace
 from blindsight.tagging.labels import label_names
@@ -365,7 +364,7 @@ def _weights(*, trials: int, seed: int) -> Verdict:
     X[0] = np.eye(8)[7] * 5.0  # one record that looks like no other
     tagger = P2MLGCN(
         1.0,
-        head=GraphHead(hidden=8, label_vectors="random"),
+        head=GraphHead(hidden=8),
         schedule=Schedule(epochs=20, batch_size=40, learning_rate=0.1),
     )
 
@@ -482,5 +481,5 @@ def _answered_scores(
         return np.asarray(tagger.release_.answer(logits, rng=rng).scores)
     way: Any = tagger.answer_mechanism_
     released = way.noise(tagger.n_labels_).release(way.value(logits), rng=rng)
-    read = way.read(released, tagger.n_labels_) if isinstance(way, TopTags) else way.read(released)
+    read = way.read(released)
     return np.asarray(read.scores)

@@ -2,6 +2,5 @@
 
 - `taggers`: the three methods as estimators, with the paper's claims beside what is proven,
 - `gcn`: the graph convolutional head and its training,
-- `label_graph`: label co-occurrence and the paper's re-weighting of it,
-- `label_vectors`: GloVe vectors of label names.
+- `label_graph`: label co-occurrence and the paper's re-weighting of it.
 """

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
@@ -36,15 +36,68 @@ from blindsight.privacy.guarantee import Guarantee
 from blindsight.tagging import guarantee as guarantees
 from blindsight.tagging.answers import Answers, PaperLaplace
 from blindsight.tagging.paper.label_graph import LabelGraph, label_matrix
-from blindsight.tagging.paper.label_vectors import label_vectors
-from blindsight.tagging.prior import PaperInputs, feature_rows, private_rows
+from blindsight.tagging.prior import feature_rows, private_rows, unit_rows
 
 if TYPE_CHECKING:
     from blindsight.privacy.ledger import Ledger
 
-__all__ = ["P2MLGCN", "RP2MLGCN", "Corollary", "GraphHead", "Penalty", "Schedule", "Tagger"]
+__all__ = [
+    "P2MLGCN",
+    "RP2MLGCN",
+    "Corollary",
+    "GraphHead",
+    "PaperInputs",
+    "Penalty",
+    "Schedule",
+    "Tagger",
+    "label_vectors",
+]
 
 Penalty = Literal["ridge", "mean", "decay"]
+_LENGTH = 4.0
+_RANDOM_DIMENSIONS = 50
+
+
+@dataclass(frozen=True)
+class PaperInputs:
+    """ML-GCN's input: y = Wx has no bias, so rows are only scaled to one length.
+
+    `floor` and `ceiling` are the corollaries' conditions: |x_i| at least, x_i at most.
+    """
+
+    floor: float | None = None
+    ceiling: float | None = None
+
+    def __call__(self, x: ArrayLike) -> NDArray[np.float32]:
+        """The head's input."""
+        rows = (_LENGTH * unit_rows(x)).astype(np.float32)
+        if self.floor is not None:
+            rows = np.where(rows < 0, -1.0, 1.0) * np.maximum(np.abs(rows), self.floor)
+        if self.ceiling is not None:
+            rows = np.minimum(rows, self.ceiling)
+        return rows.astype(np.float32)
+
+
+def label_vectors(source: Any, *, n_labels: int, rng: np.random.Generator) -> NDArray[np.float32]:
+    """Vectors of the labels, the first input of the graph convolution.
+
+    Parameters:
+        source: a table (labels, d), such as the GloVe vectors that ML-GCN publishes, or None for
+            random vectors; these measured no worse, because the graph network learns what it needs.
+        n_labels: the number of labels.
+        rng: draws random vectors.
+
+    Raises:
+        InvalidData: the table has not one row for each label.
+    """
+    if source is None:
+        return rng.standard_normal((n_labels, _RANDOM_DIMENSIONS)).astype(np.float32)
+    table = checks.finite_array("label_vectors", source, ndim=2)
+    if len(table) != n_labels:
+        raise InvalidData(
+            f"label_vectors must have one row a label ({n_labels}), got {len(table)}."
+        )
+    return table.astype(np.float32)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +106,7 @@ class GraphHead:
 
     Parameters:
         hidden: the width of the first graph convolution.
-        label_vectors: "glove", "random", your own (labels, d), or None (GloVe where the labels are
-            named).
+        label_vectors: a table (labels, d), or None for random vectors.
         threshold: ML-GCN's tau and p.
         reweight: ML-GCN's tau and p.
         form: "text" (Equations 7 and 8 of ML-GCN) or "code" (the published code: the transposed
@@ -72,18 +124,15 @@ class GraphHead:
         checks.one_of("form", self.form, ("text", "code"))
 
     def build(
-        self, labels: Any, n_features: int, *, names: Any, rng: np.random.Generator, **bounds: Any
+        self, labels: Any, n_features: int, *, rng: np.random.Generator, **bounds: Any
     ) -> Any:
         """A fresh head on the exact label graph, as the paper has it."""
         from blindsight.tagging.paper.gcn import MLGCN, torch_generator
 
         graph = LabelGraph.from_labels(labels, threshold=self.threshold, p=self.reweight)
-        source = self.label_vectors
-        if source is None:
-            source = "random" if names is None else "glove"
         return MLGCN(
             graph.normalised if self.form == "text" else graph.as_published,
-            label_vectors(source, names=names, n_labels=graph.n_labels, rng=rng),
+            label_vectors(self.label_vectors, n_labels=graph.n_labels, rng=rng),
             n_features=n_features,
             hidden=self.hidden,
             generator=torch_generator(rng),
@@ -173,7 +222,7 @@ class _GraphModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn says no 
         rng, _ = training_rng(self.random_state)
         inputs = PaperInputs() if self.corollary is None else self.corollary.inputs
         bounds = {} if self.corollary is None else self.corollary.bounds
-        head = self.head.build(labels, rows.shape[1], names=self.classes, rng=rng, **bounds)
+        head = self.head.build(labels, rows.shape[1], rng=rng, **bounds)
         loss = TaggingLoss.of(self.robust, self.penalty, n_records=len(rows))
         held_out = None
         if validation is not None:
@@ -211,8 +260,7 @@ class _GraphModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn says no 
         seed = params["random_state"]
         params["random_state"] = int(seed) if isinstance(seed, (int, np.integer)) else None
         head = asdict(params["head"])
-        if not isinstance(head["label_vectors"], str):
-            head["label_vectors"] = None  # a user's own table went into the weights
+        head["label_vectors"] = None  # a user's own table went into the weights
         params |= {
             "head": head,
             "schedule": asdict(params["schedule"]),
@@ -230,7 +278,8 @@ class _GraphModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn says no 
         try:
             params = dict(fields["params"])
             params |= {
-                "head": GraphHead(**params["head"]),
+                # Earlier files name the source of the vectors, which are in the weights.
+                "head": GraphHead(**{**params["head"], "label_vectors": None}),
                 "schedule": Schedule(**params["schedule"]),
             }
             if params.get("corollary") is not None:

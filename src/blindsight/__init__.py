@@ -85,7 +85,7 @@ if TYPE_CHECKING:
         DPTraining,
         Exact,
         PrivateTagger,
-        imagenet_prior,
+        encoder_prior,
     )
 
 __all__ = [
@@ -156,12 +156,12 @@ __all__ = [
     "check_encoder",
     "compare",
     "data",
+    "encoder_prior",
     "encoders",
     "export_encoder",
     "find_duplicates",
     "fit_from_statistics",
     "grant_budget",
-    "imagenet_prior",
     "learn_from_statistics",
     "learn_metric",
     "merge_statistics",
@@ -220,7 +220,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "P2MLGCN",
         "PrivateTagger",
         "RP2MLGCN",
-        "imagenet_prior",
+        "encoder_prior",
     ),
 }
 _MODULES = ("audit", "data", "encoders")

@@ -9,7 +9,7 @@ __all__ = ["EARLY", "LATE"]
 
 EARLY: tuple[Mutant, ...] = (
     *bugs(
-        "tagging/estimator.py",
+        "tagging/learning.py",
         (
             "tagging-exact-counts",
             "total(COUNTS, labels.astype(np.float64))",
@@ -28,6 +28,9 @@ EARLY: tuple[Mutant, ...] = (
             "moments = seen.T @ seen",
             "tagging:TestTrainingOfWords",
         ),
+    ),
+    *bugs(
+        "tagging/estimator.py",
         (
             "tagging-counts-the-labelled",
             "self._set_public(public, rows.shape[1]",
@@ -71,17 +74,17 @@ EARLY: tuple[Mutant, ...] = (
 #: written after the engine was finished.
 LATE: tuple[Mutant, ...] = (
     *bugs(
-        "tagging/estimator.py",
+        "tagging/learning.py",
         (
             "late-tagging-last-gradient-bare",
             'found["weights"] = descend(',
-            'found["start"] = (labels.T @ rows[:, :1]).astype(float)\n        found["weights"] = descend(',
+            'found["start"] = (labels.T @ rows[:, :1]).astype(float)\n    found["weights"] = descend(',
             "tagging:TestTraining",
         ),
         (
             "late-tagging-rates-exact",
-            'rates = _rates(found["counts"], facts.n_records)',
-            "rates = _rates(labels.sum(axis=0), facts.n_records)",
+            'rates = label_rates(found["counts"], facts.n_records)',
+            "rates = label_rates(labels.sum(axis=0), facts.n_records)",
             "tagging:TestTraining",
         ),
     ),
@@ -98,7 +101,7 @@ LATE: tuple[Mutant, ...] = (
         "tagging/training.py",
         (
             "last-tagging-mean-of-labelled",
-            "total(residuals, x) / n +",
+            "total(residuals, x) / n_records +",
             "total(residuals, x) / max(1, int(labelled.any(axis=1).sum())) +",
             "tagging:TestTraining",
         ),
@@ -107,9 +110,9 @@ LATE: tuple[Mutant, ...] = (
         "tagging/estimator.py",
         (
             "blind-tagging-tags-of-logits",
-            "return self._read(self._draw(np.asarray(logits, np.float64), ledger))",
-            "told = self._read(self._draw(np.asarray(logits, np.float64), ledger))\n"
-            "        return Answers(self._read(np.asarray(logits)).tags, told.scores)",
+            "return mechanism.read(door.release(guarantees.ANSWER, values))",
+            "told = mechanism.read(door.release(guarantees.ANSWER, values))\n"
+            "        return Answers(mechanism.read(np.asarray(logits)).tags, told.scores)",
             "tagging:TestLaplaceAnswers",
         ),
     ),

@@ -2,10 +2,10 @@
 
 - `estimator`: `PrivateTagger`, the main class of this folder,
 - `guarantee`: its guarantees as values,
-- `training`: how a tagger is trained; `answers`: how answers are released,
-- `prior`: public directions of features and public knowledge about labels,
+- `training`: how a tagger is trained, `learning`: what it learns from its records,
+- `answers`: how answers are released,
+- `prior`: what is public about labels and features,
 - `answer_codebook`: published answers as one of k code words,
-- `answer_store`: one noisy answer for each distinct image,
 - `publishing`: train a model once and publish each answer once, with a vault,
 - `labels`, `photos`: files of labels, and photos to features,
 - `paper`: ML-GCN, P2-ML-GCN and RP2-ML-GCN as the paper describes them.

@@ -26,23 +26,14 @@ from blindsight.core import checks
 from blindsight.core.errors import InvalidData, InvalidParameter, MissingData
 from blindsight.evaluation.multilabel import mean_average_precision
 from blindsight.privacy import accounting
-from blindsight.privacy.door import Door, Outer
+from blindsight.privacy.door import Door
 from blindsight.privacy.entropy import SeededSource, Source
 from blindsight.privacy.estimator import Protected
 from blindsight.privacy.guarantee import Cost, Guarantee
 from blindsight.privacy.keyed_noise import RecordSource, keyed
 from blindsight.tagging import guarantee as guarantees
 from blindsight.tagging.answer_codebook import (
-    FEWER_SCENES,
-    SCENES,
     AnswerCodebook,
-    AnswerSpread,
-    PublicAnswers,
-    choose_codebook,
-    main_directions,
-    quota_thresholds,
-    shifted_to,
-    spread_rows,
 )
 from blindsight.tagging.answers import (
     AnswerNoise,
@@ -60,29 +51,18 @@ from blindsight.tagging.labels import (
     label_rows,
     log_odds,
 )
+from blindsight.tagging.learning import facts_of, inputs_of, label_rates, learn, sum_exactly
 from blindsight.tagging.prior import (
-    CONSTANT,
     Inputs,
     Prior,
-    feature_rows,
     private_rows,
-    unit_rows,
 )
 from blindsight.tagging.training import (
-    CENTRE,
-    COUNTS,
-    GRADIENT,
-    SPREAD,
     DPTraining,
     HeldOut,
-    LinearHead,
     Ordinary,
     Training,
-    TrainingFacts,
     Untrained,
-    descend,
-    noise_variance,
-    trusted_share,
 )
 
 if TYPE_CHECKING:
@@ -196,7 +176,7 @@ class PrivateTagger(Protected):
         self._set_public(public, rows.shape[1], names)
         self.owner_only_ = {"records that were not finite": spoiled, "learning curve": []}
         self.guarantee_ = self.promise(**self.public_)
-        total = _sum_exactly
+        total = sum_exactly
         if isinstance(self.training, DPTraining):
             state = self.random_state
             total = Door(
@@ -204,8 +184,8 @@ class PrivateTagger(Protected):
             ).total
         elif ledger is not None:
             ledger.charge(self.guarantee_.costs, what=TRAINING, key=key)
-        self.released_ = self._learn(
-            rows, labels, total, HeldOut.of(validation, rows.shape[1], self.classes), progress
+        self.released_ = learn(
+            self, rows, labels, total, HeldOut.of(validation, rows.shape[1], self.classes), progress
         )
         self._settle()
         return self
@@ -248,7 +228,10 @@ class PrivateTagger(Protected):
     def promise(self, **public: Any) -> Guarantee:
         """What will be promised per training record, from parameters and public facts only."""
         return guarantees.of_training(
-            self.training, _facts(public), public_names=bool(public["named"]), entropy=self.entropy_
+            self.training,
+            facts_of(public),
+            public_names=bool(public["named"]),
+            entropy=self.entropy_,
         )
 
     def logits(self, X: ArrayLike) -> Matrix:
@@ -522,156 +505,6 @@ class PrivateTagger(Protected):
             "centred": False,
         }
 
-    def _learn(
-        self,
-        rows: NDArray[np.float32],
-        labels: NDArray[np.uint8],
-        total: Callable[[str, Any], Matrix],
-        held: HeldOut | None,
-        progress: Any,
-    ) -> dict[str, Any]:
-        """What came through the door, and what is computed from it. `total` sums records' rows."""
-        training, facts = self.training, _facts(self.public_)
-        assert not isinstance(training, Untrained)  # noqa: S101  (checked by fit)
-        found: dict[str, Any] = {"counts": total(COUNTS, labels.astype(np.float64))}
-        if facts.centred:
-            found["centre"] = total(CENTRE, unit_rows(rows)) / facts.n_records
-        rates = _rates(found["counts"], facts.n_records)
-        inputs = _inputs(self.public_, found)
-
-        def seen(given: Any) -> tuple[Matrix, Matrix]:
-            """The head's input, and the score that it starts from."""
-            start = np.broadcast_to(log_odds(rates), (len(given), labels.shape[1]))
-            return inputs(
-                given
-            ), start if self.prior is None else start + training.prior_weight * self.prior(given)
-
-        x, offset = seen(rows)
-        look = (
-            None
-            if held is None
-            else held.looking(*seen(held.rows), self.owner_only_["learning curve"])
-        )
-        if isinstance(training, DPTraining):
-            head, steps = (
-                LinearHead(rates, training.step_size(facts), training.power),
-                training.steps_for(facts),
-            )
-        else:
-            head, steps = LinearHead(rates, training.step_size, 0.0, training.ridge), training.steps
-        found["weights"] = descend(
-            head,
-            x,
-            labels,
-            offset,
-            steps=steps,
-            n_records=facts.n_records,
-            total=lambda residuals, given: total(GRADIENT, Outer(residuals, given)),
-            look=look,
-            progress=progress,
-        )
-        if isinstance(training, DPTraining) and self.prior is not None:
-            found |= self._keep_what_was_learned(found["weights"], facts, head.step)
-        if facts.spread:
-            spread = self._spread(
-                facts, rates, offset + x @ found["weights"].T, found["weights"], total
-            )
-            found |= self._words(spread)
-        elif isinstance(self.answers, CodebookAnswers) and self.answers.words is None:
-            found |= self._words(self._public_answers(found, rates, seen, SCENES))
-        elif isinstance(self.answers, Exact) and self.answers.threshold is None:
-            simulated = self._public_answers(found, rates, seen, FEWER_SCENES)
-            found["quotas"] = quota_thresholds(simulated.logits, rates)
-        return found
-
-    def _keep_what_was_learned(
-        self, weights: Matrix, facts: TrainingFacts, step: float
-    ) -> dict[str, Any]:
-        """The weights as far as they are more than noise; the free start where they are not."""
-        assert isinstance(self.training, DPTraining)  # noqa: S101  (only it has noise)
-        gradient = next(item for item in self.training.plan(facts) if item.what == GRADIENT)
-        variance = noise_variance(
-            steps=gradient.count,
-            step=step,
-            sigma=gradient.mechanism.sigma,  # type: ignore[attr-defined]
-            n_records=facts.n_records,
-        )
-        share = trusted_share(weights, variance)
-        return {"weights": share * weights, "trusted": share}
-
-    def _public_answers(
-        self,
-        found: dict[str, Any],
-        rates: Matrix,
-        seen: Callable[[Any], tuple[Matrix, Matrix]],
-        count: int,
-    ) -> PublicAnswers:
-        """The model's answers about public images and made scenes, shifted to the released rates.
-
-        Where there is neither, the answers are about inputs of random directions.
-        """
-        rng = np.random.default_rng(0)  # scenes are made of released numbers: nothing to protect
-        centre = found["centre"] if "centre" in found else self.public_["centre"]
-        scenes = None
-        if self.prior is not None:
-            scenes = self.prior.scenes(rates, centre, count, rng=rng)
-        given = [scenes, None if self.public is None else feature_rows(self.public)]
-        seen_rows = [seen(rows) for rows in given if rows is not None]
-        if not seen_rows:
-            width = int(self.public_["width"])
-            rows = unit_rows(rng.standard_normal((count, width - 1)))
-            inputs = np.hstack([rows, np.full((count, 1), CONSTANT)])
-            start = np.zeros((count, len(rates)))
-            if self.prior is not None:
-                start = self.training.prior_weight * rng.standard_normal(start.shape)
-            seen_rows = [(inputs, start)]
-        weights = found["weights"]
-        return PublicAnswers(
-            np.vstack([shifted_to(start + at @ weights.T, rates) for at, start in seen_rows])
-        )
-
-    def _spread(
-        self,
-        facts: TrainingFacts,
-        rates: Matrix,
-        logits: Matrix,
-        weights: Matrix,
-        total: Callable[[str, Any], Matrix],
-    ) -> AnswerSpread:
-        """How the model's answers about the records are spread, released."""
-        maps = weights[:, :-1]
-        if self.prior is not None:
-            # Scores of the prior have a deviation of about one: as maps of inputs of length one
-            # they weigh as much.
-            prior = self.prior.weights / np.linalg.norm(
-                self.prior.weights, axis=1, keepdims=True
-            ).clip(1e-12)
-            maps = np.hstack([maps, self.training.prior_weight * prior])
-        directions = main_directions(maps)[:, : facts.directions]
-        seen = spread_rows(logits, rates, directions)
-        moments = total(SPREAD, Outer(seen, seen))
-        sigma = 0.0
-        if isinstance(self.training, DPTraining):
-            sigma = next(
-                item.mechanism.sigma  # type: ignore[attr-defined]
-                for item in self.training.plan(facts)
-                if item.what == SPREAD
-            )
-        return AnswerSpread.from_moments(
-            moments, directions, rates, n_records=facts.n_records, sigma=sigma
-        )
-
-    def _words(self, spread: AnswerSpread | PublicAnswers) -> dict[str, Any]:
-        """The codebook of answers, from what is released or public."""
-        assert isinstance(self.answers, CodebookAnswers)  # noqa: S101  (only they have words)
-        # Simulated answers of released numbers: their randomness protects nobody, and a fixed one
-        # keeps files equal.
-        public_rng = np.random.default_rng(0)
-        book = choose_codebook(
-            spread, epsilon=self.answers.epsilon, size=self.answers.k, rng=public_rng
-        )
-        return book.to_fields()
-
     def _settle(self) -> None:
         public, released = self.public_, self.released_
         self.n_features_in_, self.classes_ = int(public["n_features"]), np.array(public["classes"])
@@ -693,10 +526,10 @@ class PrivateTagger(Protected):
             self.offset_ = np.full(self.n_labels_, log_odds(self.training.rate))
         else:
             self.inputs_, self.weights_ = (
-                _inputs(public, released),
+                inputs_of(public, released),
                 np.ascontiguousarray(released["weights"]),
             )
-            self.offset_ = log_odds(_rates(released["counts"], int(public["n_records"])))
+            self.offset_ = log_odds(label_rates(released["counts"], int(public["n_records"])))
             if (
                 self.weights_.shape != (self.n_labels_, self.inputs_.width)
                 or len(self.offset_) != self.n_labels_
@@ -756,44 +589,6 @@ def _first_difference(given: Sequence[str], fitted: Sequence[str]) -> str:
         if own != other:
             return f"{own!r} in place of {other!r}"
     return f"their number, {len(given)} in place of {len(fitted)}"
-
-
-def _facts(public: dict[str, Any]) -> TrainingFacts:
-    sizes = {
-        name: checks.whole(name, public[name], least=0)
-        for name in ("n_records", "n_features", "width")
-    }
-    if max(sizes.values()) > 2**48:
-        raise InvalidData("its sizes are those of no data set")
-    return TrainingFacts(
-        **sizes,
-        n_labels=len(public["classes"]),
-        centred=bool(public["centred"]),
-        spread=bool(public["spread"]),
-        informed="prior_weights" in public,
-        directed="directions" in public,
-    )
-
-
-def _inputs(public: dict[str, Any], released: dict[str, Any]) -> Inputs:
-    """Centre and directions: public where they can be, and else the released centre."""
-    centre = public["centre"] if "centre" in public else released["centre"]
-    return Inputs(centre, public.get("directions"))
-
-
-def _rates(counts: ArrayLike, n_records: int) -> Matrix:
-    """Label rates of (noisy) counts, kept off 0 and 1."""
-    least = max(2.0, 0.001 * n_records)
-    return np.asarray(
-        np.clip(counts, least, max(least, 0.9 * n_records)) / max(n_records, 2 * least)
-    )
-
-
-def _sum_exactly(what: str, rows: ArrayLike) -> Matrix:
-    """Where the door would stand: training without privacy."""
-    if isinstance(rows, Outer):
-        return np.asarray(rows.weighted_sum(np.ones(len(rows))))
-    return np.asarray(np.asarray(rows, np.float64).sum(axis=0))
 
 
 def _named(value: Any) -> dict[str, Any]:

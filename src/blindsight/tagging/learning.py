@@ -1,0 +1,246 @@
+"""What a tagger learns from its records: every sum through the door, the rest computed from it.
+
+`learn` gets a `total` that sums records' rows: the door's where training is private, the exact sum
+otherwise. Everything else here is post-processing of what `total` returns and of public numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from blindsight.core import checks
+from blindsight.core.errors import InvalidData
+from blindsight.privacy.door import Outer
+from blindsight.tagging.answer_codebook import (
+    FEWER_SCENES,
+    SCENES,
+    AnswerSpread,
+    PublicAnswers,
+    choose_codebook,
+    main_directions,
+    quota_thresholds,
+    shifted_to,
+    spread_rows,
+)
+from blindsight.tagging.answers import CodebookAnswers, Exact
+from blindsight.tagging.labels import log_odds
+from blindsight.tagging.prior import CONSTANT, Inputs, feature_rows, unit_rows
+from blindsight.tagging.training import (
+    CENTRE,
+    COUNTS,
+    GRADIENT,
+    SPREAD,
+    DPTraining,
+    HeldOut,
+    LinearHead,
+    TrainingFacts,
+    Untrained,
+    descend,
+    noise_variance,
+    trusted_share,
+)
+
+if TYPE_CHECKING:
+    from blindsight.tagging.estimator import PrivateTagger
+
+__all__ = ["facts_of", "inputs_of", "label_rates", "learn", "sum_exactly"]
+
+Matrix = NDArray[np.float64]
+
+
+def learn(
+    tagger: PrivateTagger,
+    rows: NDArray[np.float32],
+    labels: NDArray[np.uint8],
+    total: Callable[[str, Any], Matrix],
+    held: HeldOut | None,
+    progress: Any,
+) -> dict[str, Any]:
+    """What came through the door, and what is computed from it. `total` sums records' rows."""
+    training, facts = tagger.training, facts_of(tagger.public_)
+    assert not isinstance(training, Untrained)  # noqa: S101  (checked by fit)
+    found: dict[str, Any] = {"counts": total(COUNTS, labels.astype(np.float64))}
+    if facts.centred:
+        found["centre"] = total(CENTRE, unit_rows(rows)) / facts.n_records
+    rates = label_rates(found["counts"], facts.n_records)
+    inputs = inputs_of(tagger.public_, found)
+
+    def seen(given: Any) -> tuple[Matrix, Matrix]:
+        """The head's input, and the score that it starts from."""
+        start = np.broadcast_to(log_odds(rates), (len(given), labels.shape[1]))
+        return inputs(
+            given
+        ), start if tagger.prior is None else start + training.prior_weight * tagger.prior(given)
+
+    x, offset = seen(rows)
+    look = (
+        None
+        if held is None
+        else held.looking(*seen(held.rows), tagger.owner_only_["learning curve"])
+    )
+    if isinstance(training, DPTraining):
+        head, steps = (
+            LinearHead(rates, training.step_size(facts), training.power),
+            training.steps_for(facts),
+        )
+    else:
+        head, steps = LinearHead(rates, training.step_size, 0.0, training.ridge), training.steps
+    found["weights"] = descend(
+        head,
+        x,
+        labels,
+        offset,
+        steps=steps,
+        n_records=facts.n_records,
+        total=lambda residuals, given: total(GRADIENT, Outer(residuals, given)),
+        look=look,
+        progress=progress,
+    )
+    if isinstance(training, DPTraining) and tagger.prior is not None:
+        found |= _keep_what_was_learned(tagger, found["weights"], facts, head.step)
+    if facts.spread:
+        spread = _spread(
+            tagger, facts, rates, offset + x @ found["weights"].T, found["weights"], total
+        )
+        found |= _words(tagger, spread)
+    elif isinstance(tagger.answers, CodebookAnswers) and tagger.answers.words is None:
+        found |= _words(tagger, _public_answers(tagger, found, rates, seen, SCENES))
+    elif isinstance(tagger.answers, Exact) and tagger.answers.threshold is None:
+        simulated = _public_answers(tagger, found, rates, seen, FEWER_SCENES)
+        found["quotas"] = quota_thresholds(simulated.logits, rates)
+    return found
+
+
+def _keep_what_was_learned(
+    tagger: PrivateTagger, weights: Matrix, facts: TrainingFacts, step: float
+) -> dict[str, Any]:
+    """The weights as far as they are more than noise; the free start where they are not."""
+    assert isinstance(tagger.training, DPTraining)  # noqa: S101  (only it has noise)
+    gradient = next(item for item in tagger.training.plan(facts) if item.what == GRADIENT)
+    variance = noise_variance(
+        steps=gradient.count,
+        step=step,
+        sigma=gradient.mechanism.sigma,  # type: ignore[attr-defined]
+        n_records=facts.n_records,
+    )
+    share = trusted_share(weights, variance)
+    return {"weights": share * weights, "trusted": share}
+
+
+def _public_answers(
+    tagger: PrivateTagger,
+    found: dict[str, Any],
+    rates: Matrix,
+    seen: Callable[[Any], tuple[Matrix, Matrix]],
+    count: int,
+) -> PublicAnswers:
+    """The model's answers about public images and made scenes, shifted to the released rates.
+
+    Where there is neither, the answers are about inputs of random directions.
+    """
+    rng = np.random.default_rng(0)  # scenes are made of released numbers: nothing to protect
+    centre = found["centre"] if "centre" in found else tagger.public_["centre"]
+    scenes = None
+    if tagger.prior is not None:
+        scenes = tagger.prior.scenes(rates, centre, count, rng=rng)
+    given = [scenes, None if tagger.public is None else feature_rows(tagger.public)]
+    seen_rows = [seen(rows) for rows in given if rows is not None]
+    if not seen_rows:
+        width = int(tagger.public_["width"])
+        rows = unit_rows(rng.standard_normal((count, width - 1)))
+        inputs = np.hstack([rows, np.full((count, 1), CONSTANT)])
+        start = np.zeros((count, len(rates)))
+        if tagger.prior is not None:
+            start = tagger.training.prior_weight * rng.standard_normal(start.shape)
+        seen_rows = [(inputs, start)]
+    weights = found["weights"]
+    return PublicAnswers(
+        np.vstack([shifted_to(start + at @ weights.T, rates) for at, start in seen_rows])
+    )
+
+
+def _spread(
+    tagger: PrivateTagger,
+    facts: TrainingFacts,
+    rates: Matrix,
+    logits: Matrix,
+    weights: Matrix,
+    total: Callable[[str, Any], Matrix],
+) -> AnswerSpread:
+    """How the model's answers about the records are spread, released."""
+    maps = weights[:, :-1]
+    if tagger.prior is not None:
+        # Scores of the prior have a deviation of about one: as maps of inputs of length one
+        # they weigh as much.
+        prior = tagger.prior.weights / np.linalg.norm(
+            tagger.prior.weights, axis=1, keepdims=True
+        ).clip(1e-12)
+        maps = np.hstack([maps, tagger.training.prior_weight * prior])
+    directions = main_directions(maps)[:, : facts.directions]
+    seen = spread_rows(logits, rates, directions)
+    moments = total(SPREAD, Outer(seen, seen))
+    sigma = 0.0
+    if isinstance(tagger.training, DPTraining):
+        sigma = next(
+            item.mechanism.sigma  # type: ignore[attr-defined]
+            for item in tagger.training.plan(facts)
+            if item.what == SPREAD
+        )
+    return AnswerSpread.from_moments(
+        moments, directions, rates, n_records=facts.n_records, sigma=sigma
+    )
+
+
+def _words(tagger: PrivateTagger, spread: AnswerSpread | PublicAnswers) -> dict[str, Any]:
+    """The codebook of answers, from what is released or public."""
+    assert isinstance(tagger.answers, CodebookAnswers)  # noqa: S101  (only they have words)
+    # Simulated answers of released numbers: their randomness protects nobody, and a fixed one
+    # keeps files equal.
+    public_rng = np.random.default_rng(0)
+    book = choose_codebook(
+        spread, epsilon=tagger.answers.epsilon, size=tagger.answers.k, rng=public_rng
+    )
+    return book.to_fields()
+
+
+def facts_of(public: dict[str, Any]) -> TrainingFacts:
+    """What a tagger's `public_` says about its training; sizes of no data set are refused."""
+    sizes = {
+        name: checks.whole(name, public[name], least=0)
+        for name in ("n_records", "n_features", "width")
+    }
+    if max(sizes.values()) > 2**48:
+        raise InvalidData("its sizes are those of no data set")
+    return TrainingFacts(
+        **sizes,
+        n_labels=len(public["classes"]),
+        centred=bool(public["centred"]),
+        spread=bool(public["spread"]),
+        informed="prior_weights" in public,
+        directed="directions" in public,
+    )
+
+
+def inputs_of(public: dict[str, Any], released: dict[str, Any]) -> Inputs:
+    """Centre and directions: public where they can be, and else the released centre."""
+    centre = public["centre"] if "centre" in public else released["centre"]
+    return Inputs(centre, public.get("directions"))
+
+
+def label_rates(counts: ArrayLike, n_records: int) -> Matrix:
+    """Label rates of (noisy) counts, kept off 0 and 1."""
+    least = max(2.0, 0.001 * n_records)
+    return np.asarray(
+        np.clip(counts, least, max(least, 0.9 * n_records)) / max(n_records, 2 * least)
+    )
+
+
+def sum_exactly(what: str, rows: ArrayLike) -> Matrix:
+    """Where the door would stand: training without privacy."""
+    if isinstance(rows, Outer):
+        return np.asarray(rows.weighted_sum(np.ones(len(rows))))
+    return np.asarray(np.asarray(rows, np.float64).sum(axis=0))

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from benchmarks.harness import Row
 from blindsight.core.checks import optional_module
-from blindsight.federated.paper import keys
+from blindsight.federated.paper import paillier
 from blindsight.federated.paper.paillier import PrivateKey
 from blindsight.federated.sums import Aggregator, Enrolment, KeyHolder, Role, Settings, User, enrol
 from blindsight.federated.sums.messages import contribution_bytes
@@ -92,7 +92,7 @@ def crypto_rows(
 ) -> Iterator[Row]:
     """The rows that need no data set: speed and size of what users and key holders do."""
     stages = [_one_value, _table2, _paper_times, _sizes, _openers]
-    key = keys.generate(2048)
+    key = paillier.generate(2048)
     for done, stage in enumerate(stages, start=1):
         yield from stage(key, quick=quick, seed=seed)
         if progress is not None:
@@ -104,7 +104,7 @@ def _one_value(key: PrivateKey, *, quick: bool, seed: int) -> Iterator[Row]:
     phe = optional_module("phe", extra="bench")
     code = Settings(dimension=1, users=5).code
     for bits in (2048,) if quick else (2048, 3072):
-        public = key.public if bits == 2048 else keys.generate(bits).public
+        public = key.public if bits == 2048 else paillier.generate(bits).public
         theirs = phe.generate_paillier_keypair(n_length=bits)[0]
         values = np.random.default_rng(seed).uniform(-1, 1, 20)
         _ = public.fixed_base
@@ -192,7 +192,7 @@ def _paper_times(key: PrivateKey, *, quick: bool, seed: int) -> Iterator[Row]:
     for bits in (1024, 2048):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # 1024 bits is for the paper's times and nothing else
-            public = key.public if bits == key.public.bits else keys.generate(bits).public
+            public = key.public if bits == key.public.bits else paillier.generate(bits).public
         theirs = phe.generate_paillier_keypair(n_length=bits)[0]
         _ = public.fixed_base
         ours, peer = _Times(), _Times()

@@ -25,7 +25,7 @@ from benchmarks.federated.crypto import CAPACITY, DIMENSION, table2_update
 from benchmarks.harness import Row
 from blindsight.core.checks import optional_module
 from blindsight.core.errors import MissingDependency
-from blindsight.federated.paper import keys
+from blindsight.federated.paper import paillier
 from blindsight.federated.paper.paillier import PrivateKey
 from blindsight.federated.sums import Aggregator, Role, Settings, User, enrol
 
@@ -45,7 +45,7 @@ def peer_rows(
     *, quick: bool, seed: int = 0, out: Path, progress: Callable[[int, int], None] | None = None
 ) -> Iterator[Row]:
     """Seconds and bytes per user for N = 5 and 100."""
-    key, update = keys.generate(2048), table2_update(0.956, seed=seed)
+    key, update = paillier.generate(2048), table2_update(0.956, seed=seed)
     _ = key.public.fixed_base
     plans: list[tuple[str, int, Callable[[], Measured]]] = []
     for users in (5, 100):

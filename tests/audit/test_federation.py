@@ -14,14 +14,14 @@ from blindsight.audit.methods.federated.attacks import (
     support_intersection,
 )
 from blindsight.audit.methods.federated.cheats import CHEATS
-from blindsight.federated.paper import keys
+from blindsight.federated.paper import paillier
 from blindsight.federated.paper.paillier import PrivateKey
 from blindsight.federated.sums.messages import Code
 
 
 @pytest.fixture(scope="module")
 def key() -> PrivateKey:
-    return keys.generate(384, insecure_for_tests=True)
+    return paillier.generate(384, insecure_for_tests=True)
 
 
 def test_kept_permutations_give_the_support_away_and_pads_do_not(key: PrivateKey) -> None:

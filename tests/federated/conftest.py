@@ -12,7 +12,7 @@ from sklearn.datasets import load_digits
 from blindsight.federated.deploy.folders import PartyFolder, accept, join, make_roster
 from blindsight.federated.deploy.plan import Plan
 from blindsight.federated.learning import Federation, initial_weights
-from blindsight.federated.paper import keys
+from blindsight.federated.paper import paillier
 from blindsight.federated.paper.paillier import PrivateKey
 from blindsight.federated.sums import Role, Settings, Simulation
 
@@ -21,12 +21,12 @@ USERS = 5
 
 @pytest.fixture(scope="session")
 def small_key() -> PrivateKey:
-    return keys.generate(512, insecure_for_tests=True)
+    return paillier.generate(512, insecure_for_tests=True)
 
 
 @pytest.fixture(scope="session")
 def real_key() -> PrivateKey:
-    return keys.generate(2048)
+    return paillier.generate(2048)
 
 
 @pytest.fixture(scope="session")

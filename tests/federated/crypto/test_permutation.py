@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import stats
 
-from blindsight.federated.paper.permutation import inverse, permutation
+from blindsight.federated.paper.algorithm import inverse, permutation
 
 
 def test_holders_of_the_secret_agree_and_purposes_differ() -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import secrets
-import threading
 
 import pytest
 
-from blindsight.federated.paper.paillier import PrivateKey
-from blindsight.federated.paper.randomisers import FixedBase, RandomiserPool
+from blindsight.federated.paper.paillier import FixedBase, PrivateKey
 
 
 @pytest.mark.parametrize("window", [8, 9, 10])
@@ -43,27 +41,3 @@ def test_threads_make_as_many_distinct_randomisers_as_asked(small_key: PrivateKe
     )
     assert len({int(x) for x in made}) == 300
     assert seen[-1] == (300, 300)
-
-
-def test_pool_hands_each_randomiser_out_once_even_to_threads(small_key: PrivateKey) -> None:
-    pool = RandomiserPool(small_key.public).fill(400, workers=1)
-    taken: list[int] = []
-    threads = [
-        threading.Thread(
-            target=lambda: taken.extend(int(x) for _ in range(50) for x in pool.take(1, workers=1))
-        )
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(taken) == 200 == len(set(taken))
-    assert len(pool) == 200
-
-
-def test_empty_pool_makes_what_it_lacks(small_key: PrivateKey) -> None:
-    pool = RandomiserPool(small_key.public).fill(2)
-    ciphertexts = small_key.public.encrypt_many([1, 2, 3, 4, 5], pool=pool)
-    assert small_key.decrypt_many(ciphertexts) == [1, 2, 3, 4, 5]
-    assert len(pool) == 0

@@ -66,21 +66,6 @@ def test_what_was_withheld_or_lost_comes_again() -> None:
         np.testing.assert_allclose(again, first, atol=CODE.grid)
 
 
-def test_memory_survives_a_restart() -> None:
-    def participant(change: float) -> Participant:
-        return Participant(
-            lambda weights, round: weights + change * np.arange(1, 9), TopK(0.25), CODE
-        )
-
-    one = participant(0.1)
-    one.step(np.zeros(8), 1)
-    other = participant(0.1)
-    other.restore(one.dump())
-    for user in (one, other):
-        user.settle(1, included=True, revealed=np.ones(8, dtype=bool))
-    np.testing.assert_array_equal(one.step(np.zeros(8), 2)[0], other.step(np.zeros(8), 2)[0])
-
-
 def test_sent_values_fit_the_fixed_point() -> None:
     participant = Participant(lambda weights, round: np.array([9.0, -9.0, 0.1]), Weights(), CODE)
     sent, support = participant.step(np.zeros(3), 1)

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-__all__ = ["NodeKey", "ServerFiles", "make_node_key", "make_server_files"]
+__all__ = ["ServerFiles", "make_server_files"]
 
 _YEARS = 2
 
@@ -31,17 +31,6 @@ class ServerFiles:
 
     def __repr__(self) -> str:
         return "ServerFiles(secret)"
-
-
-@dataclass(frozen=True)
-class NodeKey:
-    """An EC P-384 key pair in OpenSSH format, as Flower wants it."""
-
-    private: bytes
-    public: bytes
-
-    def __repr__(self) -> str:
-        return "NodeKey(secret)"
 
 
 def make_server_files(host: str) -> ServerFiles:
@@ -75,20 +64,6 @@ def make_server_files(host: str) -> ServerFiles:
     return ServerFiles(
         signed_ca.public_bytes(pem), leaf.sign(authority, hashes.SHA384()).public_bytes(pem), key
     )
-
-
-def make_node_key() -> NodeKey:
-    """A key pair for one node."""
-    key = ec.generate_private_key(ec.SECP384R1())
-    private = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.OpenSSH,
-        serialization.NoEncryption(),
-    )
-    public = key.public_key().public_bytes(
-        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
-    )
-    return NodeKey(private, public)
 
 
 def _name(common: str) -> Any:

@@ -20,7 +20,6 @@ from blindsight.federated.fixedpoint import FixedPoint
 from blindsight.federated.learning.linear import model_digest, sparsity
 from blindsight.federated.learning.sending import Change, Sending
 from blindsight.federated.sums.simulation import RoundResult
-from blindsight.federated.sums.wire import Reader, Writer, seal, unseal
 
 __all__ = ["Federation", "LocalStep", "Participant", "RoundLog"]
 
@@ -132,21 +131,6 @@ class Participant:
         else:
             self._kept = self._kept + np.where(revealed, 0.0, self._sent)
         self._sent = None
-
-    def dump(self) -> bytes:
-        """The memory, sealed; secret."""
-        writer = Writer().number("Q", self._round)
-        for vector in (self._kept, self._sent):
-            writer.field(b"" if vector is None else vector.astype("<f8").tobytes())
-        return seal(b"PART", bytes(writer))
-
-    def restore(self, data: bytes) -> None:
-        """Go on where `dump` was."""
-        reader: Reader = unseal(b"PART", data)
-        self._round = reader.number("Q")
-        found = [np.frombuffer(reader.field(), dtype="<f8").astype(np.float64) for _ in range(2)]
-        reader.end()
-        self._kept, self._sent = (vector if vector.size else None for vector in found)
 
 
 class Federation:

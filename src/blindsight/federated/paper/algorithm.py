@@ -1,9 +1,16 @@
 """Algorithm 1 of Yonetani et al. (2017) in one process: decompose, permute twice, encrypt,
 multiply, decrypt, reorder.
+
+Permutations φ (user-shared) and φ^(n) (user-aggregator) of Sections 2.3 and 2.4 come from a shared
+secret. A permutation is an array `to`: entry i moves to place to[i]. It is drawn by sorting
+pseudo-random 64-bit keys, which is exactly uniform given distinct keys; should two coincide
+(probability below D²/2^65), the next stretch of the stream is used. The stream is SHAKE-256 of the
+secret and the purpose, so nobody has to send a permutation.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import secrets
 import time
@@ -18,10 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData, ProtocolError
 from blindsight.federated.fixedpoint import FixedPoint
-from blindsight.federated.paper import keys
-from blindsight.federated.paper.paillier import PrivateKey, PublicKey
-from blindsight.federated.paper.permutation import inverse, permutation
-from blindsight.federated.paper.randomisers import RandomiserPool
+from blindsight.federated.paper.paillier import PrivateKey, PublicKey, generate
 from blindsight.federated.paper.settings import PaperSettings
 from blindsight.federated.sums.messages import RoundSum
 from blindsight.federated.sums.simulation import RoundResult, Transcript
@@ -31,11 +35,35 @@ __all__ = [
     "Shard",
     "combine",
     "decompose",
+    "inverse",
     "open_sum",
+    "permutation",
     "shards",
     "shared_places",
     "user_places",
 ]
+
+
+def permutation(secret: bytes, purpose: str, size: int) -> NDArray[np.intp]:
+    """The permutation of `size` things that all holders of the secret agree on."""
+    # Fields with their lengths before them: none can run over into the next.
+    head = b"".join(len(part).to_bytes(4, "little") + part for part in (secret, purpose.encode()))
+    for attempt in range(16):
+        keys = np.frombuffer(
+            hashlib.shake_256(head + bytes([attempt])).digest(8 * size), dtype="<u8"
+        )
+        order = np.argsort(keys, kind="stable")
+        ranked = keys[order]
+        if not (ranked[1:] == ranked[:-1]).any():
+            return inverse(order)
+    raise AssertionError("sixteen streams with equal keys: impossible at any real size")
+
+
+def inverse(to: NDArray[np.intp]) -> NDArray[np.intp]:
+    """φ^T = φ^-1 (below Equation 8)."""
+    back = np.empty_like(to)
+    back[to] = np.arange(len(to))
+    return back
 
 
 @dataclass(frozen=True)
@@ -150,7 +178,7 @@ class PaperSimulation:
     ) -> None:
         self.settings, self.encrypt, self.workers = settings, encrypt, workers
         self.key_bits = key_bits if key is None else key.public.bits
-        self._key = keys.generate(key_bits) if encrypt and key is None else key
+        self._key = generate(key_bits) if encrypt and key is None else key
         self.shared_seed = secrets.token_bytes(32)
         self.user_seeds = {n: secrets.token_bytes(32) for n in range(1, settings.users + 1)}
         self._round = 0
@@ -175,8 +203,6 @@ class PaperSimulation:
         user: int,
         update: ArrayLike,
         support: NDArray[np.bool_] | None = None,
-        *,
-        pool: RandomiserPool | None = None,
     ) -> list[Shard]:
         """Lines 3 and 4: ζ(v) and Φ(K) = φ^(n) φ K (Equation 7), one message for each shard."""
         settings, public = self.settings, self.key.public
@@ -188,7 +214,7 @@ class PaperSimulation:
             values, indices = decompose(numbers, part, settings.m)
             # Footnote 2: a negative value is its residue modulo n.
             plain = [mpz(int(v)) % public.n for v in values]
-            encrypted = public.encrypt_many(plain, pool=pool, workers=self.workers)
+            encrypted = public.encrypt_many(plain, workers=self.workers)
             result.append(Shard(own[shared[indices]].astype(np.uint32), tuple(encrypted)))
         return result
 

@@ -11,6 +11,16 @@ power of a random number. The product of two ciphertexts is a ciphertext of the 
 
 Decryption works modulo p² and q² apart. Raising to p - 1 removes the randomiser, what is left is (1
 + n)^(x(p-1)), and (1 + pz)^k = 1 + kpz modulo p² turns the power into a product.
+
+*Randomisers* (h^n)^a are nearly all of encryption's cost. The base is fixed for the life of a key,
+so its powers come from a table: with w-bit windows, h^a for a of L bits is the product of L/w table
+entries, one for each digit of a, with no squarings. The digits come from the operating system.
+Windows are as wide as a table of 64 MB allows, 8 to 10 bits: at 2048 bits 10, and 103
+multiplications.
+
+*Primes* are of equal length with p = q = 3 mod 4 and gcd(p - 1, q - 1) = 2, as the short exponents
+need. On top of that, (p - 1)/2 and (q - 1)/2 have no prime factor below 1,024: then no randomisers'
+base has a small order.
 """
 
 from __future__ import annotations
@@ -18,23 +28,104 @@ from __future__ import annotations
 import hashlib
 import math
 import operator
+import secrets
+import warnings
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import gmpy2
 from gmpy2 import mpz
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData, InvalidParameter, ProtocolError
-from blindsight.federated.paper.randomisers import FixedBase, RandomiserPool
 
-__all__ = ["PrivateKey", "PublicKey"]
+__all__ = ["SMALLEST_FACTOR", "FixedBase", "PrivateKey", "PublicKey", "generate"]
 
+SMALLEST_FACTOR: Final = 1024
+_PRIMORIAL = gmpy2.primorial(SMALLEST_FACTOR)
+_MAX_BITS: Final = 8192
+_CHUNK = 64  # randomisers a thread makes between two reports of progress
+_TABLE_BYTES = 64 << 20
 _SMALL_PRIMES = gmpy2.primorial(1 << 16)
 _SMALL_ORDERS = math.lcm(*range(1, 1024))
 _TEST_BITS = 128  # below this not even a test's plaintext fits
+
+
+class FixedBase:
+    """Random powers of one base by windows: L/w multiplications where square-and-multiply takes 1.2
+    L.
+    """
+
+    def __init__(
+        self, base: mpz, modulus: mpz, *, exponent_bits: int, window: int | None = None
+    ) -> None:
+        self.modulus = modulus
+        self.window = _widest(modulus, exponent_bits) if window is None else window
+        self.exponent_bits = -(-exponent_bits // self.window) * self.window
+        self._mask = (1 << self.window) - 1
+        self._rows: list[list[mpz]] = []
+        for _ in range(self.exponent_bits // self.window):
+            row = [mpz(1)]
+            for _ in range(self._mask):
+                row.append(row[-1] * base % modulus)
+            self._rows.append(row)
+            base = row[-1] * base % modulus
+
+    def power(self, exponent: int) -> mpz:
+        """base^exponent for an exponent of at most `exponent_bits` bits."""
+        places = range(0, self.exponent_bits, self.window)
+        return self._product(
+            array("H", [(int(exponent) >> place) & self._mask for place in places])
+        )
+
+    def random_power(self) -> mpz:
+        """base^a for a fresh a from the operating system: one uniform digit a window."""
+        return self._product(array("H", secrets.token_bytes(2 * len(self._rows))))
+
+    def _product(self, digits: array[int]) -> mpz:
+        modulus, mask, result = self.modulus, self._mask, mpz(1)
+        for row, digit in zip(self._rows, digits, strict=True):
+            result = result * row[digit & mask] % modulus
+        return result
+
+    def random_powers(
+        self, count: int, *, workers: int = 2, progress: Callable[[int, int], None] | None = None
+    ) -> list[mpz]:
+        """`count` independent random powers, over `workers` threads."""
+        sizes = [min(_CHUNK, count - start) for start in range(0, count, _CHUNK)]
+        result: list[mpz] = []
+        if workers <= 1 or len(sizes) < 2:
+            for size in sizes:
+                result += [self.random_power() for _ in range(size)]
+                if progress is not None:
+                    progress(len(result), count)
+            return result
+        with ThreadPoolExecutor(workers, initializer=_release_gil) as threads:
+            for part in threads.map(self._chunk, sizes):
+                result += part
+                if progress is not None:
+                    progress(len(result), count)
+        return result
+
+    def _chunk(self, size: int) -> list[mpz]:
+        return [self.random_power() for _ in range(size)]
+
+
+def _widest(modulus: mpz, exponent_bits: int) -> int:
+    """The widest window of 8 to 10 bits whose table stays within 64 MB."""
+    entry = modulus.bit_length() // 8 + 48
+    fitting = [w for w in (9, 10) if -(-exponent_bits // w) * entry << w <= _TABLE_BYTES]
+    return max(fitting, default=8)
+
+
+def _release_gil() -> None:
+    """gmpy2 lets go of the GIL inside multiplications only where its (per-thread) context allows
+    it.
+    """
+    gmpy2.get_context().allow_release_gil = True
 
 
 def _whole(what: str, value: Any) -> int:
@@ -109,28 +200,23 @@ class PublicKey:
             raise InvalidData("a plaintext must be a whole number in [0, n).")
         return 1 + self.n * x
 
-    def encrypt(self, plaintext: int, *, pool: RandomiserPool | None = None) -> mpz:
+    def encrypt(self, plaintext: int) -> mpz:
         """One ciphertext of a whole number in [0, n)."""
-        randomiser = self.fixed_base.random_power() if pool is None else pool.take(1)[0]
-        return self.raw(plaintext) * randomiser % self.modulus
+        return self.raw(plaintext) * self.fixed_base.random_power() % self.modulus
 
     def encrypt_many(
         self,
         plaintexts: Sequence[int],
         *,
-        pool: RandomiserPool | None = None,
         workers: int = 2,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[mpz]:
         """Ciphertexts of many plaintexts, over `workers` threads (the arithmetic releases the
         GIL).
         """
-        if pool is None:
-            randomisers = self.fixed_base.random_powers(
-                len(plaintexts), workers=workers, progress=progress
-            )
-        else:
-            randomisers = pool.take(len(plaintexts), workers=workers)
+        randomisers = self.fixed_base.random_powers(
+            len(plaintexts), workers=workers, progress=progress
+        )
         modulus = self.modulus
         return [self.raw(x) * r % modulus for x, r in zip(plaintexts, randomisers, strict=True)]
 
@@ -192,9 +278,7 @@ class PrivateKey:
         return f"PrivateKey({self.public.bits} bits)"
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise TypeError(
-            "a private key is never pickled or copied: save it with federated.paper.keys."
-        )
+        raise TypeError("a private key is never pickled or copied.")
 
     def factors(self) -> tuple[mpz, mpz]:
         """p and q, for saving the key and for sharing it among holders."""
@@ -243,3 +327,47 @@ def require_bits(bits: int) -> int:
     if checks.whole("bits", bits, least=_TEST_BITS) % 2:
         raise InvalidParameter(f"bits must be even, got {bits}.")
     return bits
+
+
+def generate(bits: int = 2048, *, insecure_for_tests: bool = False) -> PrivateKey:
+    """A fresh private key; its `.public` is what to hand out.
+
+    2048 bits by default, 3072 for what must stay secret beyond 2030. 1024 bits (the paper's length)
+    warns: it is for reproducing the paper's times. Anything shorter is refused unless a test says
+    so.
+    """
+    require_bits(bits)
+    if bits > _MAX_BITS:
+        raise InvalidParameter(f"bits must be at most {_MAX_BITS}, got {bits}.")
+    if bits < 2048 and not insecure_for_tests:
+        if bits != 1024:
+            raise InvalidParameter(
+                f"bits must be 2048 or more (or 1024, to reproduce the paper), got {bits}."
+            )
+        warnings.warn(
+            "a 1024-bit key is within reach of an attacker with means: use it to reproduce the "
+            "paper only.",
+            UserWarning,
+            stacklevel=2,
+        )
+    while True:
+        p, q = _prime(bits // 2), _prime(bits // 2)
+        if gmpy2.gcd(p - 1, q - 1) == 2 and abs(p - q).bit_length() > bits // 2 - 100:
+            break
+    n = p * q
+    while True:
+        y = mpz(secrets.randbelow(int(n)))
+        if y > 1 and gmpy2.gcd(y, n) == 1:
+            break
+    return PrivateKey(p, q, PublicKey(n, n - y * y % n))
+
+
+def _prime(bits: int) -> mpz:
+    """A random prime of exactly `bits` bits, 3 mod 4, with (p - 1)/2 free of small factors."""
+    while True:
+        # The two top bits set: the product of two such primes has exactly 2·bits bits.
+        candidate = mpz(secrets.randbits(bits)) | (mpz(3) << (bits - 2)) | 3
+        if gmpy2.gcd(candidate >> 1, _PRIMORIAL) != 1 or gmpy2.gcd(candidate, _PRIMORIAL) != 1:
+            continue
+        if gmpy2.is_prime(candidate, 40):
+            return candidate

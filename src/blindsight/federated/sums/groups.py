@@ -68,11 +68,6 @@ class GroupMeans:
         """Whether sums of some groups of the current model are there."""
         return bool(self._sums)
 
-    def take_back(self) -> None:
-        """Forget the last group's sum, which users refused."""
-        if self._sums:
-            self._sums.pop()
-
     def dump(self) -> bytes:
         """The sums that wait for the other groups'."""
         writer = Writer().number("I", len(self._sums))

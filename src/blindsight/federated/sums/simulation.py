@@ -46,10 +46,6 @@ class Transcript:
 
     messages: tuple[tuple[int, int, bytes], ...] = ()
 
-    def seen_by(self, party: int) -> list[bytes]:
-        """What one party received."""
-        return [data for _, to, data in self.messages if to == party]
-
     def sent_by(self, party: int) -> list[bytes]:
         """What one party sent."""
         return [data for sender, _, data in self.messages if sender == party]

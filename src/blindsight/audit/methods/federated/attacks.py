@@ -24,15 +24,15 @@ from numpy.typing import NDArray
 
 from blindsight.core import checks
 from blindsight.core.errors import ProtocolError
-from blindsight.federated.paper import keys
+from blindsight.federated.paper import paillier
 from blindsight.federated.paper.algorithm import (
     PaperSimulation,
     Shard,
+    inverse,
     shared_places,
     user_places,
 )
 from blindsight.federated.paper.paillier import PrivateKey
-from blindsight.federated.paper.permutation import inverse
 from blindsight.federated.paper.settings import PaperSettings
 from blindsight.federated.sums import RoundSum, Settings, Simulation
 from blindsight.privacy import Recovery
@@ -49,7 +49,7 @@ Mode = Literal["paper", "pad"]
 
 
 def _quick_key(key: PrivateKey | None) -> PrivateKey:
-    return keys.generate(512, insecure_for_tests=True) if key is None else key
+    return paillier.generate(512, insecure_for_tests=True) if key is None else key
 
 
 def _updates(

@@ -26,8 +26,9 @@ from blindsight.federated.deploy.folders import PartyFolder, accept, join, make_
 from blindsight.federated.deploy.plan import read_rows
 from blindsight.federated.deploy.services import HolderService, UserService, charge
 from blindsight.federated.learning import Federation
-from blindsight.federated.sums import Outgoing, PartyKeys, Role, Simulation, User
-from blindsight.federated.sums.messages import holder, is_holder
+from blindsight.federated.sums import KeyHolder, Outgoing, PartyKeys, Role, Simulation, User
+from blindsight.federated.sums.messages import Contribution, Message, holder, is_holder
+from blindsight.federated.sums.user import SHARE_LABEL, share_binding
 from blindsight.privacy import Cost, Ledger
 
 
@@ -281,6 +282,48 @@ def test_first_keys_are_erased_from_the_folder_after_the_first_round(
             content = b"".join(p.read_bytes() for p in folder.path.rglob("*") if p.is_file())
             assert first[name] is not None and first[name].dump() not in content
     assert (folders["aggregator"].path / "contributions.log").stat().st_size == 0
+
+
+def test_nothing_on_any_machine_opens_a_past_round(
+    federation: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All machines are seized after the run: no file holds a contribution or a key for it."""
+    folders = federation()
+    sent: dict[int, list[bytes]] = {}
+    original = User.contribute
+
+    def contribute(self: User, update: np.ndarray, *, noisy: bool = False) -> list[Outgoing]:
+        messages = original(self, update, noisy=noisy)
+        sent.setdefault(self.number, []).append(messages[0].data)
+        return messages
+
+    monkeypatch.setattr(User, "contribute", contribute)
+    clock, link = Clock(), LocalLink(folders, tmp_path)
+    first = PartyKeys.load((folders["site-1"].path / "keys.bin").read_bytes())
+    assert first.private is not None
+    coordinator(folders, clock).run(link)
+    assert {user: len(messages) for user, messages in sent.items()} == dict.fromkeys(range(1, 6), 2)
+    seized = {
+        path: path.read_bytes()
+        for folder in folders.values()
+        for path in folder.path.rglob("*")
+        if path.is_file()
+    }
+    settings = folders["site-1"].settings
+    for messages in sent.values():
+        for data in messages:
+            message = Message.decode(data, largest=len(data))
+            body = Contribution.decode(message.body, settings, message.header.length)
+            parts = [body.ephemeral, body.padded[:64], *(share[-64:] for share in body.shares)]
+            assert not any(part in content for part in parts for content in seized.values())
+            for name in (f"site-{j}" for j in range(1, 6)):
+                role = KeyHolder.load(folders[name].state(Role.HOLDER).read_bytes())
+                assert role._private is not None
+                bound = share_binding(message.header.context, message.header.sender, role.index)
+                with pytest.raises(ProtocolError):
+                    share = body.shares[role.index - 1]
+                    role._private.open(body.ephemeral, share, SHARE_LABEL, bound)
+    assert not any(first.private.dump()[:32] in content for content in seized.values())
 
 
 def test_rosters_and_requests_from_outside_are_checked(

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core.errors import ProtocolError
-from blindsight.federated.sums import KeyHolder, Settings, Simulation, User, field
+from blindsight.federated.sums import Aggregator, KeyHolder, Settings, Simulation, User, field
 from blindsight.federated.sums.labels import Labels, split, unopened
 from blindsight.federated.sums.messages import (
     AGGREGATOR,
@@ -220,6 +220,33 @@ def _labels_that_forget_a_sum() -> str:
     stage.simulation.aggregator.ever = forgotten
     stage.open(2)
     return stage.ask(stage.everybody[:-1])
+
+
+def _an_aggregator_restored_from_a_backup() -> str:
+    """Its state from before a sum was opened: it asks for all users but one on the same model."""
+    stage = Stage()
+    copy = stage.simulation.aggregator.dump()
+    stage.spoil()
+    keys = stage.simulation.aggregator._keys
+    stage.simulation.aggregator = Aggregator.load(copy)
+    stage.simulation.aggregator._keys = keys
+    stage.open(2)
+    return stage.ask(stage.everybody[:-1])
+
+
+def _two_models_in_one_round() -> str:
+    """Half of the users get another model, and all are to be summed under the first one."""
+    stage = Stage()
+    first = Aggregator.load(stage.simulation.aggregator.dump())
+    stage.open(2)
+    own = {user: data for user, data in stage.sent.items() if user <= 3}
+    for opening in first.open_round(2, b"another model".ljust(32)):
+        fresh = User(stage.simulation.users[opening.to].enrolment)
+        fresh.receive(opening.data)
+        if opening.to > 3:
+            own[opening.to] = fresh.contribute(stage.updates[opening.to - 1])[0].data
+    stage.sent = own
+    return stage.ask(stage.everybody)
 
 
 def _labels_that_users_did_not_sign() -> str:
@@ -600,6 +627,8 @@ CHEATS: dict[str, Callable[[], str]] = {
     "four sets whose combination isolates one user": _four_sets_that_isolate_one_user,
     "all users but one in the next round": _all_but_one_in_the_next_round,
     "labels that forget an opened sum": _labels_that_forget_a_sum,
+    "an aggregator restored from a backup": _an_aggregator_restored_from_a_backup,
+    "two models in one round": _two_models_in_one_round,
     "labels that users did not sign": _labels_that_users_did_not_sign,
     "one user's share twice": _one_share_twice,
     "shares of another round": _shares_of_another_round,

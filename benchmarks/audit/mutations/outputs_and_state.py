@@ -444,8 +444,9 @@ NEW: tuple[Mutant, ...] = (
         "federated/noise.py",
         (
             "new-federated-refuses-unusable-updates",
-            'finite_rows(checks.number_array("update", update, ndim=1)[None])[0]',
-            'checks.finite_array("update", update, ndim=1)',
+            '''values = finite_rows(checks.number_array("update", update, ndim=1)[None])[0]
+        # Scaled into the ball by a hair more than needed: float rounding must not lengthen it.''',
+            'values = checks.finite_array("update", update, ndim=1)',
             "federated:TestFederatedClassifier federated:TestUsers",
         ),
     ),
@@ -453,8 +454,8 @@ NEW: tuple[Mutant, ...] = (
         "federated/estimator.py",
         (
             "new-federated-prints-its-accuracy",
-            'self.released_ = {"weights": linear.shaped(federation.weights, X.shape[1])}',
-            'self.released_ = {"weights": linear.shaped(federation.weights, X.shape[1])}\n'
+            'self.released_ = {"weights": linear.shaped(weights, X.shape[1])}',
+            'self.released_ = {"weights": linear.shaped(weights, X.shape[1])}\n'
             "        print(self.rounds_[-1])",
             "federated:TestFederatedClassifier",
         ),

@@ -21,11 +21,11 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Literal
 
 from blindsight.app.library.datasets import DataSet, DataSets, LibrarySettings, Release
 from blindsight.core.errors import (
@@ -43,7 +43,6 @@ from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.ledger import datasets as datasets_in
 from blindsight.privacy.ledger import to_json
 from blindsight.privacy.reconcile import (
-    Charged,
     Reconciliation,
     ReleaseOnDisk,
     join,
@@ -58,7 +57,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Budgets",
-    "ReleaseAccount",
     "StateReport",
     "charge_training",
     "check_state",
@@ -406,56 +404,6 @@ def charge_training(
     units: tuple[Unit, ...] = ("record", "person") if data_set.most else ("record",)
     costs = tuple(Cost(epsilon=limit[0], delta=limit[1], unit=unit) for unit in units)
     vault = vault_of(datasets, data_set)
-    account = ReleaseAccount(
-        vault, ledger, vault.release_of(f"training together {run}"), records, actor=actor
-    )
-    account.charge(costs, what="training together")
-
-
-class ReleaseAccount:
-    """Stands where an estimator or a door takes a ledger: charges one release through the vault.
-
-    Parameters:
-        vault: the owner's vault.
-        ledger: the account of the data set that the release is made from.
-        release: the id of the release (`Vault.release_of`).
-        records: the ids of the photos that the release is about.
-        most: the most photos of one person in it, 0 where people are not protected.
-        actor: who asked for the release.
-        costs: makes the costs to charge from those that the door states, such as the cost per
-            person; by default they are charged as stated.
-    """
-
-    def __init__(
-        self,
-        vault: Vault,
-        ledger: Ledger,
-        release: str,
-        records: Iterable[str],
-        *,
-        most: int = 0,
-        actor: str | None = None,
-        costs: Callable[[Sequence[Cost]], tuple[Cost, ...]] = tuple,
-    ) -> None:
-        self.vault, self.ledger, self.release = vault, ledger, release
-        self.records, self.most, self.actor, self.costs = tuple(records), most, actor, costs
-        self._charged: Charged | None = None
-
-    def as_ledger(self) -> Ledger:
-        """The account itself, where a `Ledger` is asked for and only `charge` is called."""
-        return cast("Ledger", self)
-
-    def charge(self, costs: Cost | Sequence[Cost], *, what: str, key: str | None = None) -> Any:
-        """Charge what a door states, once, whatever key it gives: the release's id is the key."""
-        due = self.costs((costs,) if isinstance(costs, Cost) else tuple(costs))
-        if self._charged is None or self._charged.costs != due:
-            self._charged = self.vault.charge(
-                self.ledger,
-                due,
-                release=self.release,
-                what=what,
-                records=self.records,
-                most=self.most,
-                actor=self.actor,
-            )
-        return self._charged.entry
+    release = vault.release_of(f"training together {run}")
+    what = "training together"
+    vault.charge(ledger, costs, release=release, what=what, records=records, actor=actor)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import math
 from collections import Counter
@@ -16,7 +15,6 @@ from numpy.typing import NDArray
 
 from blindsight.app.compare import DEFAULT_EPSILON as PAIR_EPSILON
 from blindsight.app.library.accounts import (
-    ReleaseAccount,
     name_release,
     require_agreement,
     vault_of,
@@ -65,6 +63,7 @@ def learn_to_compare(
     before and after.
     """
     from blindsight.metric import DPPMetric
+    from blindsight.metric.estimator import learn_once
 
     progress("reading your answers", 0, 3)
     where = {photo.id: i for i, photo in enumerate(datasets.photos(data_set))}
@@ -79,30 +78,32 @@ def learn_to_compare(
     ids = [photo.id for photo in datasets.photos(data_set)]
     chosen_pairs, answers = pairs[used], labels[used]
     vault = vault_of(datasets, data_set)
-    number = vault.release_of(_training_text(ids, points, chosen_pairs, answers))
-    release = _release(datasets, data_set, number, len(used))
     with Ledger(datasets.settings.ledger_place, dataset=data_set.account) as ledger:
         require_agreement(datasets, data_set, ledger)
         if not any(balance.unit == "pair" for balance in ledger.balances()):
             ledger.grant(_pair_budget(), what="budget for answers, set by you", actor=actor)
-        account = ReleaseAccount(
-            vault,
-            ledger,
-            number,
-            sorted({ids[row] for pair in chosen_pairs for row in pair}),
-            most=data_set.most,
-            actor=actor,
-            costs=lambda costs: _all_units(costs, persons=bool(data_set.most)),
+        charged: list[str] = []
+
+        def account(release: str) -> Ledger:
+            charged.append(release)
+            return vault.account(
+                ledger,
+                release=release,
+                records=sorted({ids[row] for pair in chosen_pairs for row in pair}),
+                most=data_set.most,
+                actor=actor,
+                costs=lambda costs: _all_units(costs, persons=bool(data_set.most)),
+            )
+
+        metric = learn_once(
+            DPPMetric(epsilon=PAIR_EPSILON, unit="pair", preprocessor=points),
+            chosen_pairs,
+            answers,
+            vault=vault,
+            account=account,
         )
-        # The noise is a function of the vault's key and of everything that is learned from: the
-        # same answers again give the same file, and cost nothing more.
-        metric = DPPMetric(
-            epsilon=PAIR_EPSILON,
-            unit="pair",
-            preprocessor=points,
-            random_state=vault.training_source(number),
-        )
-        metric.fit(chosen_pairs, answers, ledger=account.as_ledger())
+    number = charged[-1]
+    release = _release(datasets, data_set, number, len(used))
     folder = datasets.folder(release)
     costs = _all_units(metric.guarantee_.costs, persons=bool(data_set.most))
     name_release(datasets, data_set, release, number, costs)
@@ -165,22 +166,6 @@ def _pair_budget() -> Cost:
     return replace(
         pair, epsilon=PAIR_BUDGET, delta=pair.delta * PAIR_BUDGET / PAIR_EPSILON, rho=None
     )
-
-
-def _training_text(
-    ids: list[str], points: NDArray[Any], pairs: NDArray[Any], labels: NDArray[Any]
-) -> str:
-    """Everything that is learned from, as text: other answers or photos are another release."""
-    digest = hashlib.sha256(np.ascontiguousarray(points[np.unique(pairs)]).tobytes())
-    answered = [[ids[a], ids[b], bool(same)] for (a, b), same in zip(pairs, labels, strict=True)]
-    fields = {
-        "learned": "way to compare",
-        "epsilon": PAIR_EPSILON,
-        "columns": _COLUMNS,
-        "answers": answered,
-        "features": digest.hexdigest(),
-    }
-    return json.dumps(fields, sort_keys=True)
 
 
 def _release(datasets: DataSets, data_set: DataSet, number: str, pairs: int) -> Release:

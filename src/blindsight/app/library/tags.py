@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from blindsight.app.library.accounts import (
-    ReleaseAccount,
     name_release,
     require_agreement,
     vault_of,
@@ -82,7 +81,7 @@ def learn_tags(
         require_agreement(datasets, data_set, ledger)
         charged: list[str] = []
 
-        def account(release: str) -> ReleaseAccount:
+        def account(release: str) -> Ledger:
             charged.append(release)
             return _account(data_set, vault, ledger, release, records, actor)
 
@@ -175,13 +174,12 @@ def _account(
     release: str,
     records: Sequence[str],
     actor: str | None,
-) -> ReleaseAccount:
+) -> Ledger:
     """What training and publishing charge: per photo, and per person where people are protected."""
-    return ReleaseAccount(
-        vault,
+    return vault.account(
         ledger,
-        release,
-        records,
+        release=release,
+        records=records,
         most=data_set.most,
         actor=actor,
         costs=lambda costs: _with_persons(costs, data_set.most),

@@ -150,16 +150,46 @@ class _Streams:
         """The stream of this label; a label that is asked for again goes on, unless its noise is
         meant to repeat.
         """
-        self._opening.labels.append(label)
         # From the system's own entropy: taking frozen bytes here would shift them for the run.
         with mock.patch("os.urandom", _URANDOM):
-            own = self._opening.source.stream(label, exact=exact)
-            self._opening.starts.append(bytes(own.bytes(START)))
-        turn = 0 if self.name == "keyed" else self._asked[label]
-        self._asked[label] += 1
-        digest = hashlib.sha256(f"{self._seed}/{self._number}/{turn}/{label}".encode()).digest()
+            start = bytes(self._opening.source.stream(label, exact=exact).bytes(START))
+        return self._noted(label, label, start)
+
+    def _noted(self, label: str, name: str, start: bytes) -> np.random.Generator:
+        """A stream of the audit's own, by a name; the door's label and stream are noted."""
+        self._opening.labels.append(label)
+        self._opening.starts.append(start)
+        turn = 0 if self.name == "keyed" else self._asked[name]
+        self._asked[name] += 1
+        digest = hashlib.sha256(f"{self._seed}/{self._number}/{turn}/{name}".encode()).digest()
         self._opening.seeds.append(int.from_bytes(digest[:16], "big"))
         return np.random.default_rng(self._opening.seeds[-1])
+
+
+class _ValueStreams(_Streams):
+    """The same for a vault's source, whose noise depends on the value that it is added to."""
+
+    def value_stream(self, label: str, value: Array, *, exact: bool) -> np.random.Generator:
+        """The stream of this label and value."""
+        with mock.patch("os.urandom", _URANDOM):
+            own = self._opening.source.value_stream(label, value, exact=exact)
+            start = bytes(own.bytes(START))
+        digest = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
+        return self._noted(label, f"{label}/{digest}", start)
+
+    def keep(self, label: str, value: Array, released: Array) -> None:
+        """Have the vault note what leaves, as it does without an audit."""
+        self._opening.source.keep(label, value, released)
+
+    def public_seed(self) -> int:
+        """The seed of randomness that protects nobody."""
+        return int(self._opening.source.public_seed())
+
+
+def _streams_like(seed: int, number: int, opening: Opening) -> _Streams:
+    """Streams that a door may use in place of its own source."""
+    kind = _ValueStreams if hasattr(opening.source, "value_stream") else _Streams
+    return kind(seed, number, opening)
 
 
 class _Ear:
@@ -173,7 +203,7 @@ class _Ear:
         """Draw from streams of the audit's own."""
         opening = Opening(door.what, door.guarantee, door._source)
         self.openings.append(opening)
-        return _Streams(self.seed, len(self.openings), opening)
+        return _streams_like(self.seed, len(self.openings), opening)
 
     def absent(self, n: int) -> Array | None:
         """The records that are to count as not there."""
@@ -228,7 +258,7 @@ def unheard(seed: int) -> Iterator[None]:
     def streams(random_state: RandomState | Source) -> _Streams:
         nonlocal number
         number += 1
-        return _Streams(seed, number, Opening("", None, source_of(random_state)))
+        return _streams_like(seed, number, Opening("", None, source_of(random_state)))
 
     with mock.patch("blindsight.privacy.door.source_of", streams):
         yield

@@ -198,7 +198,9 @@ class TestComparePage(_Page):
     def act(self, datasets: DataSets, data_set: DataSet, ids: list[str], said: Any) -> None:
         words = ("different", "same")
         answers = [
-            [ids[a], ids[b], words[int(word)]] for (a, b), word in zip(PAIRS, said, strict=True)
+            [ids[a], ids[b], words[int(word)]]
+            for (a, b), word in zip(PAIRS, said, strict=False)
+            if max(a, b) < len(ids)
         ]
         pairs.keep_answers(datasets, data_set, answers)
         pairs.learn_to_compare(datasets, data_set, _silent)

@@ -444,8 +444,9 @@ NEW: tuple[Mutant, ...] = (
         "federated/noise.py",
         (
             "new-federated-refuses-unusable-updates",
-            '''values = finite_rows(checks.number_array("update", update, ndim=1)[None])[0]
-        # Scaled into the ball by a hair more than needed: float rounding must not lengthen it.''',
+            'values = finite_rows(checks.number_array("update", update, ndim=1)[None])[0]\n'
+            "# Scaled into the ball by a hair more than needed: float rounding must not lengthen "
+            "it.",
             'values = checks.finite_array("update", update, ndim=1)',
             "federated:TestFederatedClassifier federated:TestUsers",
         ),

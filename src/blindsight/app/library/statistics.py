@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from blindsight.app.labelled_images import public_basis
 from blindsight.app.library.accounts import (
-    ReleaseAccount,
     name_release,
     require_agreement,
     vault_of,
@@ -121,9 +120,9 @@ def release_statistics(
     )
     with Ledger(datasets.settings.ledger_place, dataset=data_set.account) as ledger:
         require_agreement(datasets, data_set, ledger)
-        account = ReleaseAccount(
-            vault, ledger, number, records, most=data_set.most, actor=actor
-        ).as_ledger()
+        account = vault.account(
+            ledger, release=number, records=records, most=data_set.most, actor=actor
+        )
         units = people if data_set.most else records
         sender.fit(rows, np.array(names), units=np.array(units), ledger=account)
     folder = datasets.named(data_set, "statistics", SEND_EPSILON, number)

@@ -37,7 +37,6 @@ ALLOWED: dict[str, set[str]] = {
 STILL_IMPORT_BELOW_APP = {
     "cli/data.py",
     "cli/demo.py",
-    "workbench/infra/decoder.py",
     "workbench/infra/federations.py",
     "workbench/infra/party_process.py",
     "workbench/infra/uploads.py",

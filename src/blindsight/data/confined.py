@@ -37,7 +37,7 @@ from blindsight.data.reader_process import (
 )
 from blindsight.data.reading import RAW_SUFFIXES, require_decoder
 
-__all__ = ["ConfinedReader", "decode_image"]
+__all__ = ["ConfinedReader", "decode_image", "kind_of"]
 
 _START_SECONDS = 120.0
 _SECONDS = 60.0
@@ -123,10 +123,10 @@ class ConfinedReader:
                 "read."
             )
 
-    def start(self) -> None:
+    def start(self, limits: Limits = LIMITS) -> None:
         """Start the process where it is not running, and wait until its walls stand."""
         with self._lock:
-            self._ready(LIMITS)
+            self._ready(limits)
 
     @property
     def process(self) -> int | None:
@@ -154,7 +154,9 @@ class ConfinedReader:
         connection = self._ready(limits)
         deadline = time.monotonic() + self.seconds
         raw = os.path.splitext(name)[1].lower() in RAW_SUFFIXES
-        request = REQUEST.pack(len(data), limits.pixels, limits.image_bytes, at_least or 0, raw)
+        request = REQUEST.pack(
+            len(data), limits.pixels, limits.image_bytes, at_least or 0, limits.frames, raw
+        )
         try:
             write_all(connection, request, memoryview(data))
             code, shape, text = self._answer(connection, deadline)
@@ -292,6 +294,11 @@ class ConfinedReader:
             self._stop()
 
 
+def kind_of(data: bytes) -> str:
+    """Which reader the bytes of a file are for: "pictures", "dicom" or "heif"."""
+    return "dicom" if is_dicom(data) else "heif" if is_heif(data) else "pictures"
+
+
 def decode_image(
     data: bytes, *, name: str = "the image", limits: Limits = LIMITS, at_least: int | None = None
 ) -> NDArray[np.uint8]:
@@ -324,7 +331,7 @@ def decode_image(
         raise HostileFile(
             f"{name} has {len(data):,} bytes, more than the limit of {limits.image_bytes:,}."
         )
-    kind = "dicom" if is_dicom(data) else "heif" if is_heif(data) else "pictures"
+    kind = kind_of(data)
     return _reader(kind).decode(data, name=name, limits=limits, at_least=at_least)
 
 

@@ -39,12 +39,16 @@ class Limits:
     """Bounds that are checked before anything is allocated.
 
     Args:
-        pixels: Most pixels of one image, read from its header before it is decoded. image_bytes:
-        Most bytes of one encoded image file. file_bytes: Most bytes of one data file (an idx file,
-        a batch, a table) on disk. unpacked_bytes: Most bytes that a compressed data file may grow
-        to. text_bytes: Most bytes of a table or list in text, whose cells take far more memory than
-        their letters. cells: Most cells of a table in text. rows: Most rows of a table, members of
-        an archive or files of a folder. columns: Most columns of a table or labels of a label set.
+        pixels: Most pixels of one image, read from its header before it is decoded.
+        image_bytes: Most bytes of one encoded image file.
+        file_bytes: Most bytes of one data file (an idx file, a batch, a table) on disk.
+        unpacked_bytes: Most bytes that a compressed data file may grow to.
+        text_bytes: Most bytes of a table or list in text, whose cells take far more memory than
+            their letters.
+        cells: Most cells of a table in text.
+        rows: Most rows of a table, members of an archive or files of a folder.
+        columns: Most columns of a table or labels of a label set.
+        frames: Most frames of an animation, of which the first is read; 0 for no bound.
     """
 
     pixels: int = 50_000_000
@@ -55,6 +59,7 @@ class Limits:
     cells: int = 30_000_000
     rows: int = 5_000_000
     columns: int = 20_000
+    frames: int = 0
 
 
 LIMITS = Limits()

@@ -38,8 +38,8 @@ __all__ = [
 ]
 
 #: bytes of the file, most pixels, most bytes, smallest side for a reduced decoding (0: none),
-#: whether the file is a camera's raw file
-REQUEST = struct.Struct("<QQQI?")
+#: most frames (0: no bound), whether the file is a camera's raw file
+REQUEST = struct.Struct("<QQQII?")
 #: a code, height, width and channels of the image, bytes of the text
 ANSWER = struct.Struct("<BIIII")
 READY, DECODED, REFUSED = range(3)
@@ -121,11 +121,11 @@ def main() -> None:
     walls = confine(options["address_space"], options["seconds"], threads=threads)
     _answer(options["socket"], READY, text=json.dumps(walls))
     while (request := read_exactly(options["socket"], REQUEST.size)) is not None:
-        size, pixels, largest, at_least, raw = REQUEST.unpack(request)
+        size, pixels, largest, at_least, frames, raw = REQUEST.unpack(request)
         data = read_exactly(options["socket"], size)
         if data is None:
             return
-        limits = Limits(pixels=pixels, image_bytes=largest)
+        limits = Limits(pixels=pixels, image_bytes=largest, frames=frames)
         _serve(bytes(data), limits, at_least or None, raw, shared, options["socket"])
 
 

@@ -121,6 +121,8 @@ def decode_here(
         with quiet(Image.DecompressionBombWarning):
             image = Image.open(io.BytesIO(data), formats=formats)
         with image:
+            if limits.frames and _has_frame(data, formats, limits.frames):
+                raise HostileFile(f"{name} has more than {limits.frames:,} frames.")
             return _pixels(image, name, limits, at_least, turn)
     except HostileFile:
         raise
@@ -192,10 +194,25 @@ def _pixels(
         )
     image.load()  # the long part, outside the lock
     with quiet(Image.DecompressionBombWarning):
-        upright = ImageOps.exif_transpose(image)
+        ImageOps.exif_transpose(image, in_place=True)
+        upright = image
         if turn != 1:
             upright = _turned(upright, turn)
         return _plain(upright)
+
+
+def _has_frame(data: bytes, formats: tuple[str, ...], number: int) -> bool:
+    """Whether an animation has a frame of this number, counted from zero."""
+    with quiet(Image.DecompressionBombWarning):
+        image = Image.open(io.BytesIO(data), formats=formats)
+    with image:
+        if not getattr(image, "is_animated", False):
+            return False
+        try:
+            image.seek(number)
+        except EOFError:
+            return False
+        return True
 
 
 def _reduce(image: Image.Image, most: int) -> None:
@@ -217,8 +234,9 @@ def _plain(upright: Image.Image) -> NDArray[np.uint8]:
     """Grey or RGB bytes, whatever the file's own way to write colours."""
     if upright.mode.startswith(("I", "F")):
         return _deep_grey(np.asarray(upright))
-    grey = upright.mode in ("1", "L", "LA", "La")
-    return np.array(upright.convert("L" if grey else "RGB"), dtype=np.uint8)
+    mode = "L" if upright.mode in ("1", "L", "LA", "La") else "RGB"
+    # No copy more than needed: a large picture has to fit into the reader's memory.
+    return np.asarray(upright if upright.mode == mode else upright.convert(mode), dtype=np.uint8)
 
 
 def _deep_grey(values: NDArray[Any]) -> NDArray[np.uint8]:

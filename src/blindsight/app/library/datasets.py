@@ -61,6 +61,7 @@ class DataSet:
     dropped: bool = False
     photos: int = 0
     refused: tuple[tuple[str, str], ...] = ()
+    files: tuple[tuple[str, ...], ...] = ()
     scanned: bool = False
     looked: bool = False
     features: str = ""
@@ -151,6 +152,7 @@ class DataSets:
         try:
             fields = json.loads((self.vaults / number / "about.json").read_bytes())
             fields["refused"] = tuple((str(name), str(why)) for name, why in fields["refused"])
+            fields["files"] = tuple(tuple(map(str, row)) for row in fields.get("files", ()))
             fields["releases"] = tuple(Release(**release) for release in fields["releases"])
             return DataSet(**fields)
         except (ValueError, TypeError, KeyError) as error:

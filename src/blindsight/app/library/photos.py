@@ -6,8 +6,10 @@ ledger into a release.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
 import threading
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -29,6 +31,7 @@ from blindsight.app.library.datasets import DataSet, DataSets, Photo, Release, i
 from blindsight.app.result import Progress, no_progress
 from blindsight.core import storage
 from blindsight.core.errors import HostileFile, InvalidData
+from blindsight.data.listing import Inventory, list_photos, valid_text
 from blindsight.privacy import Ledger
 
 if TYPE_CHECKING:
@@ -58,6 +61,8 @@ __all__ = [
 
 _THUMBNAIL = 320
 _naming = threading.Lock()
+# The names of the drop that goes on: by file, all of them, and the size of the list on the disk.
+_dropping: dict[Path, tuple[dict[str, str], set[str], int]] = {}
 _BATCH = 32
 _NOBODYS = "nobody is known whose it is"
 _WORDS = {
@@ -89,13 +94,16 @@ def scan(
     found, nobodys = _recognised(datasets, data_set)
     records = found.records
     photos: list[Photo] = []
-    refused = [(shown.get(name, name), _why(why, name)) for name, why in found.refused]
+    refused = [
+        (valid_text(shown.get(name, name)), valid_text(_why(why, name)))
+        for name, why in found.refused
+    ]
     refused += [(shown.get(name, name), _NOBODYS) for name in nobodys]
     waiting: list[NDArray[np.uint8]] = []
     blocks: list[NDArray[Any]] = []
     for done, (record, names) in enumerate(records.items()):
         progress("reading photos", done, len(records))
-        name = shown.get(names[0], names[0])
+        name = valid_text(shown.get(names[0], names[0]))
         try:
             pixels = read_image(folder / names[0])
         except HostileFile as error:
@@ -129,8 +137,16 @@ def scan(
         else 0
     )
     number = "" if has_own_vault(datasets, data_set) else vault_of(datasets, data_set).number
+    copies = sum(len(names) for names in records.values()) - len(records)
+    files = _inventory(datasets, data_set).files_read(
+        read=len(photos), copies=copies, damaged=refused
+    )
     known = replace(
-        datasets.get(data_set.id), photos=len(photos), refused=tuple(refused), people=people
+        datasets.get(data_set.id),
+        photos=len(photos),
+        refused=tuple(refused),
+        files=tuple(files.rows()),
+        people=people,
     )
     known = datasets.save(replace(known, scanned=True, features=features, vault=number))
     with Ledger(datasets.settings.ledger_place, dataset=data_set.account) as ledger:
@@ -328,15 +344,13 @@ def _recognised(datasets: DataSets, data_set: DataSet) -> tuple[Scan, list[str]]
     Beside them those that nobody is known for, where persons are protected: they could not be
     counted.
     """
-    from blindsight.data.listing import list_photos
     from blindsight.index.release_folder import scan
 
     folder = Path(data_set.source)
     vault = vault_of(datasets, data_set)
     # A vault of one data set, of an earlier version, knows its photos under no name.
     name = "" if has_own_vault(datasets, data_set) else data_set.id
-    hidden = () if data_set.dropped else (datasets.settings.state,)
-    names = list(list_photos(folder, leave_out=hidden).photos)
+    names = list(_inventory(datasets, data_set).photos)
     if not data_set.most:
         return scan(folder, names, vault, dataset=name), []
     whose = _persons(datasets, data_set, names)
@@ -344,6 +358,12 @@ def _recognised(datasets: DataSets, data_set: DataSet) -> tuple[Scan, list[str]]
     return scan(folder, known, vault, persons=whose, dataset=name), [
         photo for photo in names if photo not in whose
     ]
+
+
+def _inventory(datasets: DataSets, data_set: DataSet) -> Inventory:
+    """The photos of a data set's folder, and everything else in it by kind."""
+    hidden = () if data_set.dropped else (datasets.settings.state,)
+    return list_photos(Path(data_set.source), leave_out=hidden)
 
 
 def person_rule(folder: Path | None, protect: str, table: str, column: str) -> str:
@@ -436,8 +456,18 @@ def _why(words: str, name: str) -> str:
 
 def _dropped_names(datasets: DataSets, data_set: DataSet) -> dict[str, str]:
     """Files of a drop lie under numbers; these are the names they came with."""
-    path = datasets.vault(data_set) / "names.json"
-    return json.loads(path.read_bytes()) if data_set.dropped and path.exists() else {}
+    return _read_names(datasets.vault(data_set)) if data_set.dropped else {}
+
+
+def _read_names(vault: Path) -> dict[str, str]:
+    """The names in a vault's list: one line for each dropped file, appended when it came."""
+    earlier, path = vault / "names.json", vault / "names.jsonl"
+    names: dict[str, str] = json.loads(earlier.read_bytes()) if earlier.exists() else {}
+    for line in path.read_bytes().split(b"\n") if path.exists() else ():
+        with contextlib.suppress(ValueError):  # a crash may have cut the last line
+            file, name = json.loads(line)
+            names.setdefault(str(file), str(name))
+    return names
 
 
 def keep_dropped(
@@ -455,10 +485,33 @@ def keep_dropped(
         Image.fromarray(pixels).save(path, "PNG", compress_level=1)
         path.chmod(0o600)
     with _naming:
-        known = vault / "names.json"
-        listed = json.loads(known.read_bytes()) if known.exists() else {}
-        listed.setdefault(file, _plain_name(name, set(listed.values())))
-        storage.write_atomically(known, json.dumps(listed).encode())
+        known = vault / "names.jsonl"
+        size = known.stat().st_size if known.exists() else 0
+        listed, taken, seen = _dropping.get(vault, ({}, set(), -1))
+        if seen != size:  # the first photo of this process, or another process wrote
+            listed = _read_names(vault)
+            taken = set(listed.values())
+        if file not in listed:
+            listed[file] = _plain_name(name, taken)
+            taken.add(listed[file])
+            size += _append_line(known, json.dumps([file, listed[file]]).encode())
+        _dropping.clear()  # one drop at a time is remembered
+        _dropping[vault] = (listed, taken, size)
+
+
+def _append_line(path: Path, line: bytes) -> int:
+    """Append a line and flush it to the disk; an unfinished one before it is ended first."""
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        end = os.lseek(descriptor, 0, os.SEEK_END)
+        cut = end > 0 and os.pread(descriptor, 1, end - 1) != b"\n"
+        text = (b"\n" if cut else b"") + line + b"\n"
+        os.write(descriptor, text)
+        os.fsync(descriptor)
+        return len(text)
+    finally:
+        os.close(descriptor)
 
 
 def _plain_name(name: str, taken: set[str]) -> str:

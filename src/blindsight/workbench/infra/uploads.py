@@ -1,14 +1,11 @@
-"""Images from outside: read with a limit, looked at, and opened by a confined worker that is killed
-when it is slow.
+"""Images from outside: read with a limit, looked at, and decoded by the confined processes that
+decode every other file (`data.confined`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import struct
-import sys
 import tempfile
 import zipfile
 import zlib
@@ -18,15 +15,16 @@ from typing import IO, Any
 import numpy as np
 from fastapi import Request
 from numpy.typing import NDArray
+from PIL import Image
 
-from blindsight.core.errors import HostileFile
-from blindsight.data.limits import check_packing
-from blindsight.workbench.infra.decoder import LARGEST_SIDE, sniffed
+from blindsight.core.errors import HostileFile, MissingDependency
+from blindsight.data.confined import ConfinedReader, kind_of
+from blindsight.data.limits import Limits, check_packing, is_heif
 from blindsight.workbench.infra.problems import Problem
 from blindsight.workbench.infra.settings import Settings
 from blindsight.workbench.infra.traffic import Metrics
 
-__all__ = ["UPLOAD", "Decoders", "read_drop", "read_upload"]
+__all__ = ["LARGEST_SIDE", "UPLOAD", "Decoders", "read_drop", "read_upload", "sniffed"]
 
 _TYPES = (
     "image/png",
@@ -35,20 +33,28 @@ _TYPES = (
     "image/gif",
     "image/bmp",
     "image/tiff",
+    "image/avif",
+    "image/heic",
+    "image/jp2",
     "application/octet-stream",
 )
-_LARGEST_ANSWER = LARGEST_SIDE * LARGEST_SIDE * 3
-_START_SECONDS = 60.0
-_SERVED = 300
+LARGEST_SIDE = 512
+_LEAST_MEMORY = 256 << 20
+_MAGIC = (
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+    (b"BM", "image/bmp"),
+    (b"II*\x00", "image/tiff"),
+    (b"MM\x00*", "image/tiff"),
+    (b"\x00\x00\x00\x0cjP  \r\n\x87\n", "image/jp2"),
+)
 # The record at the end of a zip (PKWARE's APPNOTE, 4.3.16), and the one before it in zips beyond 4
 # GB or 65,535 files.
 _END, _END_SIZE, _LARGE = b"PK\x05\x06", 22, b"PK\x06\x07"
 _LONGEST_END = _END_SIZE + 65_535
 _LONGEST_ENTRY = 512  # bytes of the list for each file, on average
-_MAIN = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); from "
-    "blindsight.workbench.infra.decoder import main; main()"
-)
 #: what OpenAPI says of an address that takes an image as its body.
 UPLOAD: dict[str, Any] = {
     "requestBody": {
@@ -58,90 +64,51 @@ UPLOAD: dict[str, Any] = {
 }
 
 
-class _Slow(Exception):
-    """The worker took too long or died."""
+def sniffed(data: bytes) -> str | None:
+    """The image type that the first bytes speak of, whatever a header says."""
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "image/webp"
+    if is_heif(data):
+        return "image/heic"
+    if data[4:12] in (b"ftypavif", b"ftypavis"):
+        return "image/avif"
+    return next((kind for magic, kind in _MAGIC if data.startswith(magic)), None)
 
 
 class _Worker:
-    """One decoder process."""
+    """The readers of one worker: the same confined processes that read folders."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.process: asyncio.subprocess.Process | None = None
-        self.served = 0
-        self.walls: tuple[str, ...] = ()
+        self.readers: dict[str, ConfinedReader] = {}
 
-    async def ask(self, data: bytes) -> NDArray[np.uint8] | None:
-        await self.ready()
-        try:
-            return await asyncio.wait_for(self._exchange(data), self.settings.upload_seconds)
-        except (
-            TimeoutError,
-            ConnectionError,
-            asyncio.IncompleteReadError,
-            ValueError,
-            OSError,
-        ) as error:
-            await self.stop()
-            raise _Slow from error
-
-    async def ready(self) -> None:
-        if self.process is None or self.process.returncode is not None or self.served >= _SERVED:
-            await self._start()
-
-    async def _exchange(self, data: bytes) -> NDArray[np.uint8] | None:
-        assert self.process and self.process.stdin and self.process.stdout  # noqa: S101  (started by ask)
-        self.served += 1
-        self.process.stdin.write(struct.pack("<I", len(data)) + data)
-        await self.process.stdin.drain()
-        answer = json.loads(await self.process.stdout.readline() or b"null")
-        if answer is None:
-            raise ConnectionError
-        if not answer["ok"]:
-            return None
-        shape = tuple(answer["shape"])
-        size = int(np.prod(shape))
-        if not 1 <= size <= _LARGEST_ANSWER:
-            raise ValueError("a decoder's answer must be of bounded size")
-        body = await self.process.stdout.readexactly(size)
-        return np.frombuffer(body, np.uint8).reshape(shape)
-
-    async def _start(self) -> None:
-        await self.stop()
-        s = self.settings
-        options = {
-            "memory": s.upload_memory,
-            "seconds": s.upload_seconds,
-            "pixels": s.upload_pixels,
-            "frames": s.upload_frames,
-        }
-        self.process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-I",
-            "-c",
-            _MAIN,
-            json.dumps(options),
-            json.dumps(sys.path),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            # Nothing of the workbench's environment: addresses and passwords may be in it.
-            env={"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"},
-            cwd="/",
-            limit=_LARGEST_ANSWER + 4096,
-            start_new_session=True,  # Ctrl-C is for the workbench, which then stops its workers
+    def decode(self, data: bytes) -> tuple[NDArray[np.uint8] | None, bool]:
+        """Pixels of at most 512 on a side, or None; and whether the process had to be ended."""
+        reader = self.reader(kind_of(data))
+        reader.seconds = self.settings.upload_seconds
+        limits = Limits(
+            pixels=self.settings.upload_pixels,
+            image_bytes=self.settings.upload_bytes,
+            frames=self.settings.upload_frames,
         )
-        self.served = 0
-        assert self.process.stdout  # noqa: S101  (a pipe was asked for)
-        said = await asyncio.wait_for(self.process.stdout.readline(), _START_SECONDS)
-        self.walls = tuple(json.loads(said or b"{}").get("walls", ()))
+        try:
+            pixels = reader.decode(data, limits=limits, at_least=LARGEST_SIDE)
+        except (HostileFile, MissingDependency):
+            return None, reader.process is None
+        small = Image.fromarray(pixels)
+        small.thumbnail((LARGEST_SIDE, LARGEST_SIDE))
+        return np.ascontiguousarray(small), False
 
-    async def stop(self) -> None:
-        if self.process is not None and self.process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self.process.kill()
-            await self.process.wait()
-        self.process = None
+    def reader(self, kind: str) -> ConfinedReader:
+        if kind not in self.readers:
+            # The pixels' memory counts, too.
+            own = self.settings.upload_memory - 3 * self.settings.upload_pixels
+            self.readers[kind] = ConfinedReader(kind, address_space=max(own, _LEAST_MEMORY))
+        return self.readers[kind]
+
+    def stop(self) -> None:
+        for reader in self.readers.values():
+            reader.close()
 
 
 class Decoders:
@@ -155,6 +122,7 @@ class Decoders:
         self._free = asyncio.Semaphore(workers)
         self._waiting, self._most = 0, waiting
         self._metrics = metrics
+        self._pixels = Limits(pixels=settings.upload_pixels)
 
     async def pixels(self, data: bytes) -> NDArray[np.uint8]:
         """Pixels of an image, or `Problem("refused_image")` without a reason."""
@@ -168,12 +136,11 @@ class Decoders:
             async with self._free:
                 worker = self._idle.pop()
                 try:
-                    found = await worker.ask(data)
-                except _Slow:
-                    self._metrics.count("decoders_ended")
-                    found = None
+                    found, ended = await asyncio.to_thread(worker.decode, data)
                 finally:
                     self._idle.append(worker)
+                if ended:
+                    self._metrics.count("decoders_ended")
         finally:
             self._waiting -= 1
         if found is None:
@@ -187,27 +154,26 @@ class Decoders:
         async with self._free:
             worker = self._idle.pop()
             try:
-                await worker.ready()
-                return worker.walls
+                reader = worker.reader("pictures")
+                await asyncio.to_thread(reader.start, self._pixels)
+                return reader.walls
             finally:
                 self._idle.append(worker)
 
     def known_walls(self) -> tuple[str, ...]:
         """What confines the workers, as far as one has been started."""
-        return next((worker.walls for worker in self._all if worker.walls), ())
+        readers = (reader for worker in self._all for reader in worker.readers.values())
+        return next((reader.walls for reader in readers if reader.walls), ())
 
     def processes(self) -> list[int]:
         """The workers' process ids."""
-        return [
-            w.process.pid
-            for w in self._all
-            if w.process is not None and w.process.returncode is None
-        ]
+        readers = (reader for worker in self._all for reader in worker.readers.values())
+        return [reader.process for reader in readers if reader.process is not None]
 
     async def close(self) -> None:
         """End all workers."""
         for worker in self._all:
-            await worker.stop()
+            await asyncio.to_thread(worker.stop)
 
 
 async def read_upload(request: Request, decoders: Decoders) -> NDArray[np.uint8]:
@@ -215,6 +181,7 @@ async def read_upload(request: Request, decoders: Decoders) -> NDArray[np.uint8]
     are.
     """
     declared = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    declared = {"image/heif": "image/heic"}.get(declared, declared)
     if declared not in _TYPES:
         raise Problem("wrong_type")
     data = await request.body()

@@ -12,12 +12,17 @@ import pytest
 from PIL import Image
 
 from blindsight.app.compare import compare, learn_metric
+from blindsight.app.protect import protect
+from blindsight.app.search import search
 from blindsight.app.tag import publish_tags, tag
 from blindsight.app.train_tagger import start_tagger, train_tagger
 from blindsight.core.errors import InvalidParameter, MissingData
+from blindsight.data import Files
 from blindsight.encoders import Embeddings, Encoder, encode_images, open_encoder
 from blindsight.encoders.export import export
-from blindsight.encoders.public_pictures import flower, temple
+from blindsight.encoders.public_pictures import built_in_images, flower, temple
+from blindsight.index.encoder import CodeRecipe
+from blindsight.index.release_folder import ReleaseFolder
 from blindsight.metric import DPPMetric
 from blindsight.tagging import PrivateTagger
 
@@ -91,6 +96,8 @@ def case(request: pytest.FixtureRequest, photos: Path, pair: Path, tmp_path: Pat
         words = ["flower", "temple", "dog", "car", "beach"]
         np.savez(texts, vectors=conse.texts(words), ids=np.array(words))
         file = vectors(conse, photos, tmp_path / "vectors.npz")
+        public = conse.images(np.stack([conse.prepare(crop) for crop in built_in_images(120, 96)]))
+        np.savez(tmp_path / "public.npz", vectors=public)
         made = Embeddings(file, name="conse", texts=texts)
         return Case(made, Embeddings(file, name="another"), photos, tmp_path)
     encoder, other = (conse, lite0) if request.param == "pair" else (lite0, conse)
@@ -146,7 +153,46 @@ def metric(case: Case) -> None:
     case.refused(lambda other: compare(model, [names[0]], images=case.photos, encoder=other))
 
 
-VERBS = (tags, words_to_tags, metric)
+def release(case: Case) -> Path:
+    """A release of the photos; for vectors, with public vectors of other crops."""
+    target = case.folder / "release"
+    if isinstance(case.encoder, Embeddings):
+        protect(
+            release=target,
+            embeddings=case.encoder,
+            public_embeddings=case.folder / "public.npz",
+            epsilon=12,
+            seed=1,
+        )
+    else:
+        names = ("flower", "temple", "dog", "car", "beach")
+        protect(case.photos, target, encoder=case.encoder, own_names=names, epsilon=12, seed=1)
+    return target
+
+
+def by_picture_vector_and_words(case: Case) -> None:
+    target = release(case)
+    recipe = CodeRecipe.from_fields(ReleaseFolder.read(target).recipe)
+    assert recipe.identity in (None, case.encoder.identity())
+    rows = encode_images(
+        case.encoder, Files([case.photos / name for name in case.names]), case.names
+    )
+    flowers = [name for name in case.names if name.startswith("flower")]
+    asked = {"encoder": case.given, "k": 4}
+    hits = search(target, vector=rows[case.names.index(flowers[0])], **asked).hits
+    assert sum(hit.names[0].startswith("flower") for hit in hits) >= 3
+    words = search(target, text="flower", **asked).hits
+    assert sum(hit.names[0].startswith("flower") for hit in words) >= 3
+    case.refused(lambda other: search(target, text="flower", encoder=other))
+    if isinstance(case.encoder, Embeddings):
+        with pytest.raises(InvalidParameter, match="a picture cannot be compared"):
+            search(target, case.photos / flowers[0], **asked)
+        return
+    hits = search(target, case.photos / flowers[0], **asked).hits
+    assert sum(hit.names[0].startswith("flower") for hit in hits) >= 3
+
+
+VERBS = (by_picture_vector_and_words, tags, words_to_tags, metric)
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.__name__)

@@ -1,9 +1,12 @@
-"""Protect a folder of photos: release one noisy code per photo into a folder that can be shared."""
+"""Protect a folder of photos, or vectors computed from photos: release one noisy code for each into
+a folder that can be shared.
+"""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike
@@ -11,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from blindsight.app import defaults
 from blindsight.app.accounts import open_ledger
@@ -22,7 +26,7 @@ from blindsight.app.result import (
     no_progress,
     to_plain,
 )
-from blindsight.codebooks import predict_use
+from blindsight.codebooks import CellUse, even_use, predict_use
 from blindsight.core import checks
 from blindsight.core.errors import (
     BudgetExceeded,
@@ -38,6 +42,7 @@ from blindsight.encoders import (
     BUILT_IN,
     STORED,
     BuiltIn,
+    Embeddings,
     Encoder,
     OnnxEncoder,
     open_encoder,
@@ -45,7 +50,7 @@ from blindsight.encoders import (
 from blindsight.index import encoder as photo_encoder
 from blindsight.index.bulk.pools import pool_at
 from blindsight.index.encoder import CodeRecipe, PhotoEncoder
-from blindsight.index.public_images import refuse_private
+from blindsight.index.public_images import is_vector_file, refuse_private
 from blindsight.index.release_folder import (
     ReleaseFolder,
     encoder_in_vault,
@@ -57,12 +62,14 @@ from blindsight.index.release_folder import (
     vault_beside,
 )
 from blindsight.index.sync import SyncResult, charge, sync_release, sync_thumbnails
+from blindsight.index.vectors import VectorRows, refuse_private_vectors, scan_vectors
 from blindsight.privacy import Guarantee
 from blindsight.privacy.vault import Vault
 
 __all__ = ["ProtectedPhotos", "protect"]
 
 _MAX_NAMES_BYTES = 1 << 20
+_VECTORS = "vectors.npy"  # the copy in the vault that a run releases from; removed at its end
 PathText = str | PathLike[str]
 Names = Literal["random", "keep"]
 
@@ -84,6 +91,9 @@ class ProtectedPhotos(Result):
         created: whether the release is new, rather than continued.
         release_id: the release's id, under which vault and ledger know it.
         files: how many photos were read, and every file that was not, by kind.
+        expected: how many hits were expected before anything was charged; None for a release that
+            is continued, and for phashing codes. Where the photos were looked at (`check_first`),
+            it is for the owner only.
     """
 
     release: Path
@@ -97,6 +107,7 @@ class ProtectedPhotos(Result):
     created: bool
     files: FilesRead
     release_id: str = ""
+    expected: CellUse | None = None
 
     @property
     def title(self) -> str:
@@ -121,10 +132,11 @@ class ProtectedPhotos(Result):
     def sentences(self) -> list[str]:
         """Return what was done as sentences, for a terminal."""
         counts = self.counts
-        lines = [
+        lines = [] if self.expected is None else [f"Expected: {self.expected.line()}"]
+        lines.append(
             f"{counts.released} images released, {counts.known} were there already, "
             f"{len(counts.refused)} could not be read."
-        ]
+        )
         if counts.copies:
             lines.append(f"Copies that share the code of another file: {counts.copies}.")
         if counts.left_out:
@@ -169,13 +181,16 @@ class ProtectedPhotos(Result):
             "recipe": self.recipe.to_fields(),
             "guarantee": to_plain(self.guarantee),
             "files": to_plain(self.files),
+            "expected": to_plain(self.expected),
         }
 
 
 def protect(
-    photos: PathText,
-    release: PathText,
+    photos: PathText | None = None,
+    release: PathText | None = None,
     *,
+    embeddings: PathText | Embeddings | None = None,
+    model: str | None = None,
     epsilon: float | None = None,
     ledger: PathText | None = None,
     dataset: str | None = None,
@@ -186,8 +201,10 @@ def protect(
     encoder: str | PathText | Encoder | None = None,
     fast: bool = False,
     public: PathText | None = None,
+    public_embeddings: PathText | None = None,
     own_names: str | Sequence[str] | None = None,
     check_first: bool = False,
+    accept_chance: bool = False,
     people: str | Mapping[str, str] | None = None,
     max_per_person: int | None = None,
     files: Sequence[str] | None = None,
@@ -215,6 +232,10 @@ def protect(
     Parameters:
         photos: the folder of photos; subfolders are included.
         release: the folder to share: a new one, or one to continue with the same options.
+        embeddings: instead of photos, a file of vectors that were computed from them (.npy, .npz
+            or Parquet, with ids), or an opened `Embeddings`. It is read in pieces. Searching then
+            needs vectors of the same model.
+        model: with `embeddings`, the name of the model that made them (default: the file's name).
         epsilon: the privacy budget per unit (default 8).
         ledger: file or postgresql:// address of the ledger that is charged; by default the one that
             earlier releases of this vault were charged to, or none.
@@ -230,12 +251,16 @@ def protect(
         fast: use the small built-in network, about four times as fast, where no encoder is given.
         public: public pictures like the photos, from which the cells are made: a folder (best with
             one subfolder per class) or the name of a data set. By default the built-in ones.
+        public_embeddings: public vectors of the same model, as a file like `embeddings`, in place
+            of public pictures; ids such as "cat/17" name classes.
         own_names: public words for what the photos show ("forest, glacier, sea"), as a list, a
             text with commas, or the path of a file with one name on each line. They make the
             cells where no public pictures are given.
-        check_first: look at a sample of the photos before anything is charged, and refuse where
-            they use so few cells that search would find little more than chance. What is seen is
-            for the owner and is not released.
+        check_first: judge what search will find by a sample of the photos, rather than by the
+            public pictures or an even spread over the cells. What is seen is for the owner and is
+            not released.
+        accept_chance: release also where search is expected to find little more than chance;
+            otherwise that is refused before anything is charged.
         people: whose photos they are: "folder" (the first subfolder), "dicom" (PatientID),
             "FILE.csv:COLUMN", or a mapping from file name to person. By default nobody's.
         max_per_person: the most images of one person that are released (default 1 with `people`).
@@ -266,7 +291,7 @@ def protect(
         RolledBack: if the vault or the ledger is an older copy than the other, or than `release`;
             nothing is charged or released. `reconcile_budget` carries out what the owner decides.
         InvalidParameter: if an option is out of range, or differs from what `release` was made
-            with.
+            with, or search is expected to find little more than chance.
 
     Example:
         >>> import tempfile
@@ -278,17 +303,27 @@ def protect(
         >>> made.counts.released, made.guarantee.epsilon
         (1, 8.0)
     """
-    source, target = Path(photos), Path(release)
+    if release is None or (photos is None) == (embeddings is None):
+        raise InvalidParameter(
+            "protect takes a folder of photos or embeddings=, one of them, and release=."
+        )
+    vectors = None if embeddings is None else _open_vectors(embeddings, model)
+    if vectors is not None and (
+        encoder is not None or fast or files is not None or thumbnails or people == "dicom"
+    ):
+        raise InvalidParameter(
+            "vectors were computed already: leave out --encoder, --fast, --thumbnails, files= and "
+            "--people dicom."
+        )
+    source, target = Path(photos or "") if vectors is None else vectors.file, Path(release)
     if max_per_person is not None and people is None:
         raise InvalidParameter(
             "--most is a number of images of one person: say whose they are, with --person."
         )
     vault_path = vault_beside(target) if vault is None else Path(vault)
-    inventory = (
-        list_photos(source, leave_out=(target, vault_path))
-        if files is None
-        else Inventory(tuple(files))
-    )
+    inventory = Inventory(tuple(files or ()))
+    if files is None and vectors is None:
+        inventory = list_photos(source, leave_out=(target, vault_path))
     listed = list(inventory.photos)
     existing = ReleaseFolder.find(target)
     options: dict[str, object] = {
@@ -297,7 +332,7 @@ def protect(
         "unit": unit,
         "calibration": calibration,
         "features": None,
-        "public": _public_name(public),
+        "public": _public_name(public, public_embeddings),
         "first_page": first_page,
         "prior": prior,
         "seed": seed,
@@ -305,31 +340,38 @@ def protect(
             method or (existing.recipe.get("method") if existing else None), cells, bits
         ),
     }
-    chosen = _chosen_encoder(encoder, existing, fast=fast)
+    chosen = _chosen_encoder(encoder if vectors is None else vectors, existing, fast=fast)
     options |= chosen.fields
     if own_names is not None:
         options["own_names"] = _own_names(own_names)
     replaced = existing if new_release else None
     if replaced is not None:
         existing, vault_path = None, _unused_path(vault_path)
-    if existing is None and not listed:
+    if vectors is not None and not len(vectors):
+        raise InvalidData(f"{source} holds no vectors. Check the path.")
+    if existing is None and vectors is None and not listed:
         raise InvalidData(no_photos(source, inventory.skipped))
     vault_is_new = not (vault_path / "key").exists()
     opened = open_vault(vault_path, existing)
-    with opened.running():
+    rows: VectorRows | None = None
+    with opened.running(), ExitStack() as cleanup:
         charging = False
         try:
             recipe = _recipe(options, existing, opened)
             if recipe.identity is not None:
                 recipe = recipe.with_encoder(chosen.opened, what=str(target))
-            if recipe.own_pictures:
+            if recipe.own_pictures and vectors is not None:
+                refuse_private_vectors(Path(recipe.public), vectors)
+            elif recipe.own_pictures and not is_vector_file(recipe.public):
                 refuse_private(recipe.public, source, listed)
             id_choice, per_person = _choices(existing, names, people, max_per_person)
             progress("learning from public data", 0, 0)
             coder = encoder_in_vault(
                 opened, recipe, photo_encoder.make_encoder, photo_encoder.load_encoder
             )
-            guarantee = folder_guarantee(coder.guarantee, names=id_choice, most=per_person)
+            guarantee = folder_guarantee(
+                coder.guarantee, names=id_choice, most=per_person, of_vectors=recipe.of_vectors
+            )
             mechanism = mechanism_id(coder, guarantee)
             number = opened.release_of(mechanism)
             if existing is not None and existing.release != number:
@@ -338,17 +380,30 @@ def protect(
                     "makes now; the two together would be two releases. Restore its files from a "
                     "copy, or choose another --out (charged again)."
                 )
-            persons = persons_of(source, listed, people) if isinstance(people, str) else people
-            contents = scan(
+            if vectors is not None:
+                rows = VectorRows.copied(vectors, opened.path / _VECTORS)
+                cleanup.callback(rows.remove)
+                listed = [name for ids, _ in vectors.pieces() for name in ids]
+            contents = (scan if rows is None else partial(scan_vectors, rows))(
                 source,
                 listed,
                 opened,
-                persons=persons,
+                persons=persons_of(source, listed, people) if isinstance(people, str) else people,
                 dataset=vault_dataset,
-                progress=lambda done, total: progress("recognising photos", done, total),
+                progress=partial(progress, "recognising photos"),
             )
-            if check_first and existing is None:
-                _refuse_chance(coder, source, listed)
+            expected = None
+            if existing is None and coder.codebook is not None:
+                expected = coder.public_use or even_use(coder.codebook, len(contents.records))
+                if check_first:
+                    sample = _sample_rows(coder, source, listed, vectors)
+                    expected = predict_use(coder.codebook, sample, basis="photos of yours")
+                progress(f"expected: {expected.line()}", 0, 0)
+                if expected.at_chance and not accept_chance:
+                    raise InvalidParameter(
+                        f"{expected.line()} Nothing was charged. To release them all the same, say "
+                        "so: accept_chance=True (--accept-chance)."
+                    )
             if per_person:
                 # Refuses people with more images released, before anything is charged.
                 opened.chosen(number, contents.records, per_person)
@@ -358,7 +413,7 @@ def protect(
                 number,
                 guarantee,
                 ledger,
-                dataset or source.resolve().name,
+                dataset or (source.resolve().name if vectors is None else source.stem),
                 records=contents.records,
                 most=per_person,
                 existing=existing,
@@ -382,7 +437,7 @@ def protect(
         coder.save(target)
         counts = sync_release(
             folder,
-            source,
+            source if rows is None else rows,
             contents,
             opened,
             coder,
@@ -415,6 +470,7 @@ def protect(
             files=inventory.files_read(
                 read=len(contents.records), copies=counts.copies, damaged=counts.refused
             ),
+            expected=expected,
         )
 
 
@@ -427,7 +483,7 @@ class _ChosenEncoder:
 
 
 def _chosen_encoder(
-    encoder: str | PathText | Encoder | None,
+    encoder: PathText | Encoder | None,
     existing: ReleaseFolder | None,
     *,
     fast: bool,
@@ -438,37 +494,50 @@ def _chosen_encoder(
         return _ChosenEncoder({"features": defaults.default_encoder(fast=fast)})
     if existing is not None and existing.recipe.get("features") == encoder:
         return _ChosenEncoder({"features": encoder})
-    if encoder in STORED and encoder not in BUILT_IN:
+    if isinstance(encoder, str) and encoder in STORED and encoder not in BUILT_IN:
         return _ChosenEncoder({"features": encoder})
     if isinstance(encoder, str) and encoder in BUILT_IN and not Path(encoder).is_dir():
         return _ChosenEncoder({"features": BUILT_IN[encoder].name})
     opened = open_encoder(encoder)
     if isinstance(opened, BuiltIn):
         return _ChosenEncoder({"features": opened.name})
-    if not isinstance(opened, OnnxEncoder):
+    if isinstance(opened, Embeddings) and opened is not encoder:
         raise InvalidParameter(
             f"{opened.name} has vectors only, and a folder of photos needs an encoder that reads "
-            "images. Give lite0, lite2, both or a folder of ONNX files."
+            "images. Give the file as embeddings= (--embeddings) in place of the folder."
+        )
+    if not isinstance(opened, OnnxEncoder | Embeddings):
+        raise InvalidParameter(
+            f"{opened.name} is an encoder of your own class, which a release cannot name for "
+            "others. Give lite0, lite2, both, a folder of ONNX files, or embeddings=."
         )
     return _ChosenEncoder({"features": opened.name, "identity": opened.identity()}, opened)
 
 
-def _refuse_chance(coder: PhotoEncoder, source: Path, names: Sequence[str]) -> None:
-    """Refuse photos that the cells cannot tell apart, by a sample of them."""
-    if coder.codebook is None:
-        return
+def _open_vectors(embeddings: PathText | Embeddings, model: str | None) -> Embeddings:
+    if isinstance(embeddings, Embeddings):
+        return embeddings
+    file = Path(embeddings)
+    if not file.is_file():
+        raise InvalidData(f"{file} is not a file of vectors. Check the path.")
+    return Embeddings(file, name=model or file.stem)
+
+
+def _sample_rows(
+    coder: PhotoEncoder, source: Path, names: Sequence[str], vectors: Embeddings | None
+) -> NDArray[np.floating]:
+    """Feature rows of some of the photos, spread over the folder."""
+    if vectors is not None:
+        return vectors.take(defaults.CHECKED_PHOTOS)[1]
     rows = []
     for name in names[:: max(1, -(-len(names) // defaults.CHECKED_PHOTOS))]:
         try:
             rows.append(coder.rows(coder.recipe.image.read(source / name)[None])[0])
         except InvalidData:
             continue  # a file that cannot be read is named when the photos are released
-    use = predict_use(coder.codebook, np.stack(rows)) if rows else None
-    if use is not None and use.at_chance:
-        raise InvalidParameter(
-            f"{use.line()} Nothing was charged. Without check_first (--check-first) they are "
-            "released all the same."
-        )
+    if not rows:
+        raise InvalidData("none of the photos can be read, so none can be looked at first.")
+    return np.stack(rows)
 
 
 def _own_names(names: str | Sequence[str]) -> tuple[str, ...]:
@@ -482,7 +551,15 @@ def _own_names(names: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(name.strip() for name in names.split(",") if name.strip())
 
 
-def _public_name(public: PathText | None) -> str | None:
+def _public_name(public: PathText | None, vectors: PathText | None) -> str | None:
+    """The absolute path of what is public, or the name of a data set."""
+    if vectors is not None:
+        if public is not None or not is_vector_file(str(vectors)) or not Path(vectors).is_file():
+            raise InvalidParameter(
+                "--public-embeddings is a file of vectors (.npy, .npz, .parquet), in place of "
+                f"--public; got {vectors}."
+            )
+        return str(Path(vectors).resolve())
     if public is None:
         return None
     return str(Path(public).resolve()) if Path(public).is_dir() else str(public)

@@ -19,7 +19,7 @@ from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.core.storage import write_atomically
 from blindsight.data import read_image
 from blindsight.data.listing import list_photos
-from blindsight.encoders import Encoder, open_encoder
+from blindsight.encoders import Embeddings, Encoder, open_encoder
 from blindsight.encoders.words import read_dictionary, translated
 from blindsight.index.base import CodeIndex, Hit, Hits, by_photos
 from blindsight.index.contact_sheet import (
@@ -45,6 +45,8 @@ __all__ = [
     "search",
 ]
 
+#: Queries that a file of vectors may hold; of more, so many spread over the file are taken.
+_MAX_QUERY_VECTORS = 1000
 PathText = str | PathLike[str]
 Day = datetime.date
 
@@ -199,8 +201,9 @@ def search(
     *,
     text: str | Sequence[str] | None = None,
     like: str | Sequence[str] | None = None,
-    vector: ArrayLike | None = None,
+    vector: ArrayLike | PathText | None = None,
     encoder: PathText | Encoder | None = None,
+    text_embeddings: PathText | None = None,
     dictionary: PathText | None = None,
     k: int = defaults.SEARCH_HITS,
     rerank: int | None = None,
@@ -228,8 +231,11 @@ def search(
         photo: photos to look for, or a folder of them.
         text: words such as "dog on a beach"; needs a release made with a pretrained network.
         like: ids, or for the owner file names, of stored photos.
-        vector: feature rows (d,) or (m, d) of the release's encoder.
+        vector: vectors (d,) or (m, d) of the release's encoder, or a file of them (.npy, .npz,
+            Parquet).
         encoder: the encoder that the release was made with, where it is not built in.
+        text_embeddings: for words, where the release was made from vectors: a file of names and
+            their vectors from the text side of the same model.
         dictionary: for words in another language: a file of lines `word = English`.
         k: how many hits per query.
         rerank: for the owner: take this many candidates, and order them by the photos themselves.
@@ -276,7 +282,7 @@ def search(
         raise InvalidParameter(
             f"--since {since:%Y-%m-%d} is after --until {until:%Y-%m-%d}: no photo is of both."
         )
-    folder, coder, names = _open_release(target, vault, encoder)
+    folder, coder, names = _open_release(target, vault, encoder, text_embeddings)
     if inside is not None and names.vault is None and folder.names == "random":
         raise InvalidData(
             "--in asks for names, which are the owner's: the vault is not here (see --vault)."
@@ -395,10 +401,20 @@ def find_duplicates(
 
 
 def _open_release(
-    path: Path, vault: PathText | None, own: PathText | Encoder | None = None
+    path: Path,
+    vault: PathText | None,
+    own: PathText | Encoder | None = None,
+    texts: PathText | None = None,
 ) -> tuple[ReleaseFolder, PhotoEncoder, OwnerNames]:
     folder = ReleaseFolder.read(path)
     recipe = CodeRecipe.from_fields(folder.recipe)
+    if texts is not None:
+        if not recipe.of_vectors or own is not None:
+            raise InvalidParameter(
+                f"text embeddings belong to a release of vectors, and {path} was made with the "
+                f"encoder {recipe.features!r}: leave them out."
+            )
+        own = Embeddings(texts, name=recipe.features, texts=texts)
     if own is not None and own != recipe.features:
         recipe = recipe.with_encoder(open_encoder(own), what=str(path))
     encoder = load_encoder(recipe, path, Header.of(folder.codes).decoding)
@@ -466,14 +482,19 @@ def _asked(
     queries: list[Path],
     words: list[str],
     like: list[str],
-    vector: ArrayLike | None,
+    vector: ArrayLike | PathText | None,
     names: OwnerNames,
 ) -> _Queries:
     if sum((bool(queries), bool(words), bool(like), vector is not None)) != 1:
-        raise InvalidParameter("ask by photos, by --words or by --like: by one of them.")
+        raise InvalidParameter("ask by photos, --words, --like or --vector: by one of them.")
     if vector is not None:
-        rows = encoder.prepared(checks.finite_array("vector", np.atleast_2d(vector), ndim=2))
-        titles = [f"vector {number}" for number in range(1, len(rows) + 1)]
+        if isinstance(vector, (str, PathLike)):
+            titles, given = Embeddings(vector).take(_MAX_QUERY_VECTORS)
+            rows = encoder.prepared(given)
+        else:
+            array = checks.finite_array("vector", np.atleast_2d(vector), ndim=2)
+            titles = [f"vector {number}" for number in range(1, len(array) + 1)]
+            rows = encoder.prepared(array)
         return _Queries(titles, encoder.present(stored, rows).tolist(), rows=rows)
     if queries:
         paths = [
@@ -491,7 +512,7 @@ def _asked(
     if words:
         similarity = encoder.similarity_of_words(words)
         present = encoder.present_like(stored, similarity, words=True).tolist()
-        if encoder.recipe.image.network is None:  # texts go through a tower of the encoder's own
+        if getattr(encoder.recipe.encoder, "network", None) is None:  # a text tower of its own
             return _Queries(words, present, similarity=similarity)
         from blindsight.encoders.words import understood
 

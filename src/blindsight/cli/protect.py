@@ -28,10 +28,23 @@ def register(app: typer.Typer) -> None:
 
 
 def protect(
-    folder: Annotated[Path, typer.Argument(help="The photos; subfolders are searched too.")],
     out: Annotated[
         Path, typer.Option("--out", help="The folder to share: a new one, or one to continue.")
     ],
+    folder: Annotated[
+        Path | None, typer.Argument(help="The photos; subfolders are searched too.")
+    ] = None,
+    embeddings: Annotated[
+        Path | None,
+        typer.Option(
+            "--embeddings",
+            help="In place of photos: vectors computed from them (.npy, .npz, .parquet, with ids).",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="With --embeddings: the model's name (default: the file's)."),
+    ] = None,
     method: Annotated[
         str | None,
         typer.Option(help="codebook (default), phashing-itq, phashing-sh or phashing-lsh."),
@@ -73,11 +86,23 @@ def protect(
             "set's name."
         ),
     ] = None,
+    public_embeddings: Annotated[
+        Path | None,
+        typer.Option(
+            "--public-embeddings", help="Public vectors of the same model, in place of --public."
+        ),
+    ] = None,
     check_first: Annotated[
         bool,
         typer.Option(
             "--check-first",
-            help="Look at some of the photos first; refuse where search would be at chance.",
+            help="Judge by some of the photos, not by public pictures, what search will find.",
+        ),
+    ] = False,
+    accept_chance: Annotated[
+        bool,
+        typer.Option(
+            "--accept-chance", help="Release also where search is expected to be at chance."
         ),
     ] = False,
     first_page: Annotated[
@@ -149,6 +174,8 @@ def protect(
         result = protect_photos(
             folder,
             out,
+            embeddings=embeddings,
+            model=model,
             epsilon=epsilon,
             ledger=ledger,
             dataset=dataset,
@@ -158,8 +185,10 @@ def protect(
             encoder=encoder,
             fast=fast,
             public=public,
+            public_embeddings=public_embeddings,
             own_names=about,
             check_first=check_first,
+            accept_chance=accept_chance,
             people=people,
             max_per_person=max_per_person,
             names=names,  # type: ignore[arg-type]  # checked there

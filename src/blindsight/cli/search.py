@@ -35,6 +35,17 @@ def search_index(
         str | None,
         typer.Option(help="The encoder that the index was made with, where it is not built in."),
     ] = None,
+    vector: Annotated[
+        Path | None,
+        typer.Option(help="Look for vectors of the index's model: a .npy, .npz or .parquet file."),
+    ] = None,
+    text_embeddings: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --words on an index of vectors: names and their vectors, from the model's "
+            "text side."
+        ),
+    ] = None,
     dictionary: Annotated[
         Path | None,
         typer.Option(help="With --words in another language: a file of lines `word = English`."),
@@ -118,6 +129,8 @@ def search_index(
         queries,
         text=words,
         encoder=encoder,
+        vector=vector,
+        text_embeddings=text_embeddings,
         dictionary=dictionary,
         like=like,
         k=k,

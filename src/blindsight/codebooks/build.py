@@ -34,7 +34,7 @@ from blindsight.codebooks.posterior import Reading
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.encoders.base import Encoder
 from blindsight.encoders.builtin import BuiltIn
-from blindsight.encoders.embeddings import general_texts
+from blindsight.encoders.embeddings import Embeddings, general_texts
 from blindsight.encoders.public_pictures import typical_vectors
 from blindsight.privacy.mechanisms import KaryResponse
 
@@ -46,6 +46,7 @@ __all__ = [
     "Space",
     "build_codebook",
     "cell_source",
+    "even_use",
     "from_classes",
     "from_head",
     "from_labels",
@@ -81,9 +82,11 @@ _SLOPES, _SELDOM = (math.log(1e-3), math.log(30.0)), 1e-6
 # general atoms near each; from there on, names and all general atoms.
 _NAMES_ALONE_BELOW, _NAMES_NEAR_BELOW, _NEAR_ATOMS, _MOST_NEAR_NAMES = 5.0, 8.0, 50, 200
 _MOST_NAMES = 5000
-# Public pictures below which cell use is not judged; cells in use (by entropy) below which the
-# photos are too much alike for the cells: 400 X-rays used 10 of 414, and search was at chance.
-_JUDGED_FROM, _LEAST_USE = 50, 12.0
+# Search is called "at chance" by limits that were set by hand. A hit must be half as likely again
+# to be right as a photo drawn by lot. Where at least so many pictures were looked at, they must use
+# this many cells (by entropy), or this share of the cells where there are few: 400 X-rays used 10
+# of 414 cells of the built-in network, and search among them was at chance.
+_LEAST_GAIN, _JUDGED_FROM, _LEAST_USE, _LEAST_SHARE = 1.5, 50, 12.0, 0.25
 
 CellSource = Literal[
     "labelled pictures", "pictures", "names", "classes", "general names", "public vectors"
@@ -133,11 +136,16 @@ def cell_source(encoder: Encoder, public: PublicKnowledge) -> CellSource:
         len(public.rows) >= LEAST_PICTURES or not _knows_anything(encoder, public)
     ):
         return "pictures" if _has_atoms(encoder) else "public vectors"
+    if isinstance(encoder, Embeddings):
+        raise InvalidParameter(
+            f"cells for vectors of {encoder.name} need public vectors of the same model, at least "
+            "100 and better 1,000: give public embeddings (--public-embeddings)."
+        )
     if public.names:
         return "names"
     if _has_classes(encoder):
         return "classes"
-    if encoder.texts(["photo"]) is not None:
+    if _has_texts(encoder):
         return "general names"
     raise InvalidParameter(
         f"{encoder.name} has neither classes nor texts, so its cells need public vectors of the "
@@ -235,57 +243,104 @@ class CellUse:
     """How well cells tell pictures apart, before anything is charged.
 
     Parameters:
-        pictures: how many pictures were looked at.
+        basis: what was looked at: "public pictures", "photos of yours", or "photos that spread
+            evenly" where nothing was.
+        pictures: how many pictures were looked at; 0 for an even spread.
         cells: how many cells there are.
         used: how many of them hold a picture.
         effective: the number of equally full cells with the same entropy.
         truth: the probability that a released cell is the true one.
         hits: of the first ten hits for one of the pictures, how many are expected to come from
-            its own cell by more than noise.
+            its own cell.
+        chance: the same for ten pictures drawn by lot.
+        gain: how many times likelier a picture that is released under the query's cell is truly
+            of that cell than one drawn by lot.
     """
 
+    basis: str
     pictures: int
     cells: int
     used: int
     effective: float
     truth: float
     hits: float
+    chance: float
+    gain: float
 
     @property
     def at_chance(self) -> bool:
-        """Whether search is expected to find little more than chance would."""
-        return self.pictures >= _JUDGED_FROM and self.effective < _LEAST_USE
+        """Whether search is expected to find little more than chance would.
+
+        Few pictures say nothing, and are not judged.
+        """
+        if 0 < self.pictures < _JUDGED_FROM:
+            return False
+        least = min(_LEAST_USE, self.cells * _LEAST_SHARE)
+        return self.gain < _LEAST_GAIN or self.effective < least
 
     def line(self) -> str:
         """One sentence for the owner."""
-        text = f"{self.pictures:,} pictures use {self.used:,} of {self.cells:,} cells"
+        looked_at = f"{self.pictures:,} {self.basis}" if self.pictures else self.basis
+        text = (
+            f"{looked_at} use {self.used:,} of {self.cells:,} cells, and a hit of the query's cell "
+            f"is {self.gain:,.1f} times likelier to be right than a photo drawn by lot (of the "
+            f"first ten hits {self.hits:.1f} are expected to be of that cell, by lot "
+            f"{self.chance:.1f})"
+        )
         if self.at_chance:
             text += (
-                ": too few to tell them apart, so search would find little more than chance. Give "
-                "public pictures of this kind, or names for what the photos show"
+                ": too few to tell them apart, so search would find little more than chance. "
+                "Give public pictures of this kind, names for what the photos show, or a larger "
+                "epsilon"
             )
         return f"{text}."
 
 
-def predict_use(book: Codebook, rows: Array) -> CellUse:
-    """How many cells pictures like these use.
+def predict_use(book: Codebook, rows: Array, *, basis: str = "public pictures") -> CellUse:
+    """How many cells pictures like these use, and how many hits are expected.
 
     Parameters:
         book: the codebook.
         rows: vectors of public pictures, or of the owner's own if the owner agrees. The result is
-            for the owner and is not released.
+            then for the owner and is not released.
+        basis: what the rows are, for the sentence.
     """
     cells = book.assign(rows)
-    counts = np.bincount(cells, minlength=book.k)
-    share = counts[counts > 0] / max(len(cells), 1)
-    effective = float(np.exp(-(share * np.log(share)).sum())) if len(cells) else 0.0
+    return _use(book, np.bincount(cells, minlength=book.k).astype(np.float64), basis, len(cells))
+
+
+def even_use(book: Codebook, records: int) -> CellUse:
+    """The same without any picture, for `records` photos that spread evenly over the cells."""
+    counts = np.full(book.k, records / book.k)
+    return _use(book, counts, "photos that spread evenly", 0)
+
+
+def _use(book: Codebook, counts: NDArray[np.float64], basis: str, pictures: int) -> CellUse:
+    total = max(float(counts.sum()), 1e-12)
+    share = counts / total
+    filled = share[share > 0]
+    effective = float(np.exp(-(filled * np.log(filled)).sum()))
     truth = book.mechanism.truth_probability
     lie = (1 - truth) / (book.k - 1)
-    # Records released under a picture's cell, and how many of them truly lie there.
-    true = truth * counts[cells]
-    trusted = true / np.maximum(true + lie * (len(cells) - counts[cells]), 1e-12)
-    hits = float((trusted * np.minimum(true, 10)).mean()) if len(cells) else 0.0
-    return CellUse(len(cells), book.k, int((counts > 0).sum()), effective, truth, hits)
+    # Records released under each cell, and those of them that truly lie there. Of the first ten
+    # hits, as many come from the query's cell as there are released under it, and the rest by lot.
+    own = truth * counts
+    released = own + lie * (total - counts)
+    first = np.minimum(released, 10.0)
+    hits = first * own / np.maximum(released, 1e-12) + (10 - first) * share
+    right = own / np.maximum(released, 1e-12)
+    gain = right[share > 0] / filled
+    return CellUse(
+        basis,
+        pictures,
+        cells=book.k,
+        used=int((counts > 0).sum()),
+        effective=effective,
+        truth=truth,
+        hits=float((share * hits).sum()),
+        chance=float(10 * (share**2).sum()),
+        gain=float((filled * gain).sum()),
+    )
 
 
 def _has_classes(encoder: Encoder) -> bool:
@@ -295,7 +350,13 @@ def _has_classes(encoder: Encoder) -> bool:
 
 
 def _has_atoms(encoder: Encoder) -> bool:
-    return _has_classes(encoder) or encoder.texts(["photo"]) is not None
+    return _has_classes(encoder) or _has_texts(encoder)
+
+
+def _has_texts(encoder: Encoder) -> bool:
+    if isinstance(encoder, Embeddings):
+        return bool(encoder.text_names())
+    return encoder.texts(["photo"]) is not None
 
 
 def _knows_anything(encoder: Encoder, public: PublicKnowledge) -> bool:

@@ -1,5 +1,5 @@
-"""Photos to private codes for the verbs `hash` and `search`: features, a hash function from public
-data, a mechanism.
+"""Photos, or vectors of photos, to private codes: features, a hash function from public data, and
+a mechanism.
 
 The hash function never sees the private photos. It is made from what is public: by default the
 1,000 class vectors of the pretrained network (public weights, trained on ImageNet), and built-in
@@ -21,21 +21,36 @@ from numpy.typing import NDArray
 
 from blindsight.codebooks import (
     CELL,
+    CellUse,
     Codebook,
     PublicKnowledge,
     Reading,
     build_codebook,
+    predict_use,
     text_points,
 )
 from blindsight.core import checks
 from blindsight.core.decoding import MatchModel
 from blindsight.core.errors import HostileFile, InvalidParameter, UnchargedRelease
-from blindsight.encoders import STORED, BuiltIn, OnnxEncoder, default_recipe, feature_recipe
-from blindsight.encoders.base import require_same_encoder
+from blindsight.encoders import (
+    STORED,
+    BuiltIn,
+    Embeddings,
+    OnnxEncoder,
+    default_recipe,
+    feature_recipe,
+)
+from blindsight.encoders.base import require_same_encoder, unit_rows
 from blindsight.index.base import CodeIndex, Hit, Hits
 from blindsight.index.cell_index import CodebookIndex, cell_bits, from_codes, to_codes
 from blindsight.index.hamming import HammingIndex
-from blindsight.index.public_images import built_in_images, edited, public_pictures
+from blindsight.index.public_images import (
+    built_in_images,
+    edited,
+    is_vector_file,
+    public_pictures,
+    public_vectors,
+)
 from blindsight.privacy import Door, Guarantee
 from blindsight.privacy.clipping import finite_rows
 from blindsight.privacy.entropy import Source, source_of
@@ -64,8 +79,22 @@ class CodeRecipe:
     """How photos become codes: plain values, kept with the index, the same for every photo and
     every query.
 
-    `bits` are a code's bits for flipped codes, and the number of cells for a codebook (0: by the
-    budget's rule). `first_page` makes more cells: better first ten hits, a worse order of the rest.
+    Parameters:
+        method: one of `METHODS`.
+        epsilon: the budget per unit.
+        unit: "record" (a whole photo) or "bit" (flipped codes only).
+        calibration: "proven" or "paper" (flipped codes only).
+        bits: the number of cells of a codebook (0: by the budget's rule), or the bits of a flipped
+            code.
+        features: the encoder's name.
+        public: "built-in", a folder, a file of vectors or the name of a data set: what the hash
+            function is made from.
+        first_page: make more cells: better first ten hits, a worse order of the rest.
+        prior: prior probability that a photo matches a query.
+        seed: fixes the noise of a simulation; None for a real release.
+        own_names: public words for what the photos show.
+        identity: what tells the encoder from others; None for a built-in one.
+        opened: the encoder, where it is not built in; never stored.
     """
 
     method: str = "codebook"
@@ -80,7 +109,9 @@ class CodeRecipe:
     seed: int | None = None
     own_names: tuple[str, ...] = ()
     identity: dict[str, Any] | None = None
-    opened: OnnxEncoder | None = dataclasses.field(default=None, compare=False, repr=False)
+    opened: OnnxEncoder | Embeddings | None = dataclasses.field(
+        default=None, compare=False, repr=False
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "own_names", tuple(str(name) for name in self.own_names))
@@ -130,20 +161,46 @@ class CodeRecipe:
         return self.public != BUILT_IN
 
     @property
-    def image(self) -> BuiltIn | OnnxEncoder:
-        """How an image is read and described.
+    def of_vectors(self) -> bool:
+        """Whether the records are vectors that were computed elsewhere, rather than images."""
+        return self.identity is not None and self.identity.get("kind") == "embeddings"
+
+    @property
+    def encoder(self) -> BuiltIn | OnnxEncoder | Embeddings:
+        """What turns images (and perhaps texts) into vectors.
 
         Raises:
             InvalidParameter: The codes were made with an encoder of one's own, which was not given.
         """
         if self.identity is None:
             return feature_recipe(self.features)
+        if self.opened is None and self.of_vectors:
+            raise InvalidParameter(
+                f"these codes were made from vectors of {self.features!r}: search with a vector of "
+                "that model (--vector), or with words and their vectors (--text-embeddings)."
+            )
         if self.opened is None:
             raise InvalidParameter(
                 f"these codes were made with the encoder {self.features!r}, which is not built in. "
                 "Give its folder, as --encoder or encoder=."
             )
         return self.opened
+
+    @property
+    def image(self) -> BuiltIn | OnnxEncoder:
+        """How an image is read and described.
+
+        Raises:
+            InvalidParameter: The codes were made with an encoder of one's own, which was not given,
+                or from vectors.
+        """
+        encoder = self.encoder
+        if isinstance(encoder, Embeddings):
+            raise InvalidParameter(
+                f"these codes were made from vectors of {self.features!r}, and a picture cannot be "
+                "compared with them. Search with a vector of that model (--vector)."
+            )
+        return encoder
 
     def with_encoder(self, encoder: object, *, what: str) -> CodeRecipe:
         """The recipe with the encoder that it was made with.
@@ -155,18 +212,15 @@ class CodeRecipe:
         Raises:
             InvalidParameter: It is another encoder.
         """
-        if isinstance(encoder, BuiltIn):
-            if self.identity is not None or self.features != encoder.name:
-                raise InvalidParameter(
-                    f"{what} was made with the encoder {self.features!r}, not {encoder.name!r}."
-                )
-            return self
-        if not isinstance(encoder, OnnxEncoder):
+        if not isinstance(encoder, BuiltIn | OnnxEncoder | Embeddings):
             raise InvalidParameter(
-                f"{what} was made from images: give an encoder that reads images."
+                f"{what} needs a built-in encoder, a folder of ONNX files or a file of vectors, "
+                f"got {type(encoder).__name__}."
             )
-        stored = {"name": self.features} if self.identity is None else self.identity
+        stored = self.identity or feature_recipe(self.features).identity()
         require_same_encoder(stored, encoder, what=what)
+        if isinstance(encoder, BuiltIn):
+            return self
         return dataclasses.replace(self, opened=encoder)
 
     @property
@@ -210,10 +264,25 @@ class CellRelease:
 
 
 class PhotoEncoder:
-    """A hash function made from public data behind its mechanism, with the features before it."""
+    """A hash function made from public data behind its mechanism, with the features before it.
 
-    def __init__(self, recipe: CodeRecipe, hasher: Any, decoding: MatchModel | None) -> None:
+    Parameters:
+        recipe: how photos become codes.
+        hasher: the hash function with its mechanism.
+        decoding: how distances of flipped codes are read; None for cells.
+        public_use: how the public pictures that the cells were made from use them; None where
+            there were none, or the function was read from a file.
+    """
+
+    def __init__(
+        self,
+        recipe: CodeRecipe,
+        hasher: Any,
+        decoding: MatchModel | None,
+        public_use: CellUse | None = None,
+    ) -> None:
         self.recipe, self.hasher, self.decoding = recipe, hasher, decoding
+        self.public_use = public_use
 
     @property
     def codebook(self) -> Codebook | None:
@@ -279,9 +348,14 @@ class PhotoEncoder:
         """The noisy codes of a batch of photos, which a ledger was charged for; noise by name where
         it is keyed.
         """
+        return self.release_rows(names, self.rows(images), source)
+
+    def release_rows(
+        self, names: list[str], rows: Rows, source: Source | None = None
+    ) -> NDArray[np.uint8]:
+        """The same for a batch of vectors, as `prepared` returns them."""
         from blindsight.index.bulk import release_named
 
-        rows = self.rows(images)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UnchargedRelease)  # one charge covers the whole folder
             return release_named(self.hasher, names, rows, source)
@@ -308,6 +382,8 @@ class PhotoEncoder:
                 f"vectors must have {wanted} numbers, those of {self.recipe.features}, got "
                 f"{features.shape[1]}."
             )
+        if self.recipe.identity is not None:  # cells are centred, so the length of a row counts
+            features = unit_rows(features)
         return features if book is not None else _centred(features)
 
     def described(self, images: Images) -> Rows:
@@ -390,7 +466,7 @@ class PhotoEncoder:
         They cost nothing.
         """
         book = self._cells("searching by words")
-        points = text_points(self.recipe.image, book.embedding, texts)
+        points = text_points(self.recipe.encoder, book.embedding, texts)
         return book.cells.similarity(points)
 
     def present(self, index: CodeIndex, rows: Rows) -> NDArray[np.bool_]:
@@ -487,7 +563,9 @@ def make_encoder(recipe: CodeRecipe) -> PhotoEncoder:
     pictures.
     """
     if recipe.method == "codebook":
-        return PhotoEncoder(recipe, CellRelease(_codebook(recipe), recipe.seed), None)
+        return _with_codebook(recipe)
+    if recipe.of_vectors:
+        raise InvalidParameter("vectors need the method codebook: leave --method out.")
     from blindsight.encoders.builtin import head_of
 
     if recipe.own_pictures:
@@ -526,21 +604,35 @@ def _centred(rows: Rows) -> Rows:
     return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12))
 
 
-def _codebook(recipe: CodeRecipe) -> Codebook:
-    image = recipe.image
+def _public_knowledge(recipe: CodeRecipe) -> PublicKnowledge:
+    """What is public for a recipe: vectors of pictures, their classes, and own names.
+
+    Raises:
+        InvalidData: public vectors have another length than the encoder's.
+    """
+    encoder = recipe.encoder
     rows, labels = None, None
-    if recipe.own_pictures:
-        pictures = public_pictures(recipe.public, image)
-        rows, labels = image.rows(pictures.images), pictures.classes
-    elif image.network is None and isinstance(image, BuiltIn):
-        rows = image.rows(built_in_images(800, recipe.size))
-    return build_codebook(
-        image,
+    if recipe.own_pictures and is_vector_file(recipe.public):
+        rows, labels = public_vectors(recipe.public, encoder)
+    elif recipe.own_pictures:
+        pictures = public_pictures(recipe.public, recipe.image)
+        rows, labels = recipe.image.rows(pictures.images), pictures.classes
+    elif isinstance(encoder, BuiltIn) and encoder.network is None:
+        rows = encoder.rows(built_in_images(800, recipe.size))
+    return PublicKnowledge(rows, labels, recipe.own_names)
+
+
+def _with_codebook(recipe: CodeRecipe) -> PhotoEncoder:
+    public = _public_knowledge(recipe)
+    book = build_codebook(
+        recipe.encoder,
         recipe.epsilon,
-        PublicKnowledge(rows, labels, recipe.own_names),
+        public,
         n_cells=recipe.bits or None,
         first_page=recipe.first_page,
     )
+    use = None if public.rows is None else predict_use(book, public.rows)
+    return PhotoEncoder(recipe, CellRelease(book, recipe.seed), None, use)
 
 
 def _hasher(recipe: CodeRecipe) -> Any:

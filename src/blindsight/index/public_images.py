@@ -20,19 +20,32 @@ from numpy.typing import NDArray
 
 from blindsight.core.errors import HostileFile, InvalidData
 from blindsight.data.listing import list_photos, no_photos
-from blindsight.encoders import Encoder
+from blindsight.encoders import Embeddings, Encoder
+from blindsight.encoders.base import Floats
 from blindsight.encoders.public_pictures import built_in_images
 
-__all__ = ["PublicPictures", "built_in_images", "edited", "public_pictures", "refuse_private"]
+__all__ = [
+    "PublicPictures",
+    "built_in_images",
+    "edited",
+    "is_vector_file",
+    "public_pictures",
+    "public_vectors",
+    "refuse_private",
+]
 
 Images = NDArray[np.uint8]
 _MOST = 2000
+_VECTOR_FILES = (".npy", ".npz", ".parquet", ".pq")
 
 
 @dataclass(frozen=True)
 class PublicPictures:
-    """Squeezed pictures (n, size, size, 3), and the class of each where the folder has one
-    subfolder per class.
+    """Pictures that hash functions may be learned from.
+
+    Parameters:
+        images: pictures (n, side, side, 3) as the encoder takes them.
+        classes: the class of each, where the folder has one subfolder per class.
     """
 
     images: Images
@@ -61,6 +74,29 @@ def public_pictures(place: str, recipe: Encoder) -> PublicPictures:
     if not readable:
         raise InvalidData(f"none of the pictures in {folder} can be read. Check --public.")
     return PublicPictures(np.stack(list(readable.values())), _classes(list(readable)))
+
+
+def is_vector_file(public: str) -> bool:
+    """Whether this names a file of vectors, rather than a folder or a data set."""
+    return Path(public).suffix.lower() in _VECTOR_FILES
+
+
+def public_vectors(file: str, encoder: Encoder) -> tuple[Floats, tuple[str, ...] | None]:
+    """Public vectors of an encoder, at most 2,000, spread over their file; and their classes.
+
+    The classes come from ids such as "cat/17", as those of a folder come from its subfolders.
+
+    Raises:
+        InvalidData: the vectors have another length than the encoder's.
+    """
+    public = Embeddings(file)
+    if public.dimensions != encoder.dimensions:
+        raise InvalidData(
+            f"the public vectors have {public.dimensions} numbers, and those of {encoder.name} "
+            f"{encoder.dimensions}. Both must come from one model."
+        )
+    ids, rows = public.take(_MOST)
+    return rows, _classes(ids)
 
 
 def _classes(names: list[str]) -> tuple[str, ...] | None:

@@ -55,6 +55,20 @@ __all__ = [
 Names = Literal["random", "keep"]
 _FORMAT = "blindsight photos 2"
 _LARGEST_ABOUT = 1 << 20
+_DISTINCT_IMAGES = Assumption(
+    "distinct images",
+    "a record is a distinct image: copies share one id and one code, whatever is said in "
+    "the files about them, "
+    "and how many distinct images there are is public; a picture that is edited or saved "
+    "anew is another, and "
+    "whoever is on several different images is protected per person only",
+)
+_DISTINCT_VECTORS = Assumption(
+    "distinct vectors",
+    "a record is a distinct vector: equal vectors share one id and one code, and how many distinct "
+    "vectors there are is public; a vector that was computed anew with other numbers is another, "
+    "and whoever is behind several vectors is protected per person only",
+)
 
 
 @dataclass(frozen=True)
@@ -255,20 +269,13 @@ def public_name(name: str) -> str:
     return shown_name(compared_name(name))
 
 
-def folder_guarantee(guarantee: Guarantee, *, names: Names, most: int = 0) -> Guarantee:
+def folder_guarantee(
+    guarantee: Guarantee, *, names: Names, most: int = 0, of_vectors: bool = False
+) -> Guarantee:
     """An encoder's guarantee as it holds for a folder: with the vault's noise, what a record is,
     and persons.
     """
-    rests_on = [
-        Assumption(
-            "distinct images",
-            "a record is a distinct image: copies share one id and one code, whatever is said in "
-            "the files about them, "
-            "and how many distinct images there are is public; a picture that is edited or saved "
-            "anew is another, and "
-            "whoever is on several different images is protected per person only",
-        )
-    ]
+    rests_on = [_DISTINCT_VECTORS if of_vectors else _DISTINCT_IMAGES]
     if guarantee.entropy != "seed":
         rests_on.append(
             Assumption(

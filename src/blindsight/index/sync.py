@@ -7,18 +7,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from blindsight.core.errors import BlindsightError
 from blindsight.data import ImageSet, read_image
 from blindsight.data.listing import shown_name
-from blindsight.data.sources import Files
+from blindsight.data.sources import Files, LazyImages
 from blindsight.index.bulk.hashing import Wanted, hash_to
 from blindsight.index.bulk.pools import HERE, Pool
 from blindsight.index.contact_sheet import Thumbnails, thumbnail
 from blindsight.index.release_folder import ReleaseFolder, Scan, public_name
+from blindsight.index.vectors import VectorRows
 from blindsight.privacy import Guarantee, Ledger
 from blindsight.privacy.reconcile import ReleaseOnDisk
 from blindsight.privacy.vault import Vault
@@ -33,14 +34,14 @@ class SyncResult:
     """What one run did, in distinct images unless it says otherwise.
 
     Parameters:
-        released: new in the index now, of which `restored` had been released before and cost
-            nothing.
+        released: new in the index now.
+        restored: those of them that had been released before, and cost nothing.
         known: in the index before.
         refused: photos that could not be read, with the reason.
         copies: files that show what another file shows.
         left_out: not released because their person has enough images released.
-        vanished: still in the index though no photo shows them any more (prune them).
-        pruned: taken out, from the file's bytes too.
+        vanished: still in the index though no photo shows them any more; `prune` removes them.
+        pruned: removed, from the file's bytes too.
         stored: in the index now.
     """
 
@@ -93,7 +94,7 @@ def release_on_disk(folder: ReleaseFolder, guarantee: Guarantee | None = None) -
 
 def sync_release(
     place: ReleaseFolder,
-    folder: Path,
+    folder: Path | VectorRows,
     found: Scan,
     vault: Vault,
     encoder: Any,
@@ -104,7 +105,7 @@ def sync_release(
     pool: Pool = HERE,
     progress: Callable[[int, int], None] | None = None,
 ) -> SyncResult:
-    """Bring a release up to date with what a folder holds. Charge first.
+    """Bring a release up to date with what a folder, or a file of vectors, holds. Charge first.
 
     The vault is held meanwhile: another run on it waits, or is refused with a sentence.
     """
@@ -114,7 +115,7 @@ def sync_release(
 
 def _sync(
     place: ReleaseFolder,
-    folder: Path,
+    folder: Path | VectorRows,
     found: Scan,
     vault: Vault,
     encoder: Any,
@@ -134,25 +135,28 @@ def _sync(
         Wanted(keys.get(records[record][0], record), record, rows[records[record][0]])
         for record in sorted(chosen)
     ]
-    root = folder.resolve()
-    files = Files(
-        [root / name for name in names], at_least=encoder.recipe.image.preparation.at_least
-    )
-    images = ImageSet(files, names=np.array(names, dtype=np.str_))
+    if isinstance(folder, VectorRows):
+        source: LazyImages = cast(LazyImages, folder)  # rows in the place of pixels
+        release, preparation = encoder.release_rows, None
+    else:
+        root, preparation = folder.resolve(), encoder.recipe.image.preparation
+        source = Files([root / name for name in names], at_least=preparation.at_least)
+        release = encoder.release
+    images = ImageSet(source, names=np.array(names, dtype=np.str_))
     released_before = set(vault.codes(place.release))
     with place.open(n_bits=encoder.n_bits, guarantee=guarantee, decoding=encoder.decoding) as index:
         there = set(index.ids.tolist())
         done = hash_to(
             index,
             images,
-            encoder.release,
+            release,
             vault,
             number=place.release,
             spool=vault.path / "shards",
             wanted=wanted,
             about=law,
             keyed=guarantee.entropy == "keyed",
-            size=encoder.recipe.image.preparation,
+            size=preparation,
             pool=pool,
             progress=progress,
         )

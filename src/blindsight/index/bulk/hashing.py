@@ -278,13 +278,15 @@ def _distinct(records: Sequence[str]) -> list[Wanted]:
 
 
 def _read(images: Any, row: int, name: str) -> tuple[bytes, NDArray[np.uint8]]:
-    """An image and a digest, of its file's bytes or of its pixels where it is in memory.
+    """An image (or vector) and a digest, of its bytes or of its pixels where it is in memory.
 
     Both are of the same bytes: a file may change between two looks at it.
     """
     if not hasattr(images, "content"):
         return pixel_digest(images[row]), images[row]
     content = images.content(row)
+    if not hasattr(images, "limits"):  # vectors, which need no decoding
+        return hashlib.sha256(content).digest(), images[row]
     scale = getattr(images, "at_least", None)
     return hashlib.sha256(content).digest(), decode_image(
         content, name=Path(name).name, limits=images.limits, at_least=scale

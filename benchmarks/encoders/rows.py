@@ -1,7 +1,8 @@
 """Encoders: equality with exports, cells from names and folders, words, and speed.
 
 Caltech-101 is halved by class: settings of own names were chosen on the odd classes (B) and are
-reported on the even ones (A); everything else was chosen on A and is reported on B. Five images
+reported on the even ones (A); everything else was chosen on A and is reported on B. Rows without
+the name of a network are of the default, Lite2. Five images
 per class ask, the others are stored. Intervals are over queries (95%, 1,000 bootstrap samples),
 after averaging over three noise seeds.
 """
@@ -219,6 +220,11 @@ def _row(
     )
 
 
+def _infix(network: str) -> str:
+    """Rows of the default network carry no name of a network."""
+    return "" if network == "lite2" else f"_{network}"
+
+
 class _Vectors:
     """Vectors without classes or texts: what a file of embeddings offers."""
 
@@ -244,7 +250,8 @@ def _networks(seed: int) -> Iterator[Row]:
         half, _ = _caltech("B", network, seed)
         encoder: BuiltIn = built_in(network)
         book = build_codebook(encoder, 8.0)
-        yield _row(f"hashing.map_caltechB_{network}_eps8", _measured(half, book, seed), book, seed)
+        name = f"hashing.map_caltechB{_infix(network)}"
+        yield _row(f"{name}_eps8", _measured(half, book, seed), book, seed)
         taken = half.folder()
         rest, pictures = half.without(taken), half.stored[taken]
         for suffix, labels in (
@@ -254,7 +261,7 @@ def _networks(seed: int) -> Iterator[Row]:
             public = PublicKnowledge(pictures, None if labels is None else [str(y) for y in labels])
             book = build_codebook(encoder, 8.0, public)
             measured = _measured(rest, book, seed)
-            yield _row(f"hashing.map_caltechB_{network}_{suffix}_eps8", measured, book, seed)
+            yield _row(f"{name}_{suffix}_eps8", measured, book, seed)
         if network == "lite2":
             yield from _without_head(rest, pictures, seed)
 
@@ -305,5 +312,5 @@ def _words(seed: int) -> Iterator[Row]:
             points = text_points(encoder, book.embedding, coco.classes)
             fit = book.cells.similarity(points)
             measured = _over_seeds(book, book.assign(X), fit, relevant, seed)
-            name = f"search.words_coco_{network}{suffix}_p10_eps8"
+            name = f"search.words_coco{_infix(network)}{suffix}_p10_eps8"
             yield _row(name, measured, book, seed, ten=True)

@@ -11,16 +11,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from blindsight.app.audit import audit_release
 from blindsight.app.compare import compare, learn_metric
 from blindsight.app.protect import protect
 from blindsight.app.search import search
 from blindsight.app.tag import publish_tags, tag
 from blindsight.app.train_tagger import start_tagger, train_tagger
-from blindsight.core.errors import InvalidParameter, MissingData
+from blindsight.core.errors import InvalidData, InvalidParameter, MissingData
 from blindsight.data import Files
 from blindsight.encoders import Embeddings, Encoder, encode_images, open_encoder
 from blindsight.encoders.export import export
 from blindsight.encoders.public_pictures import built_in_images, flower, temple
+from blindsight.index import CodebookIndex
 from blindsight.index.encoder import CodeRecipe
 from blindsight.index.release_folder import ReleaseFolder
 from blindsight.metric import DPPMetric
@@ -192,7 +194,19 @@ def by_picture_vector_and_words(case: Case) -> None:
     assert sum(hit.names[0].startswith("flower") for hit in hits) >= 3
 
 
-VERBS = (by_picture_vector_and_words, tags, words_to_tags, metric)
+def audit(case: Case) -> None:
+    target = release(case)
+    vault = Path(f"{target}.vault")
+    assert not audit_release(target).refuted
+    if isinstance(case.encoder, Embeddings):
+        with pytest.raises(InvalidData, match="made from vectors"):
+            audit_release(target, vault=vault)
+        return
+    assert "found" in str(audit_release(target, vault=vault, encoder=case.given).text(100))
+    case.refused(lambda other: audit_release(target, vault=vault, encoder=other))
+
+
+VERBS = (by_picture_vector_and_words, audit, tags, words_to_tags, metric)
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.__name__)
@@ -200,3 +214,37 @@ def test_an_encoder_goes_through_every_verb_and_another_is_refused(
     case: Case, verb: Callable[[Case], None]
 ) -> None:
     verb(case)
+
+
+def test_milvus_answers_for_a_pair_as_the_file_does(
+    milvus: Path, photos: Path, pair: Path, tmp_path: Path
+) -> None:
+    encoder = open_encoder(pair)
+    target = release(Case(encoder, encoder, photos, tmp_path))
+    asked = {"encoder": encoder, "k": 5, "text": "flower"}
+    here = search(target, **asked)
+    there = search(target, milvus=str(milvus), collection="pair", **asked)
+    assert {hit.hit.cell for hit in here.hits} == {hit.hit.cell for hit in there.hits}
+    with pytest.raises(InvalidParameter, match=REFUSAL):
+        search(target, milvus=str(milvus), collection="pair", text="flower", encoder="lite0")
+
+
+@pytest.mark.parametrize("kind", ["pair", "vectors"])
+def test_workers_release_the_codes_that_one_process_does(
+    ray_cluster: object, photos: Path, pair: Path, tmp_path: Path, kind: str
+) -> None:
+    encoder, codes = open_encoder(pair), []
+    public = tmp_path / "public.npz"
+    rows = encoder.images(np.stack([encoder.prepare(crop) for crop in built_in_images(120, 96)]))
+    np.savez(public, vectors=rows)
+    file = vectors(encoder, photos, tmp_path / "vectors.npz")
+    for workers in (None, "local"):
+        target = tmp_path / f"release-{workers}"
+        options = {"public_embeddings": public, "seed": 1, "workers": workers}
+        if kind == "pair":
+            protect(photos, target, encoder=encoder, **options)
+        else:
+            protect(release=target, embeddings=file, **options)
+        with CodebookIndex.load(target / "codes.index") as index:
+            codes.append(sorted(code.tobytes() for _, block in index.items() for code in block))
+    assert codes[0] == codes[1] and len(codes[0]) == 24

@@ -168,14 +168,11 @@ WITHOUT_SCENE = {
         "fast": "chooses a public network",
         "about": "public words; a scene of its own in test_replay_index.py",
         "check_first": OWNER,
-<<<<<<< HEAD
         "actor": LEDGER,
-=======
         "accept_chance": "releases what would be refused; the mechanism is the same",
         "embeddings": INPUT,
         "model": "names the model of the vectors",
         "public_embeddings": "public vectors",
->>>>>>> bd57ba3 (Protect vectors that were computed elsewhere, and say before charging what search will find)
         "purpose": LEDGER,
     },
     "metric learn": {

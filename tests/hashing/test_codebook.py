@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
 from blindsight.core import codes
-from blindsight.core.errors import HostileFile, InvalidParameter
+from blindsight.core.errors import HostileFile, InvalidParameter, TooFewRecords
 from blindsight.evaluation import retrieval
 from blindsight.hashing import ITQ, CodebookHasher, PHashing
 from blindsight.privacy import Cost, Ledger
@@ -188,3 +189,13 @@ def test_chance_level_is_what_tiny_budgets_give():
     assert math.isfinite(
         CodebookHasher(epsilon=0.01, n_cells=10, learned_from="public").fit(X).guarantee_.epsilon
     )
+
+
+def test_few_private_images_are_warned_of_by_their_number_alone():
+    few = CodebookHasher(epsilon=8.0, random_state=0)
+    with pytest.warns(TooFewRecords, match=r"250 protected images.*learned_from='public'"):
+        few.fit(X[:250])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", TooFewRecords)
+        CodebookHasher(epsilon=8.0, random_state=0, learned_from="public").fit(X[:250])
+        CodebookHasher(epsilon=400.0, random_state=0).fit(X)  # hardly any noise

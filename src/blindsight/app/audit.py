@@ -12,6 +12,7 @@ from typing import Protocol
 from blindsight.app import defaults
 from blindsight.app.result import Progress, Result, framed, no_progress
 from blindsight.core.errors import InvalidParameter
+from blindsight.encoders import Encoder
 
 __all__ = ["AuditReport", "AuditResult", "audit_methods", "audit_release"]
 
@@ -81,6 +82,7 @@ def audit_release(
     *,
     vault: PathText | None = None,
     photos: PathText | None = None,
+    encoder: PathText | Encoder | None = None,
     labels: str | None = None,
     deep: bool = False,
     seed: int = 0,
@@ -96,6 +98,8 @@ def audit_release(
         release: a folder that `protect` made, a saved model, a table of published tags (or the
             folder that holds it), or with `photos` a file of sketches.
         vault: the vault of the release.
+        encoder: with `vault`, the encoder that the release was made with, where that is not built
+            in.
         photos: the folder of the photos: for sketches, for published tags, or where a release's
             photos were moved.
         labels: with `vault`, what the photos show: "folder", or "FILE.csv:COLUMN".
@@ -135,6 +139,7 @@ def audit_release(
         target,
         None if vault is None else Path(vault),
         photos=None if photos is None else Path(photos),
+        encoder=encoder,
         labels=labels,
         trials=trials,
         seed=seed,
@@ -171,6 +176,7 @@ def _with_photos(
     vault: Path | None,
     *,
     photos: Path | None,
+    encoder: PathText | Encoder | None,
     labels: str | None,
     trials: int,
     seed: int,
@@ -201,6 +207,7 @@ def _with_photos(
         target,
         vault,
         photos=photos,
+        encoder=encoder,
         labels=labels,
         trials=trials,
         seed=seed,

@@ -35,6 +35,10 @@ def audit(
             help="The photos' folder: of sketches, of published tags, or if a release's moved."
         ),
     ] = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(help="With --vault: the release's encoder, where it is not built in."),
+    ] = None,
     labels: Annotated[
         str | None,
         typer.Option(help="With --vault: what the photos show: folder, or FILE.csv:COLUMN."),
@@ -72,6 +76,7 @@ def audit(
                 target,
                 vault=vault,
                 photos=photos,
+                encoder=encoder,
                 labels=labels,
                 deep=deep,
                 seed=seed,

@@ -101,5 +101,9 @@ class UncheckedFile(UserWarning):
     """A file of an earlier version holds no digest, so that damage to it cannot be seen."""
 
 
+class TooFewRecords(UserWarning):
+    """Something is learned privately from so few records that the noise is larger than they are."""
+
+
 class UnchargedRelease(UserWarning):
     """Something was released without a ledger."""

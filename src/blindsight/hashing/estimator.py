@@ -15,6 +15,7 @@ stored as directions of the projected space.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -26,7 +27,7 @@ from blindsight.codebooks import Codebook, Reading, number_of_cells
 from blindsight.codebooks.build import MOST_CELLS, from_labels, from_pictures
 from blindsight.codebooks.cells import ClassCells, Embedding, GroupCells
 from blindsight.core import checks, codes, decoding
-from blindsight.core.errors import InvalidData, InvalidParameter
+from blindsight.core.errors import InvalidData, InvalidParameter, TooFewRecords
 from blindsight.hashing import moments
 from blindsight.hashing.base import as_indicator, require
 from blindsight.hashing.guarantee import (
@@ -44,7 +45,7 @@ from blindsight.privacy import Assumption, Door, Guarantee, Planned
 from blindsight.privacy.clipping import clip_norm, finite_rows
 from blindsight.privacy.door import Outer
 from blindsight.privacy.entropy import RandomState, training_rng
-from blindsight.privacy.mechanisms import SubsetSelection
+from blindsight.privacy.mechanisms import DiscreteGaussian, SubsetSelection
 
 if TYPE_CHECKING:
     from blindsight.privacy import Ledger
@@ -158,8 +159,9 @@ class CodebookHasher(ReleasesCodes):
             true one with the probability that tells most).
         supervised: whether cells are classes; `fit` then needs labels. With several labels per
             image, which must be public, cells are groups of label sets.
-        learned_from: "public" if `fit` sees images that need no protection, "private" if it sees
-            the protected images.
+        learned_from: "public" if `fit` sees images that need no protection, "private" (the
+            default, which is safe) if it sees the protected images. Learning from private images
+            needs thousands of them; with fewer, `fit` warns (`TooFewRecords`).
         classes: the public label space, for labels (n,) of private images. Without it the number
             of classes depends on single records, and nothing is proven.
         learning_share: the share of epsilon spent on learning from private images.
@@ -341,6 +343,7 @@ class CodebookHasher(ReleasesCodes):
     ) -> tuple[Codebook, Array]:
         k = self._how_many(len(X)) if labels is None else labels.shape[1]
         learning = self._learning(X.shape[1], k, self.classes is not None)
+        self._warn_of_few(len(X), learning)
         door = Door(
             learning, what="cells of a codebook", ledger=ledger, random_state=self.random_state
         )
@@ -352,6 +355,27 @@ class CodebookHasher(ReleasesCodes):
         # their own.
         slope = None if labels is None else 1.0
         return Codebook(embedding, cells, self._code_epsilon, "protected images", slope), weights
+
+    def _warn_of_few(self, n: int, learning: Guarantee) -> None:
+        """Warn where noise hides the components that cells are made of; by public numbers only."""
+        mechanism = next(
+            item.mechanism for item in learning.releases if item.what == "second moment"
+        )
+        if not isinstance(mechanism, DiscreteGaussian):
+            raise AssertionError("moments are released with Gaussian noise on a grid")
+        width = (math.isqrt(1 + 8 * mechanism.dimensions) - 1) // 2
+        # The largest eigenvalue of symmetric noise (width, width) is about 2 sigma sqrt(width), and
+        # unit rows give each of `_COMPONENTS` equal components n / _COMPONENTS.
+        needed = math.ceil(2 * mechanism.sigma * math.sqrt(width) * _COMPONENTS)
+        if n < needed:
+            warnings.warn(
+                f"cells are learned from {n:,} protected images, and at this budget the noise "
+                f"hides what fewer than about {needed:,} show: search will be near chance. If the "
+                "images are public, say learned_from='public'; otherwise make the cells from "
+                "public images.",
+                TooFewRecords,
+                stacklevel=4,
+            )
 
     def _how_many(self, n: int) -> int:
         """By a rule that looks at nothing but the budget and the number of images, which is

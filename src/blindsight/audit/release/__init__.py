@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from blindsight.audit.release.tags import audit_tags
 from blindsight.audit.target import attacked_index
 from blindsight.core import checks
 from blindsight.core.errors import BlindsightError
+from blindsight.encoders import Encoder
 
 __all__ = ["Budget", "ReleaseAudit", "audit_release", "audit_sketches", "audit_tags"]
 
@@ -39,6 +41,7 @@ def audit_release(
     vault: str | Path,
     *,
     photos: str | Path | None = None,
+    encoder: str | PathLike[str] | Encoder | None = None,
     labels: str | None = None,
     dataset: str = "",
     most: int = 2000,
@@ -53,6 +56,7 @@ def audit_release(
         release: the folder that was given away, and its vault.
         vault: the folder that was given away, and its vault.
         photos: where the photos are; by default where the vault says they were.
+        encoder: what the release was made with, where that is not built in.
         labels: what the photos show: "folder", or FILE.csv:COLUMN with the photos' names in the
             first column. By default the folders where there are several, else the classes that the
             public network sees.
@@ -68,6 +72,7 @@ def audit_release(
         Path(release),
         Path(vault),
         photos=_path(photos),
+        encoder=encoder,
         dataset=dataset,
         most=most,
         rng=rng,

@@ -4,8 +4,10 @@ photo shows.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from blindsight.core.errors import BlindsightError, InvalidData
 from blindsight.data import read_image, to_rgb
 from blindsight.data.content import content_digest
 from blindsight.data.label_tables import read_column
+from blindsight.encoders import Encoder, open_encoder
 from blindsight.index.encoder import CodeRecipe, PhotoEncoder, load_encoder
 from blindsight.index.index_file import Header
 from blindsight.index.release_folder import ReleaseFolder
@@ -69,16 +72,28 @@ def read_album(
     *,
     photos: Path | None,
     most: int,
+    encoder: str | PathLike[str] | Encoder | None = None,
     dataset: str = "",
     rng: np.random.Generator,
     step: Step,
 ) -> Album:
-    """Read the release as a stranger would, then find the photos in the owner's folder."""
+    """Read the release as a stranger would, then find the photos in the owner's folder.
+
+    `encoder` is what the release was made with, where that is not built in.
+    """
     place, kept = ReleaseFolder.read(release), Vault(vault)
     if kept.number != place.vault:
         raise InvalidData(
             f"{vault} is not the vault of {release}: that one has number {place.vault}."
         )
+    recipe = CodeRecipe.from_fields(place.recipe)
+    if recipe.of_vectors:
+        raise InvalidData(
+            f"{release} was made from vectors, so there are no photos to compare it with. Audit it "
+            "without --vault, which attacks its mechanism."
+        )
+    if encoder is not None:
+        recipe = recipe.with_encoder(open_encoder(encoder), what=str(release))
     folder = photos or (Path(kept.fact("source")) if kept.fact("source") else None)
     if folder is None or not folder.is_dir():
         raise InvalidData(
@@ -88,12 +103,12 @@ def read_album(
     header = Header.of(place.codes)
     if header.guarantee is None:
         raise InvalidData(f"{place.codes} is an index of plain codes: it promises nothing.")
-    encoder = load_encoder(CodeRecipe.from_fields(place.recipe), place.path, header.decoding)
-    ids, codes = _codes(encoder, place)
+    coder = load_encoder(recipe, place.path, header.decoding)
+    ids, codes = _codes(coder, place)
     problems = tuple(_file_problems(place, kept, ids, codes, dataset))
     chosen = np.sort(rng.permutation(len(ids))[:most])
     found, rows, thumbnails, names = _looked_at(
-        encoder, kept, folder, place, [ids[i] for i in chosen], dataset, step
+        coder, kept, folder, place, [ids[i] for i in chosen], dataset, step
     )
     if len(found) < 20:
         raise InvalidData(
@@ -102,7 +117,7 @@ def read_album(
     noted = kept.fact(f"recipe {place.release}")
     return Album(
         place=place,
-        encoder=encoder,
+        encoder=coder,
         guarantee=header.guarantee,
         stored=len(ids),
         ids=tuple(ids[i] for i in chosen[found]),
@@ -110,7 +125,9 @@ def read_album(
         rows=rows,
         thumbnails=thumbnails,
         names=tuple(names),
-        recipe=encoder.recipe if noted is None else CodeRecipe.from_fields(noted),
+        recipe=recipe
+        if noted is None
+        else dataclasses.replace(CodeRecipe.from_fields(noted), opened=recipe.opened),
         problems=problems,
         lost=len(chosen) - len(found),
     )

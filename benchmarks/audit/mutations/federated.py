@@ -73,9 +73,6 @@ LATE: tuple[Mutant, ...] = (
         ),
     ),
     *bugs(
-        "federated/protocol/user.py",
-    ),
-    *bugs(
         "federated/estimator.py",
         (
             "blind-federated-scale-of-the-data",

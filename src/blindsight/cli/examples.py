@@ -56,6 +56,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "federate user": ("blindsight federate user here --data photos",),
     "federate new": ("blindsight federate new app",),
+    "federate update": (
+        "blindsight federate update rows.npz mine.safetensors --public public.npz --epsilon 8",
+    ),
+    "federate merge": (
+        "blindsight federate merge model.safetensors mine.safetensors --public public.npz",
+    ),
     "federate watch": ("blindsight federate watch here",),
     "federate simulate": (
         "blindsight federate simulate",

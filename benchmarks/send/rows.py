@@ -1,8 +1,8 @@
 """Sending with a proof: accuracy of what a receiver learns, against the owner's head and DP-SGD.
 
-Width, share of the second moment and refusal follow from the public rules; the learning rates of
-the head and of DP-SGD were chosen on 10,000 held-out training images; the test images are read
-once. Values are means over noise seeds, and notes give their standard deviation.
+Width, share of the second moment and refusal follow from the public rules; steps and learning rate
+of the head were chosen on 10,000 held-out training images; those of DP-SGD were not tuned; the test
+images are read once. Values are means over noise seeds, and notes give their standard deviation.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from PIL import Image
 from blindsight.app.budget import grant_budget
 from blindsight.app.compare import learn_metric
 from blindsight.app.protect import protect
+from blindsight.app.send import send_statistics
 from blindsight.app.sketch import sketch
 from blindsight.app.tag import publish_tags
 from blindsight.app.train_tagger import train_tagger
@@ -181,6 +182,20 @@ def _sketch_make(owner: Owner) -> Any:
     return hashlib.sha256(np.ascontiguousarray(SketchSet.open(out).counts).tobytes()).hexdigest()
 
 
+def _send(owner: Owner) -> Any:
+    out = owner.base / "sent.statistics"
+    send_statistics(
+        owner.photos,
+        out,
+        epsilon=8.0,
+        labels=owner.base / "labels.csv",
+        classes="bright,dark",
+        encoder="pixels",
+        **owner.account(),
+    )
+    return hashlib.sha256(out.read_bytes()).hexdigest()
+
+
 def _federate(owner: Owner) -> Any:
     with Ledger(owner.ledger, dataset="photos", actor="Anna", purpose="a study") as ledger:
         return str(charge_federation(PartyFolder(owner.base / "parties" / "0"), ledger).epsilon)
@@ -209,6 +224,7 @@ VERBS = {
     "tag train": Verb(_tag_train, (RECORD, REMOVED)),
     "tag apply": Verb(_tag_publish, (RECORD,)),
     "metric learn": Verb(_metric_learn, (("pair", "replace one"), REMOVED)),
+    "send make": Verb(_send, (RECORD, REMOVED)),
     "sketch make": Verb(_sketch_make, (("pixel", "replace one"),)),
     "federate run": Verb(
         _federate, (RECORD, ("user", "replace one")), "parties/0/vault", names_itself=False

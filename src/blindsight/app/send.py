@@ -26,11 +26,13 @@ from blindsight.app.labelled_images import (
 )
 from blindsight.app.result import Progress, Result, no_progress
 from blindsight.core import checks
-from blindsight.core.errors import InvalidData, InvalidParameter, MissingData
+from blindsight.core.errors import InvalidData, InvalidParameter, MissingData, RolledBack
 from blindsight.privacy.guarantee import Guarantee
 
 if TYPE_CHECKING:
     from blindsight.encoders import Encoder
+    from blindsight.privacy.ledger import Ledger
+    from blindsight.privacy.vault import Vault
     from blindsight.sketching import FeatureStatistics, PrivateHead, Statistics
     from blindsight.sketching.statistics_rules import Forecast
 
@@ -354,7 +356,7 @@ def send_statistics(
         raise InvalidParameter(expected.line())
     key = None if random_state is not None else open_vault(vault, target)
     account_name = dataset or Path(source).resolve().name
-    account = open_ledger(ledger, account_name, key)
+    account = open_ledger(ledger, account_name, key, actor=actor, purpose=purpose)
     images = encode_images(listed, opened, key, people, account_name, progress)
     count = len(set(images.records))
     basis = public_basis(
@@ -376,7 +378,7 @@ def send_statistics(
         "all": senders_images,
     }
     number = None if key is None else key.release_of(_law(settings, images))
-    _refuse_other_release(target, number, force=force)
+    _refuse_other_release(target, number, key, account, force=force)
     noise = random_state if key is None or number is None else key.training_source(number)
     progress("releasing", 0, 0)
     paid_before = key is not None and any(
@@ -527,9 +529,17 @@ def _law(settings: Mapping[str, object], images: LabelledImages) -> str:
     return f"feature statistics {json.dumps(settings, sort_keys=True)} {digest}"
 
 
-def _refuse_other_release(target: Path, number: str | None, *, force: bool) -> None:
+def _refuse_other_release(
+    target: Path,
+    number: str | None,
+    vault: Vault | None,
+    ledger: Ledger | None,
+    *,
+    force: bool,
+) -> None:
     """Refuse to write over another release, or over a file that is no release."""
     from blindsight.core import storage
+    from blindsight.privacy.reconcile import ReleaseOnDisk, reconcile
     from blindsight.sketching import FeatureStatistics, PrivateHead
 
     if not target.exists():
@@ -539,7 +549,19 @@ def _refuse_other_release(target: Path, number: str | None, *, force: bool) -> N
         raise InvalidParameter(f"{target} holds something else. Choose another name.")
     public = fields.get("public")
     stored = public.get("release") if isinstance(public, dict) else None
-    if (number is None or stored != number) and not force:
+    if vault is not None and stored == number is not None:
+        if ledger is not None:
+            report = reconcile(vault, ledger, [ReleaseOnDisk(str(target), vault.number, number)])
+            if not report.agrees:
+                raise RolledBack(f"{report} Nothing was charged or released.")
+        if number not in {item.release for item in vault.releases()}:
+            raise RolledBack(
+                f"The vault {vault.path} and its ledger are older than the release {target}, which "
+                "they do not know. Put the newest copy of the vault in its place. Nothing was "
+                "charged or released."
+            )
+        return
+    if not force:
         raise InvalidParameter(
             f"{target} holds another release. Choose another name, or --force to write over it: "
             "this one is charged as a release of its own."

@@ -51,8 +51,9 @@ KAPPA = Assumption(
     "an attacker misses at least kappa pairs, as Equation 5 supposes; kappa comes from the public "
     "structure",
 )
-# Of mu^2: what the small releases beside the learner's own may spend.
-_SHARES = {"column sizes": 0.1, "margin": 0.02, "distances": 0.04}
+# Of mu^2: what the releases beside the learner's own may spend. Distances decide the threshold:
+# with .04 "same or different" was right in 52 of 100 cases on wine at epsilon .5, with .2 in 63.
+_SHARES = {"column sizes": 0.1, "margin": 0.02, "distances": 0.2}
 
 
 @lru_cache(maxsize=1024)

@@ -278,11 +278,10 @@ def test_the_rules_are_those_that_were_measured() -> None:
     assert levels == ["refused", "poor", "fair", "good"]
 
 
-def test_the_forecast_never_falls_with_more_images_within_a_kind_of_release() -> None:
-    means = [forecast(n, 10, epsilon=1.0).accuracy for n in range(400, 4_600, 200)]
-    assert means == sorted(means)
-    moments = [forecast(n, 10, epsilon=1.0).accuracy for n in (20_000, 50_000, 100_000, 10**6)]
-    assert moments == sorted(moments)
+def test_the_forecast_rises_with_more_images_also_where_a_second_moment_begins_to_pay() -> None:
+    counts = (*range(400, 5_000, 200), 20_000, 50_000, 100_000, 10**6)
+    expected = [forecast(n, 10, epsilon=1.0).accuracy for n in counts]
+    assert expected == sorted(expected)
 
 
 def test_a_head_is_priced_for_all_of_its_steps() -> None:

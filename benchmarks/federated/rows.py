@@ -11,6 +11,7 @@ from benchmarks.federated.accuracy import accuracy_rows
 from benchmarks.federated.attacks import attack_rows
 from benchmarks.federated.carriers import carrier_rows
 from benchmarks.federated.crypto import crypto_rows
+from benchmarks.federated.flower import flower_rows
 from benchmarks.federated.peers import peer_rows
 from benchmarks.federated.scale import scale_rows
 from benchmarks.federated.timing import timing_rows
@@ -30,6 +31,7 @@ def rows(
         timing_rows,
         scale_rows,
         carrier_rows,
+        flower_rows,
         accuracy_rows,
     )
     for done, part in enumerate(parts):

@@ -146,15 +146,12 @@ def secure_sum_mod(
                 return _identified(site, message, record, context.node_id)
             answers = site.receive(_addressed(record))
             if training:
-                named = context.node_config.get(LEDGER_KEY) if ledger is None else ledger
-                answers += _trained(site, message, context, call_next, named)
+                answers += _trained(site, message, context, call_next)
         except BlindsightError as error:
             return _refusal(message, str(error))
         return _reply(message, {"messages": answers})
 
-    def _trained(
-        site: Site, message: Message, context: Context, call_next: App, named: Any
-    ) -> list[bytes]:
+    def _trained(site: Site, message: Message, context: Context, call_next: App) -> list[bytes]:
         header = site.open_round()
         if header is None:  # refused, or contributed already: the answer says so
             return []
@@ -186,7 +183,9 @@ def secure_sum_mod(
             raise InvalidData(
                 "the app's reply must have a sum of gradients of each array's name and shape."
             )
-        site.charge(None if named is None else str(named), dataset)
+        if site.plan.epsilon is not None:
+            named = context.node_config.get(LEDGER_KEY) if ledger is None else ledger
+            site.charge(None if named is None else str(named), dataset)
         return site.contribute(header, model, update, examples=_examples(reply))
 
     def _model(message: Message, where: str) -> Model:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -31,6 +32,7 @@ from blindsight.privacy.clipping import clip_norm
 __all__ = ["Model", "SumPlan"]
 
 _LARGEST_PLAN = 4096  # bytes
+_LEAST_BITS = 12
 _COUNT_WEIGHT = 0.2  # what a record adds to the count, in clips
 
 
@@ -178,6 +180,7 @@ class SumPlan:
             ).settings
             assert isinstance(agreed, Settings)  # noqa: S101  (not the paper's protocol)
             return agreed
+        options.setdefault("bits", max(_LEAST_BITS, 16 - int(math.log2(max(users, 4) / 4) / 2)))
         return Settings(dimension=self.weights + 1, users=users, bound=1.0, clip=clip, **options)
 
     @property

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from blindsight.app.tag import Tags, publish_tags, tag
     from blindsight.app.train_on_sketches import TrainedOnSketches, train_on_sketches
     from blindsight.app.train_tagger import TrainedTagger, start_tagger, train_tagger
+    from blindsight.app.train_together import TrainedTogether, train_together
     from blindsight.app.watch import WatchedFolder, watch
     from blindsight.core.errors import BlindsightError, BudgetExceeded, NotProven, UnchargedRelease
     from blindsight.federated import FederatedClassifier
@@ -145,6 +146,7 @@ __all__ = [
     "Tags",
     "TrainedOnSketches",
     "TrainedTagger",
+    "TrainedTogether",
     "UnchargedRelease",
     "Vault",
     "WatchedFolder",
@@ -175,6 +177,7 @@ __all__ = [
     "tag",
     "train_on_sketches",
     "train_tagger",
+    "train_together",
     "verify_budget",
     "watch",
 ]
@@ -196,6 +199,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "app.train_on_sketches": ("TrainedOnSketches", "train_on_sketches"),
     "app.tag": ("Tags", "publish_tags", "tag"),
     "app.train_tagger": ("TrainedTagger", "start_tagger", "train_tagger"),
+    "app.train_together": ("TrainedTogether", "train_together"),
     "app.search": ("SearchResult", "find_duplicates", "search"),
     "core.errors": ("BlindsightError", "BudgetExceeded", "NotProven", "UnchargedRelease"),
     "federated": ("FederatedClassifier",),

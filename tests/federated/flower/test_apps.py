@@ -4,7 +4,11 @@ folders, a scikit-learn estimator; and what they need of PyTorch.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import runpy
+import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -16,6 +20,7 @@ from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity
 from PIL import Image
 
+from blindsight.app.flower_example import new_federation
 from blindsight.core.errors import InvalidParameter
 from blindsight.federated.flower import SecureFedAvg, SumPlan, simulate_enrolment
 from blindsight.federated.flower.mod import register_protocol, secure_sum_mod
@@ -169,3 +174,22 @@ def test_layers_that_mix_records_are_refused() -> None:
     loss = torch.nn.functional.cross_entropy
     with pytest.raises(InvalidParameter, match="mixes records"):
         record_gradients(model, loss, torch.randn(5, 4), torch.zeros(5, dtype=torch.long), clip=1)
+
+
+def test_the_written_example_is_an_app_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = new_federation(tmp_path / "app").folder
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.chdir(folder)
+    runpy.run_path("make_parties.py", run_name="__main__")
+    client = importlib.import_module("secure_digits.client_app").app
+    server = importlib.import_module("secure_digits.server_app")
+    monkeypatch.setenv("BLINDSIGHT_PARTIES", str(folder / "parties"))
+    server.main(LocalGrid(lambda: client, 3), CONTEXT)
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert float(last.removeprefix("after round 3: ").removesuffix(" right")) > 0.9
+    settings = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    assert settings["components"]["clientapp"] == "secure_digits.client_app:app"
+    for name in [name for name in sys.modules if name.startswith("secure_digits")]:
+        monkeypatch.delitem(sys.modules, name)

@@ -17,7 +17,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntFlag
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NoReturn
 
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, ProtocolError
@@ -188,6 +188,7 @@ class Roster:
         return bytes(writer)
 
     @classmethod
+    @lru_cache(maxsize=4)  # parties read the same roster, with all its signatures, at each message
     def decode(cls, data: bytes) -> Roster:
         """Read a roster that came from outside; every request's signature is checked."""
         try:

@@ -32,14 +32,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-
 from blindsight.app.hosting import write_file
 from blindsight.app.library.datasets import today
 from blindsight.core.errors import BlindsightError
 from blindsight.workbench.infra.jobs import start_child
 from blindsight.workbench.infra.problems import Problem
 from blindsight.workbench.infra.settings import Settings, is_loopback
+from numpy.typing import NDArray
 
 __all__ = ["COLUMNS", "Federations", "Run", "read_invitation"]
 
@@ -136,33 +135,24 @@ class Federations:
 
     def start(self, run: Run, rows: NDArray[Any], labels: NDArray[Any]) -> Run:
         """Make this site's keys, and an invitation for each other site."""
-        from blindsight.federated.agreement import agree
+        from blindsight.app.train_together import plan_federation
         from blindsight.federated.deploy.folders import join
-        from blindsight.federated.deploy.plan import Plan
         from blindsight.federated.deploy.running import invitation_digest
-        from blindsight.federated.learning import linear
+
         from blindsight.federated.sums import Role
 
         columns = rows.shape[1]
-        start = np.zeros(linear.rows_of(len(run.classes)) * (columns + 1))
-        agreement = agree(
-            dimension=len(start),
-            users=len(run.sites),
+        planned = plan_federation(
+            sites=len(run.sites),
+            classes=len(run.classes),  # the invitation names them
+            scale=np.vstack([np.zeros(columns), np.full(columns, 1 / np.sqrt(columns))]),
             rounds=run.rounds,
             epsilon=run.epsilon,
             delta=run.delta,
-        )
-        run = replace(run, advice=agreement.advice())
-        scale = np.vstack([np.zeros(columns), np.full(columns, 1 / np.sqrt(columns))])
-        plan = Plan(
-            initial=start,
-            scale=scale,
-            classes=len(run.classes),
-            rounds=run.rounds,
-            options={"strength": 1e-3},
-            mask_seed=secrets.randbits(62),
+            unit="site",
             patience=_PATIENCE,
         )
+        run = replace(run, advice=planned.advice)
         folder = self._folder(run)
         roles = Role.USER | Role.HOLDER | Role.AGGREGATOR
         party = join(folder / "parties" / "site", run.sites[0], roles, address=run.address)
@@ -173,8 +163,8 @@ class Federations:
             invited[invitation_digest(token)] = number
             access = {"ca": authority, "token": token}
             write_file(self.invitation(run, number), _written(replace(run, number=number), access))
-        plan.save(folder / "plan.safetensors")
-        write_file(folder / "settings.bin", agreement.settings.encode())
+        planned.plan.save(folder / "plan.safetensors")
+        write_file(folder / "settings.bin", planned.settings.encode())
         write_file(folder / "invited.json", json.dumps(invited).encode())
         self._keep_rows(run, rows, labels)
         return self.save(run)
@@ -184,6 +174,7 @@ class Federations:
     ) -> Run:
         """Make this site's own keys; its process enrols by the invitation."""
         from blindsight.federated.deploy.folders import join, write_secret
+
         from blindsight.federated.sums import Role
 
         if (self.root / run.id).exists():

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from benchmarks.harness import Row
-from blindsight.core.errors import MissingData
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
+from benchmarks.harness import Row
+from blindsight.core.errors import MissingData
 from blindsight.federated import FederatedClassifier, SumNoise
 
 __all__ = ["flower_rows"]
@@ -84,9 +84,10 @@ class _App:
 
 
 def _client(app: _App, mods: list[Any]) -> Any:
-    from blindsight.federated.flower import register_protocol
     from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
     from flwr.clientapp import ClientApp
+
+    from blindsight.federated.flower import register_protocol
 
     client = register_protocol(ClientApp(mods=mods))
 
@@ -157,6 +158,9 @@ def _size(content: Any) -> int:
 
 def _measured(shape: tuple[int, int], *, secure: bool, repeats: int) -> dict[str, float]:
     """CPU seconds of a round for all parties together, after a first one, and the accuracy."""
+    from flwr.app import Array, ArrayRecord
+    from flwr.serverapp.strategy import FedAvg
+
     from blindsight.federated.flower import (
         SecureFedAvg,
         SumPlan,
@@ -164,8 +168,6 @@ def _measured(shape: tuple[int, int], *, secure: bool, repeats: int) -> dict[str
         simulate_enrolment,
         simulated_site,
     )
-    from flwr.app import Array, ArrayRecord
-    from flwr.serverapp.strategy import FedAvg
 
     app, sent = _App(shape, _USERS), list[int]()
     weights = sum(array.size for array in app.arrays.values())
@@ -282,9 +284,8 @@ def _record_rows(quick: bool, seed: int) -> Iterator[Row]:
 def _statistics_rows(seed: int) -> Iterator[Row]:
     from benchmarks.send.features import labelled, public_features
     from blindsight.app.together_statistics import agree_on_statistics, sum_statistics
-    from blindsight.sketching import FeatureBasis, StatisticsLayout, fit_from_statistics
-
     from blindsight.federated.sums import Simulation
+    from blindsight.sketching import FeatureBasis, StatisticsLayout, fit_from_statistics
 
     try:
         train, classes = labelled("cifar10", "train", "lite0-224")

@@ -32,13 +32,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+
 from blindsight.app.hosting import write_file
 from blindsight.app.library.datasets import today
 from blindsight.core.errors import BlindsightError
 from blindsight.workbench.infra.jobs import start_child
 from blindsight.workbench.infra.problems import Problem
 from blindsight.workbench.infra.settings import Settings, is_loopback
-from numpy.typing import NDArray
 
 __all__ = ["COLUMNS", "Federations", "Run", "read_invitation"]
 
@@ -138,7 +139,6 @@ class Federations:
         from blindsight.app.train_together import plan_federation
         from blindsight.federated.deploy.folders import join
         from blindsight.federated.deploy.running import invitation_digest
-
         from blindsight.federated.sums import Role
 
         columns = rows.shape[1]
@@ -174,7 +174,6 @@ class Federations:
     ) -> Run:
         """Make this site's own keys; its process enrols by the invitation."""
         from blindsight.federated.deploy.folders import join, write_secret
-
         from blindsight.federated.sums import Role
 
         if (self.root / run.id).exists():

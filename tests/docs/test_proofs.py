@@ -27,7 +27,7 @@ def _needed() -> set[str]:
     named = {
         name for name in mechanisms.__all__ if hasattr(getattr(mechanisms, name), "release")
     } - {"Mechanism"}
-    found = named | {"Door", "GaussianShares", "RecordShares"}
+    found = named | {"Door", "GaussianShares", "RecordShares", "ShuffleStatement"}
     for part in PARTS:
         package = importlib.import_module(f"blindsight.{part}")
         found |= {name for name in package.__all__ if _is_private(getattr(package, name))}

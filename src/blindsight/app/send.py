@@ -392,6 +392,7 @@ def send_statistics(
             records=sorted(set(images.records)),
             actor=actor,
             purpose=purpose,
+            out=target,
         )
     sender: FeatureStatistics | PrivateHead
     if kind == "statistics":

@@ -53,7 +53,8 @@ __all__ = [
 ]
 
 Names = Literal["random", "keep"]
-_FORMAT = "blindsight photos 2"
+_FORMAT = "blindsight photos 3"
+_WITHOUT_DIGEST = "blindsight photos 2"  # of an earlier version, read with a warning
 _LARGEST_ABOUT = 1 << 20
 _DISTINCT_IMAGES = Assumption(
     "distinct images",
@@ -112,9 +113,7 @@ class ReleaseFolder:
             "most": self.most,
             "recipe": without_paths(self.recipe),
         }
-        storage.write_atomically(
-            self.path / "about.json", json.dumps(about, indent=2).encode() + b"\n"
-        )
+        storage.write_atomically(self.path / "about.json", storage.seal_json(about))
 
     @classmethod
     def find(cls, path: Path) -> ReleaseFolder | None:
@@ -140,14 +139,17 @@ class ReleaseFolder:
         try:
             if about.stat().st_size > _LARGEST_ABOUT:
                 raise HostileFile(f"{about} is too large to be true.")
-            fields = json.loads(about.read_bytes())
-            if fields["format"] == "blindsight photos 1":
+            content = about.read_bytes()
+            if b'"blindsight photos 1"' in content:
                 raise InvalidData(
                     f"{path} was made by an earlier version: it holds the photos' names and where "
                     "they lay, and has no "
                     "vault. Make a new release with another --out, and do not give this one away."
                 )
-            if fields["format"] != _FORMAT or not isinstance(fields["recipe"], dict):
+            fields = storage.open_json(content, about, earlier={"format": _WITHOUT_DIGEST})
+            if fields["format"] not in (_FORMAT, _WITHOUT_DIGEST) or not isinstance(
+                fields["recipe"], dict
+            ):
                 raise HostileFile(f"{about} is not in a format this version reads.")
             names = checks.one_of("names", fields["names"], ("random", "keep"))
             most = checks.whole("most", fields["most"], least=0)
@@ -324,7 +326,7 @@ def encoder_in_vault(
         unfinished = Path(tempfile.mkdtemp(dir=folder.parent, prefix="."))
         encoder.save(unfinished)
         header = Header(n_bits=encoder.n_bits, names=True, decoding=encoder.decoding)
-        durable.write_file(unfinished / "header.json", json.dumps(header.to_fields()).encode())
+        durable.write_file(unfinished / "decoding.json", storage.seal_json(header.to_fields()))
         try:
             os.rename(
                 unfinished, folder
@@ -333,7 +335,11 @@ def encoder_in_vault(
         except OSError:
             shutil.rmtree(unfinished)
     try:
-        fields = json.loads((folder / "header.json").read_bytes())
+        path, earlier = folder / "decoding.json", folder / "header.json"
+        if earlier.exists():  # in a vault of an earlier version, without a digest
+            fields = json.loads(earlier.read_bytes())
+        else:
+            fields = storage.open_json(path.read_bytes(), path)
     except (OSError, ValueError) as error:
         raise HostileFile(
             f"{folder} does not hold a hash function. Restore the vault from a copy."

@@ -19,7 +19,6 @@ contains some of their photos is charged for what was released of them.
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
@@ -38,7 +37,7 @@ from blindsight.core.errors import (
     RolledBack,
     UnitMismatch,
 )
-from blindsight.core.storage import write_atomically
+from blindsight.core.storage import open_json, seal_json, write_atomically
 from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.ledger import datasets as datasets_in
 from blindsight.privacy.ledger import to_json
@@ -270,6 +269,7 @@ def name_release(
 ) -> None:
     """Write into a release's folder which release it is, so that an older vault is noticed."""
     fields = {
+        "format": "blindsight release 1",
         "vault": vault_of(datasets, data_set).number,
         "release": number,
         "dataset": data_set.id,
@@ -277,7 +277,7 @@ def name_release(
     }
     folder = datasets.folder(release)
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / _RELEASE_FILE, json.dumps(fields, indent=1).encode())
+    write_atomically(folder / _RELEASE_FILE, seal_json(fields))
 
 
 def _releases_on_disk(datasets: DataSets, data_set: DataSet) -> list[ReleaseOnDisk]:
@@ -286,7 +286,7 @@ def _releases_on_disk(datasets: DataSets, data_set: DataSet) -> list[ReleaseOnDi
         try:
             if path.stat().st_size > _LARGEST_RELEASE_FILE:
                 raise ValueError
-            fields = json.loads(path.read_bytes())
+            fields = open_json(path.read_bytes(), path)
             if fields["dataset"] == data_set.id:
                 costs = tuple(Cost.from_dict(cost) for cost in fields["costs"])
                 name = path.parent.name

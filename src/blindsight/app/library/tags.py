@@ -25,7 +25,7 @@ from blindsight.app.library.photos import rows_of
 from blindsight.app.result import Progress, no_progress
 from blindsight.app.train_tagger import DEFAULT_DELTA
 from blindsight.core.errors import MissingData
-from blindsight.core.storage import write_atomically
+from blindsight.core.storage import seal_json, write_atomically
 from blindsight.privacy import Cost, Guarantee, Ledger
 from blindsight.privacy.mechanisms.gaussian import gaussian_epsilon
 from blindsight.privacy.vault import Vault
@@ -157,7 +157,10 @@ def publish_data_set_tags(
     tags = (plain_cell(str(tagger.classes_[tag])) for tag in told.scores.argmax(axis=1))
     writer.writerows(zip(records, tags, strict=True))
     release = _release(datasets, data_set, number, "published", PUBLISH_EPSILON)
-    files = {"tags.csv": sheet.getvalue().encode(), "guarantee.json": guarantee.to_json().encode()}
+    files = {
+        "tags.csv": sheet.getvalue().encode(),
+        "guarantee.json": seal_json(json.loads(guarantee.to_json())),
+    }
     name_release(datasets, data_set, release, number, guarantee.costs)
     _give(datasets, release, guarantee, files)
     datasets.keep_release(

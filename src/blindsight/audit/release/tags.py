@@ -5,6 +5,7 @@ guess from a tag?
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +18,12 @@ from blindsight.audit.report.figures import Figure
 from blindsight.audit.report.page import Report
 from blindsight.audit.report.verdict import Verdict
 from blindsight.core.errors import InvalidData
+from blindsight.core.storage import open_json
 from blindsight.data.content import content_digest
 from blindsight.data.limits import LIMITS, read_bytes
 from blindsight.data.listing import list_photos
 from blindsight.privacy import Guarantee
+from blindsight.privacy.guarantee import FORMAT
 from blindsight.privacy.vault import Vault
 
 __all__ = ["audit_tags"]
@@ -155,7 +158,8 @@ def _judged(source: Path, trials: int, seed: int) -> tuple[Guarantee | None, lis
     beside = source.with_name("guarantee.json")
     if not beside.is_file():
         return None, []
-    guarantee = Guarantee.from_json(beside.read_text(encoding="utf-8"))
+    fields = open_json(beside.read_bytes(), beside, earlier={"format": FORMAT})
+    guarantee = Guarantee.from_json(json.dumps(fields))
     if len(guarantee.releases) != 1:
         return guarantee, []
     found = attack_mechanism(

@@ -28,7 +28,8 @@ ALLOWED: dict[str, set[str]] = {
     **dict.fromkeys(ROOMS, BELOW),
     "index": BELOW | ROOMS,
     "audit": BELOW | ROOMS | {"index"},
-    "app": BELOW | ROOMS | {"index", "audit"},
+    "release": BELOW | ROOMS | {"index"},
+    "app": BELOW | ROOMS | {"index", "audit", "release"},
     "workbench": BELOW | ROOMS | {"index", "audit", "app"},
     "cli": BELOW | ROOMS | {"index", "audit", "app", "workbench"},
 }

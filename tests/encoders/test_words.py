@@ -20,7 +20,7 @@ def three_classes(monkeypatch: pytest.MonkeyPatch) -> None:
         "a giraffe": (0.3, 0.29, 0.45),
     }
     monkeypatch.setattr(words, "class_names", lambda: ("violin", "cello", "zebra"))
-    monkeypatch.setattr(words, "_class_vectors", lambda: np.eye(3, dtype=np.float32))
+    monkeypatch.setattr(words, "class_vectors", lambda: np.eye(3, dtype=np.float32))
     names = {"violin": (1, 0, 0), "cello": (0, 1, 0), "zebra": (0, 0, 1)}
     vectors = {**texts, **names, "grass": (0.1, 0.1, 0.3), "zebra on grass": (0, 0.1, 0.9)}
     below = {"violin": (0,), "string": (0, 1), "grass": (), "xylem": ()}

@@ -84,6 +84,10 @@ class BuiltIn:
         """The networks whose features stand beside each other; none for pixels and gradients."""
         return () if self.network in (None, _GRADIENTS) else _parts(str(self.network))
 
+    def network_size(self, name: str) -> int:
+        """The side in pixels that one of the networks takes."""
+        return _SIZES[name] if self.network == "both" else self.size
+
     @property
     def dimensions(self) -> int:
         """The length of a vector."""
@@ -143,7 +147,7 @@ class BuiltIn:
     def _features(self, name: str, images: Images, threads: int) -> Floats:
         from blindsight.encoders.network import DIMENSIONS, network
 
-        size = _SIZES[name] if self.network == "both" else self.size
+        size = self.network_size(name)
         run = network(name, size, threads)
         result = np.empty((len(images), DIMENSIONS), np.float32)
         for start in range(0, len(images), _BATCH):

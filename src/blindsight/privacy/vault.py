@@ -463,6 +463,16 @@ class Vault:
 
         return ReleaseSource(keyed(self._key, "release noise", release.encode()), note)
 
+    def signing_seed(self, release: str | None) -> bytes:
+        """The secret of an Ed25519 key that signs what is shared.
+
+        Parameters:
+            release: the release's number, for a key of its own; None for the key that all linked
+                releases of this vault share.
+        """
+        parts = () if release is None else (release.encode(),)
+        return keyed(self._key, "signature of a release" if parts else "signature", *parts)
+
     def codes(self, release: str) -> dict[str, bytes]:
         """What was released of each record."""
         with self._store.reading() as connection:

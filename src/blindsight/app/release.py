@@ -1,0 +1,272 @@
+"""Open a release that was received, and answer a request for photos as its owner."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from numpy.typing import ArrayLike
+
+from blindsight.app import defaults
+from blindsight.app.result import Result, ResultTable
+from blindsight.app.search import SearchResult, search
+from blindsight.core import checks, durable
+from blindsight.core.errors import HostileFile, InvalidData
+from blindsight.encoders import Encoder
+from blindsight.index.release_folder import OwnerNames, ReleaseFolder, vault_beside
+from blindsight.privacy import Guarantee
+from blindsight.privacy.vault import Vault
+from blindsight.release.contents import PHOTO_CODES
+from blindsight.release.manifest import Manifest, check_folder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["AnsweredRequest", "OpenedRelease", "answer_request", "open_release"]
+
+PathText = str | PathLike[str]
+_REQUEST = "blindsight request 1"
+_MAX_REQUEST_BYTES, _MAX_REQUEST_IDS, _MAX_MESSAGE = 1 << 20, 1000, 2000
+_MAX_CARD_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class OpenedRelease(Result):
+    """A release whose signature and files were checked.
+
+    Parameters:
+        folder: the folder.
+        manifest: what the owner signed.
+        guarantee: what is promised for each photo.
+        card: the privacy card, as JSON values.
+
+    Example:
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> from blindsight import open_release, protect
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> (folder / "photos").mkdir()
+        >>> Image.new("RGB", (64, 64), "red").save(folder / "photos" / "red.png")
+        >>> made = protect(folder / "photos", folder / "release", encoder="pixels")
+        >>> release = open_release(folder / "release", fingerprint=made.fingerprint)
+        >>> release.manifest.facts["entries"], release.guarantee.epsilon
+        (1, 8.0)
+    """
+
+    folder: Path
+    manifest: Manifest
+    guarantee: Guarantee
+    card: dict[str, object]
+
+    @property
+    def title(self) -> str:
+        return f"{self.folder}: {self._count:,} protected photos, signed and unchanged"
+
+    @property
+    def _count(self) -> int:
+        return checks.whole("entries", self.card["entries"], least=0)
+
+    def facts(self) -> list[tuple[str, str]]:
+        unit = "photo" if self.guarantee.unit == "record" else self.guarantee.unit
+        pairs = [
+            ("signed by", f"{self.manifest.fingerprint} (compare with what the owner told you)"),
+            ("holds", f"{self._count:,} entries: an id and a noisy code for each photo, no photos"),
+            ("promise", self.guarantee.line()),
+            (
+                "meaning",
+                f"a code could have come from any other {unit}; it changes the odds about the "
+                f"{unit} by a factor of at most e^{self.guarantee.epsilon:g}",
+            ),
+            ("made with", f"Blindsight {self.manifest.version}"),
+        ]
+        if (self.folder / "search.html").is_file():
+            pairs.append(("search", f"open {self.folder / 'search.html'} in a browser"))
+        return pairs
+
+    def to_dict(self) -> dict[str, object]:
+        return {
+            "folder": str(self.folder),
+            "fingerprint": self.manifest.fingerprint,
+            "version": self.manifest.version,
+            "card": self.card,
+        }
+
+    def verify(self, fingerprint: str | None = None) -> None:
+        """Check the signature and every file again.
+
+        Parameters:
+            fingerprint: what the owner told.
+
+        Raises:
+            HostileFile: Something was changed since, or another key signed.
+        """
+        check_folder(self.folder, fingerprint=fingerprint)
+
+    def search(
+        self,
+        photo: PathText | Sequence[PathText] | None = None,
+        *,
+        text: str | Sequence[str] | None = None,
+        vector: ArrayLike | None = None,
+        encoder: PathText | Encoder | None = None,
+        k: int = defaults.SEARCH_HITS,
+    ) -> SearchResult:
+        """Search the release; see `blindsight.search`."""
+        return search(self.folder, photo, text=text, vector=vector, encoder=encoder, k=k)
+
+    @property
+    def entries(self) -> pd.DataFrame:
+        """Id and cell (or code) of every entry, as a pandas table."""
+        pandas = checks.optional_module("pandas", extra="tables")
+        parquet = self.folder / "entries.parquet"
+        if parquet.is_file():
+            checks.optional_module("pyarrow", extra="tables")
+            return pandas.read_parquet(parquet)
+        with (self.folder / "entries.csv").open(encoding="utf-8", newline="") as stream:
+            return pandas.DataFrame(list(csv.DictReader(stream)))
+
+
+def open_release(folder: PathText, *, fingerprint: str | None = None) -> OpenedRelease:
+    """Open a folder that was received, after checking the signature and every file.
+
+    Parameters:
+        folder: the folder.
+        fingerprint: what the owner told, by another way than the folder came; None trusts the key
+            in the folder, which then only shows that nothing was damaged.
+
+    Returns:
+        The release, with `search`, `entries` and `card`.
+
+    Raises:
+        HostileFile: Any byte was changed, a file was added or removed, or another key signed.
+        InvalidData: The folder is not a finished release.
+    """
+    target = Path(folder)
+    if not target.is_dir():
+        raise InvalidData(f"{target} is not a folder. Give the folder that the owner shared.")
+    manifest = check_folder(target, fingerprint=fingerprint)
+    if manifest.kind != PHOTO_CODES:
+        raise InvalidData(f"{target} holds {manifest.kind!r}, which this version cannot open.")
+    card = target / "card.json"
+    try:
+        if card.stat().st_size > _MAX_CARD_BYTES:
+            raise ValueError("too large")
+        fields = json.loads(card.read_bytes())
+        guarantee = Guarantee.from_json(json.dumps(fields["guarantee"]))
+        checks.whole("entries", fields["entries"], least=0)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise HostileFile(f"{card} is not a privacy card. Ask the owner for a new copy.") from error
+    stated = ReleaseFolder.read(target)
+    if stated.release != manifest.release:
+        raise HostileFile(
+            f"{target} was put together from two releases. Ask the owner for a new copy."
+        )
+    return OpenedRelease(target, manifest, guarantee, fields)
+
+
+@dataclass(frozen=True)
+class AnsweredRequest(Result):
+    """The photos that a request asks for, for the owner's eyes.
+
+    Parameters:
+        release: the number of the release.
+        message: what the receiver wrote.
+        photos: for each requested id the files that show it.
+        unknown: ids that the vault does not know.
+    """
+
+    release: str
+    message: str
+    photos: tuple[tuple[str, tuple[str, ...]], ...]
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        return f"A request for {len(self.photos)} photos. Nothing was sent: you decide."
+
+    def facts(self) -> list[tuple[str, str]]:
+        pairs = [("message", self.message or "none")]
+        if self.unknown:
+            pairs.append(("unknown ids", f"{len(self.unknown)}, not photos of this release"))
+        return pairs
+
+    def tables(self) -> list[ResultTable]:
+        rows = [(key, ", ".join(files)) for key, files in self.photos]
+        return [ResultTable("requested photos", ("id", "files"), rows)]
+
+
+def answer_request(
+    request: PathText, release: PathText, *, vault: PathText | None = None
+) -> AnsweredRequest:
+    """Look up which photos a request asks for. Nothing is copied or sent.
+
+    That a request was looked up is written to the vault's log, with the time and the number of
+    photos.
+
+    Parameters:
+        request: the file that the receiver saved in `search.html`.
+        release: the release that it is about.
+        vault: the owner's vault (default: beside the release).
+
+    Raises:
+        HostileFile: The file is not a request.
+        InvalidData: The request is about another release, or the vault is not here.
+    """
+    ids, message, number = _read_request(Path(request))
+    folder = ReleaseFolder.read(Path(release))
+    if number != folder.release:
+        raise InvalidData(
+            f"{request} asks for photos of another release than {release}. Give the release that "
+            "it was saved from."
+        )
+    at = vault_beside(folder.path) if vault is None else Path(vault)
+    names = OwnerNames(folder, at)
+    if names.vault is None:
+        raise InvalidData(f"the vault of {release} is not at {at}: --vault says where it is.")
+    known = set(Vault(names.vault).codes(folder.release)) if folder.names == "random" else None
+    photos = tuple((key, tuple(names.of(key))) for key in ids if known is None or key in known)
+    unknown = tuple(key for key in ids if known is not None and key not in known)
+    _log(names.vault, folder.release, len(photos), len(unknown))
+    return AnsweredRequest(folder.release, message, photos, unknown)
+
+
+def _read_request(path: Path) -> tuple[list[str], str, str]:
+    try:
+        if path.stat().st_size > _MAX_REQUEST_BYTES:
+            raise ValueError("too large")
+        fields = json.loads(path.read_bytes())
+        ids, message, release = fields["ids"], fields["message"], fields["release"]
+        texts = [message, release, *ids]
+        if fields["format"] != _REQUEST or not isinstance(ids, list):
+            raise ValueError("another format")
+        if not all(isinstance(text, str) for text in texts) or len(ids) > _MAX_REQUEST_IDS:
+            raise ValueError("other values")
+        if len(message) > _MAX_MESSAGE or any(len(text) > _MAX_MESSAGE for text in ids):
+            raise ValueError("too long")
+    except OSError as error:
+        raise InvalidData(f"{path} cannot be read: {error.strerror}. Check the path.") from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise HostileFile(
+            f"{path} is not a request that search.html saved. Ask the receiver for another."
+        ) from error
+    printable = "".join(letter for letter in message if letter.isprintable() or letter == "\n")
+    return list(dict.fromkeys(ids)), printable, release
+
+
+def _log(vault: Path, release: str, photos: int, unknown: int) -> None:
+    """One line for each request: when, about which release, how many photos; no names."""
+    line = {
+        "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "release": release,
+        "photos": photos,
+        "unknown": unknown,
+    }
+    path = vault / "requests.log"
+    earlier = path.read_bytes() if path.exists() else b""
+    durable.write_file(path, earlier + json.dumps(line).encode() + b"\n")

@@ -1,0 +1,302 @@
+"""The manifest of what is shared: every file with its SHA-256, signed by the owner.
+
+    manifest.json   format, kind, release, version, files, the public key
+    manifest.sig    64 bytes: the Ed25519 signature of the bytes of manifest.json
+
+Whoever receives the folder compares one fingerprint with what the owner told them by another way
+(8 groups of 4 hexadecimal digits of the SHA-256 of the public key). A folder without a manifest is
+unfinished or not ours; a folder in which any byte was changed, or any file added or removed, is
+refused.
+
+The key is derived from the vault's, so there is no second secret to keep. By default every release
+has a key of its own: two releases then do not show that they come from one owner.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from blindsight.core import durable
+from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
+
+__all__ = [
+    "MANIFEST",
+    "SIGNATURE",
+    "Manifest",
+    "Signer",
+    "check_folder",
+    "fingerprint_of",
+    "remove_manifest",
+    "write_manifest",
+]
+
+MANIFEST, SIGNATURE = "manifest.json", "manifest.sig"
+_FORMAT = "blindsight manifest 1"
+_MAX_MANIFEST_BYTES = 4 << 20
+_MAX_FILES = 10_000
+_CHUNK = 1 << 20
+_DIGITS = 32  # of the fingerprint: 128 bits, so that nobody finds a second key with the same one
+
+
+class Signer:
+    """An Ed25519 key that signs what an owner shares.
+
+    Parameters:
+        seed: 32 secret bytes; the same seed gives the same key.
+
+    Example:
+        >>> signer = Signer(bytes(32))
+        >>> len(signer.public_key), len(signer.sign(b"text"))
+        (32, 64)
+    """
+
+    def __init__(self, seed: bytes) -> None:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        self._key = Ed25519PrivateKey.from_private_bytes(seed)
+
+    @property
+    def public_key(self) -> bytes:
+        """The 32 bytes that others verify with."""
+        return self._key.public_key().public_bytes_raw()
+
+    @property
+    def fingerprint(self) -> str:
+        """What the owner tells the receiver."""
+        return fingerprint_of(self.public_key)
+
+    def sign(self, data: bytes) -> bytes:
+        """Return the signature of some bytes (64 bytes)."""
+        return self._key.sign(data)
+
+
+def fingerprint_of(public_key: bytes) -> str:
+    """Return 8 groups of 4 hexadecimal digits that identify a public key.
+
+    Example:
+        >>> fingerprint_of(bytes(32))
+        '6668 7aad f862 bd77 6c8f c18b 8e9f 8e20'
+    """
+    return " ".join(re.findall("....", hashlib.sha256(public_key).hexdigest()[:_DIGITS]))
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A manifest whose signature fits.
+
+    Parameters:
+        kind: what the folder holds, such as "photo codes".
+        release: the number of the release.
+        version: the version of Blindsight that wrote it.
+        files: the SHA-256 of each file.
+        public_key: the key that signed.
+        facts: what else the owner states, such as the encoder's identity.
+    """
+
+    kind: str
+    release: str
+    version: str
+    files: Mapping[str, str]
+    public_key: bytes
+    facts: Mapping[str, object]
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint to compare with what the owner told."""
+        return fingerprint_of(self.public_key)
+
+
+def remove_manifest(folder: Path) -> None:
+    """Mark a folder as unfinished before its files change."""
+    for name in (SIGNATURE, MANIFEST):
+        durable.remove(folder / name)
+
+
+def write_manifest(
+    folder: Path,
+    signer: Signer,
+    *,
+    kind: str,
+    release: str,
+    facts: Mapping[str, object] | None = None,
+) -> Manifest:
+    """Sign all files of a folder. The manifest is written last, so a folder has it only when whole.
+
+    Parameters:
+        folder: the folder; it must hold plain files only.
+        signer: the owner's key.
+        kind: what the folder holds.
+        release: the number of the release.
+        facts: more to state, as JSON values.
+
+    Raises:
+        InvalidData: The folder holds something else than plain files.
+    """
+    remove_manifest(folder)
+    files = {}
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith(".") or not stat.S_ISREG(path.lstat().st_mode):
+            raise InvalidData(
+                f"{path} is not a plain file. A folder to share holds the release's files only: "
+                "move it elsewhere."
+            )
+        files[path.name] = _sha256(path)
+    manifest = Manifest(
+        kind, release, metadata.version("blindsight"), files, signer.public_key, dict(facts or {})
+    )
+    text = json.dumps(
+        {
+            "format": _FORMAT,
+            "kind": kind,
+            "release": release,
+            "version": manifest.version,
+            "key": signer.public_key.hex(),
+            "facts": manifest.facts,
+            "files": files,
+        },
+        indent=1,
+    ).encode()
+    durable.write_file(folder / MANIFEST, text)
+    durable.write_file(folder / SIGNATURE, signer.sign(text))
+    for path in (folder, *folder.iterdir()):
+        # A colleague on a shared disk may read what is shared; nobody else may change it.
+        os.chmod(path, 0o755 if path.is_dir() else 0o644)
+    return manifest
+
+
+def check_folder(folder: Path, *, fingerprint: str | None = None) -> Manifest:
+    """Check the signature and every file of a folder.
+
+    Parameters:
+        folder: the folder that was received.
+        fingerprint: what the owner told; another key is refused.
+
+    Returns:
+        The manifest, whose files are all there and unchanged.
+
+    Raises:
+        HostileFile: Anything was changed, added or removed, or another key signed.
+        InvalidData: There is no manifest.
+    """
+    manifest = _read(folder)
+    if fingerprint is not None and _digits(fingerprint) != _digits(manifest.fingerprint):
+        raise HostileFile(
+            f"{folder} is signed by {manifest.fingerprint}, not by the key that you were told "
+            f"({fingerprint}). Ask the owner for a new copy, and do not use this one."
+        )
+    present = {entry.name for entry in os.scandir(folder)} - {MANIFEST, SIGNATURE}
+    if missing := sorted(set(manifest.files) - present):
+        raise HostileFile(
+            f"{folder} lacks files that the owner signed: {_listed(missing)}. Ask the owner for a "
+            "whole copy."
+        )
+    if added := sorted(present - set(manifest.files)):
+        raise HostileFile(
+            f"{folder} holds files that the owner did not sign: {_listed(added)}. Remove them, or "
+            "ask the owner for a new copy."
+        )
+    if changed := _changed(folder, manifest.files):
+        raise HostileFile(
+            f"{folder} holds files that were changed after signing: {_listed(changed)}. Ask the "
+            "owner for a new copy."
+        )
+    return manifest
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(repr(name) for name in names[:5]) + (" ..." if len(names) > 5 else "")
+
+
+def _changed(folder: Path, files: Mapping[str, str]) -> list[str]:
+    changed = []
+    for name, digest in files.items():
+        path = folder / name
+        if not stat.S_ISREG(path.lstat().st_mode) or _sha256(path) != digest:
+            changed.append(name)
+    return changed
+
+
+def _read(folder: Path) -> Manifest:
+    path = folder / MANIFEST
+    if not path.is_file() or not (folder / SIGNATURE).is_file():
+        raise InvalidData(
+            f"{folder} has no manifest, so nobody vouches for it: it is unfinished, made by an "
+            "earlier version, or not a release. Ask the owner for a whole copy."
+        )
+    if path.stat().st_size > _MAX_MANIFEST_BYTES or (folder / SIGNATURE).stat().st_size != 64:
+        raise HostileFile(f"{path} is not a manifest. Ask the owner for a new copy.")
+    text = path.read_bytes()
+    try:
+        fields = json.loads(text)
+        if fields["format"] != _FORMAT:
+            raise ValueError("another format")
+        key = bytes.fromhex(fields["key"])
+        files = {str(name): _checked_digest(digest) for name, digest in fields["files"].items()}
+        if len(files) > _MAX_FILES or any(not _plain_name(name) for name in files):
+            raise ValueError("names of files")
+        manifest = Manifest(
+            str(fields["kind"]),
+            str(fields["release"]),
+            str(fields["version"]),
+            files,
+            key,
+            dict(fields["facts"]),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise HostileFile(f"{path} is not a manifest. Ask the owner for a new copy.") from error
+    _verify(key, (folder / SIGNATURE).read_bytes(), text, path)
+    return manifest
+
+
+def _verify(key: bytes, signature: bytes, text: bytes, path: Path) -> None:
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        Ed25519PublicKey.from_public_bytes(key).verify(signature, text)
+    except (InvalidSignature, ValueError) as error:
+        raise HostileFile(
+            f"the signature of {path} does not fit: it was changed after signing. Ask the owner "
+            "for a new copy."
+        ) from error
+
+
+def _plain_name(name: str) -> bool:
+    """Whether a name is a file of the folder itself, and not one of the manifest's own."""
+    return (
+        0 < len(name) <= 200
+        and name not in (".", "..", MANIFEST, SIGNATURE)
+        and not set(name) & {"/", "\\", "\0"}
+        and not name.startswith(".")
+    )
+
+
+def _checked_digest(digest: object) -> str:
+    if not isinstance(digest, str) or not re.fullmatch("[0-9a-f]{64}", digest):
+        raise ValueError("a digest")
+    return digest
+
+
+def _digits(fingerprint: str) -> str:
+    digits = re.sub(r"[\s:-]", "", fingerprint).lower()
+    if not re.fullmatch(f"[0-9a-f]{{{_DIGITS}}}", digits):
+        raise InvalidParameter(
+            f"a fingerprint has {_DIGITS} hexadecimal digits in groups of 4, got {fingerprint!r}."
+        )
+    return digits
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while chunk := stream.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()

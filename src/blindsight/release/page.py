@@ -1,0 +1,472 @@
+"""`search.html`: one page that searches a release in any browser, offline and without a server.
+
+The page holds the released codes, the public codebook and the public network, and runs the
+network in plain JavaScript. Its content security policy forbids every connection. All data of a
+release are in blocks that the owner signs; the code is the same for every release of one version.
+
+A block is base64 of gzip of the length of a head (4 bytes), the head as JSON (name, shape, type and
+place of each array) and the arrays. Weights are whole numbers with one scale for each row: 14 bits
+for the network, which changes no ranking that was measured, 16-bit floats for the codebook.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import html
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import metadata, resources
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight.codebooks import Codebook
+from blindsight.codebooks.cells import ClassCells, GroupCells, PairCells, head_space
+from blindsight.core import storage
+from blindsight.core.errors import BlindsightError, InvalidParameter, UncheckedFile
+from blindsight.data import cache_folder
+from blindsight.encoders import BuiltIn
+from blindsight.index.cell_index import CodebookIndex
+from blindsight.privacy import Guarantee
+from blindsight.privacy.shuffle import ShuffleStatement
+from blindsight.release.manifest import Signer
+
+__all__ = ["MAX_ENTRIES", "code_digest", "search_page"]
+
+#: A page with more entries is slow to open; the command line is the better tool for them.
+MAX_ENTRIES = 200_000
+Layout = Literal["json", "float32", "float16", "scaled8", "scaled16", "uint16", "uint32"]
+JsonValue = Sequence[object] | Mapping[str, object]
+_WEIGHT_STEPS = 8191  # largest whole number that stands for a weight of the network
+_WORD_AXES = 96
+_SCRIPTS = ("engine.js", "ui.js")
+_NOTICES = (
+    "The network is EfficientNet-Lite (Apache 2.0). Words use vectors of all-MiniLM-L6-v2 "
+    "(Apache 2.0) and nouns of WordNet 3.0 (Princeton University)."
+)
+
+
+@dataclass(frozen=True)
+class PageFacts:
+    """What the page says of a release beside its data.
+
+    Parameters:
+        release: the release's number.
+        names: "random" ids or "keep".
+        guarantee: what is promised for each photo.
+        shuffled: the central guarantee, where it can be stated.
+    """
+
+    release: str
+    names: str
+    guarantee: Guarantee
+    shuffled: ShuffleStatement | None = None
+
+
+def search_page(
+    facts: PageFacts,
+    index: CodebookIndex,
+    codebook: Codebook,
+    encoder: object,
+    *,
+    signer: Signer | None = None,
+    words: bool = True,
+) -> str:
+    """The page as HTML.
+
+    Parameters:
+        facts: what the page says of the release.
+        index: the released cells.
+        codebook: the public cells.
+        encoder: the encoder of the release. Pictures can be searched for with a built-in one.
+        signer: signs the data of the page; None leaves it unsigned.
+        words: carry a vocabulary, where the encoder has classes and the words are installed.
+
+    Returns:
+        The page. The same release gives the same bytes.
+
+    Raises:
+        InvalidParameter: The release has more entries than a page can hold.
+    """
+    if len(index) > MAX_ENTRIES:
+        raise InvalidParameter(
+            f"a page holds at most {MAX_ENTRIES:,} entries, the release has {len(index):,}. "
+            "Search it with `blindsight open`."
+        )
+    built_in = encoder if isinstance(encoder, BuiltIn) else None
+    blocks = {"codes": _codes_block(index), "book": _book_block(codebook, built_in)}
+    networks: list[dict[str, object]] = []
+    if built_in is not None and built_in.networks:
+        blocks["network"], networks = _network_block(built_in)
+    about: dict[str, object] = {
+        "format": "blindsight page 1",
+        "release": facts.release,
+        "names": facts.names,
+        "pictures": built_in is not None,
+        "size": 0 if built_in is None else built_in.size,
+        "networks": networks,
+        "book": _book_facts(codebook, index),
+        "calibrated": codebook.calibrated,
+        "labels": _labels(codebook, built_in),
+    }
+    vocabulary = _words_block() if words and built_in is not None and built_in.network else None
+    if vocabulary is not None:
+        blocks["words"] = vocabulary.block
+        about |= vocabulary.facts
+    blocks["about"] = _json_in_html(about)
+    return _filled(facts, index, codebook, built_in, blocks, signer)
+
+
+def code_digest() -> str:
+    """SHA-256 of the page's code, the same for every release of one version."""
+    return hashlib.sha256((_style() + _script()).encode()).hexdigest()
+
+
+class _Block:
+    """Arrays that are packed into one text."""
+
+    def __init__(self) -> None:
+        self._head: dict[str, dict[str, object]] = {}
+        self._body = bytearray()
+
+    def add(self, name: str, value: NDArray[np.generic] | JsonValue, layout: Layout) -> None:
+        shape: tuple[int, ...] = ()
+        if isinstance(value, np.ndarray):
+            shape = value.shape
+            data = _packed(value, layout)
+        else:
+            data = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+        self._head[name] = {
+            "shape": list(shape),
+            "type": layout,
+            "start": len(self._body),
+            "bytes": len(data),
+        }
+        self._body += data + bytes(-len(data) % 8)
+
+    def text(self) -> str:
+        head = json.dumps(self._head, separators=(",", ":")).encode()
+        head += b" " * (-(len(head) + 4) % 8)
+        packed = gzip.compress(len(head).to_bytes(4, "little") + head + self._body, 9, mtime=0)
+        return base64.b64encode(packed).decode()
+
+
+def _packed(array: NDArray[np.generic], layout: Layout) -> bytes:
+    plain = {"float32": "<f4", "float16": "<f2", "uint16": "<u2", "uint32": "<u4"}
+    if layout in plain:
+        return bytes(array.astype(plain[layout]).tobytes())
+    steps = 127 if layout == "scaled8" else _WEIGHT_STEPS
+    rows = array.reshape(len(array), -1).astype(np.float64)
+    scale = (np.maximum(np.abs(rows).max(axis=1), 1e-12) / steps).astype(np.float32)
+    whole = np.rint(rows / scale[:, None].astype(np.float64)).clip(-steps, steps)
+    if layout == "scaled8":
+        return bytes(scale.tobytes() + whole.astype("<i1").tobytes())
+    # Low and high bytes apart compress better: the high ones are nearly all 0 or -1.
+    planes = whole.astype("<i2").view(np.uint8).reshape(-1, 2)
+    return bytes(scale.tobytes() + planes[:, 0].tobytes() + planes[:, 1].tobytes())
+
+
+def _network_block(encoder: BuiltIn) -> tuple[str, list[dict[str, object]]]:
+    """The convolutions of a built-in encoder, kept in the cache because packing takes seconds."""
+    identity = json.dumps(encoder.identity(), sort_keys=True).encode()
+    path = cache_folder() / "pages" / f"{hashlib.sha256(identity).hexdigest()[:16]}.safetensors"
+    try:
+        arrays, fields = storage.load(path, kind="page network")
+        return arrays["text"].tobytes().decode("ascii"), list(fields["networks"])
+    except (BlindsightError, UncheckedFile, OSError, KeyError, ValueError):
+        text, networks = _pack_network(encoder)
+    with suppress(OSError):  # the cache is a convenience
+        data = {"text": np.frombuffer(text.encode(), np.uint8)}
+        storage.save(path, kind="page network", arrays=data, fields={"networks": networks})
+    return text, networks
+
+
+def _pack_network(encoder: BuiltIn) -> tuple[str, list[dict[str, object]]]:
+    from blindsight.encoders.network import convolutions
+    from blindsight.encoders.weights import read_weights
+
+    block, networks = _Block(), []
+    for number, name in enumerate(encoder.networks):
+        size = encoder.network_size(name)
+        layers, prefix = [], f"network{number}."
+        for position, layer in enumerate(convolutions(read_weights(name), size)):
+            kernel = layer.kernel.reshape(len(layer.kernel), -1)
+            block.add(f"{prefix}{position}.kernel", kernel, "scaled16")
+            block.add(f"{prefix}{position}.bias", layer.bias, "float32")
+            layers.append(
+                {
+                    "side": layer.kernel.shape[-1],
+                    "stride": layer.stride,
+                    "pad": layer.pad[0],
+                    "depthwise": layer.groups > 1,
+                    "clipped": layer.clipped,
+                    "starts": layer.block_starts,
+                    "adds": layer.block_adds,
+                }
+            )
+        networks.append({"prefix": prefix, "size": size, "layers": layers})
+    return block.text(), networks
+
+
+def _codes_block(index: CodebookIndex) -> str:
+    """Every entry, cell by cell, in the order in which the package lists ties."""
+    every = index.best(np.arange(index.k, dtype=np.float64)[None], max(1, len(index)))
+    cells = np.empty(0, np.int64) if every.cells is None else every.cells
+    block = _Block()
+    block.add("ids", [str(name) for name in every.ids], "json")
+    block.add("cells", cells, "uint16" if index.k <= 1 << 16 else "uint32")
+    return block.text()
+
+
+def _book_block(codebook: Codebook, encoder: BuiltIn | None) -> str:
+    block = _Block()
+    block.add("axes", codebook.embedding.axes, "float16")
+    block.add("centre", codebook.embedding.centre, "float32")
+    for name, array in codebook.cells.arrays().items():
+        whole = array.dtype.kind in "iu"
+        layout: Layout = "float16"
+        if whole:
+            layout = "uint16" if array.max(initial=0) < 1 << 16 else "uint32"
+        block.add(name, array, layout)
+    if isinstance(codebook.cells, PairCells):
+        block.add("norms", codebook.cells.norms, "float32")
+    classes = _class_points(encoder)
+    if classes is not None and not _atoms_are(codebook, classes):
+        block.add("classes", classes, "float16")
+    return block.text()
+
+
+def _class_points(encoder: BuiltIn | None) -> NDArray[np.float32] | None:
+    """The public classes as points, by which words and names are found."""
+    if encoder is None or encoder.network is None:
+        return None
+    return head_space(encoder.network)[1]
+
+
+def _atoms_are(codebook: Codebook, classes: NDArray[np.float32]) -> bool:
+    cells = codebook.cells
+    if not isinstance(cells, GroupCells | PairCells) or cells.atoms.shape != classes.shape:
+        return False
+    return bool(np.allclose(cells.atoms, classes, atol=1e-5))
+
+
+def _book_facts(codebook: Codebook, index: CodebookIndex) -> dict[str, object]:
+    return {
+        "kind": codebook.cells.kind,
+        "k": codebook.k,
+        "width": codebook.embedding.axes.shape[1],
+        "rowMean": codebook.embedding.row_mean,
+        "epsilon": codebook.epsilon,
+        "slope": codebook.slope,
+        "relevant": float(index.reading(codebook).relevant),
+    }
+
+
+def _labels(codebook: Codebook, encoder: BuiltIn | None) -> list[list[str]]:
+    """What each cell roughly shows: its own classes, or the nearest public ones."""
+    cells = codebook.cells
+    if isinstance(cells, ClassCells) and codebook.classes:
+        answers = cells.groups
+        if answers is None:
+            answers = np.eye(len(codebook.classes), dtype=np.float32)
+        return [
+            [codebook.classes[number] for number in np.argsort(-row)[:3] if row[number] > 0.15]
+            for row in answers
+        ]
+    classes = _class_points(encoder)
+    if classes is None:
+        return [[] for _ in range(codebook.k)]
+    from blindsight.encoders.words import class_names
+
+    names = class_names()
+    points = codebook.embedding.moved(classes)
+    labels = []
+    for start in range(0, codebook.k, 4096):
+        some = np.arange(start, min(start + 4096, codebook.k))
+        near = cells.middle(some) @ points.T
+        for row, cell in zip(near, some, strict=True):
+            order = np.argsort(-row)[:2]
+            if isinstance(cells, GroupCells) and len(cells.group) == len(names):
+                own = np.flatnonzero(cells.group == cell)
+                order = own[np.argsort(-row[own])][:3]
+            labels.append([names[number] for number in order])
+    return labels
+
+
+@dataclass(frozen=True)
+class _Vocabulary:
+    """The words of a page, and how they are read."""
+
+    block: str
+    facts: dict[str, object]
+
+
+@lru_cache(maxsize=1)
+def _words_block() -> _Vocabulary | None:
+    """Everyday nouns as vectors, or None where the words are not installed.
+
+    A noun is stored by its coordinates on the axes of the class names' vectors, because only its
+    likeness to the classes matters.
+    """
+    from blindsight.encoders import words
+
+    if not words.words_available():
+        return None
+    names = words.class_names()
+    hyponyms = words.noun_classes()
+    plain = dict.fromkeys(name.lower() for name in names if re.fullmatch("[A-Za-z ]+", name))
+    nouns = dict.fromkeys([*words.general_nouns(), *(n for n, c in hyponyms.items() if c)])
+    vocabulary = list(nouns | plain)
+    classes = words.class_vectors()
+    axes = np.linalg.svd(classes, full_matrices=False)[2][:_WORD_AXES].T
+    vectors = _noun_vectors(tuple(vocabulary)) @ axes
+    block = _Block()
+    block.add("vocabulary", vocabulary, "json")
+    block.add("vectors", vectors, "scaled8")
+    block.add("classNames", list(names), "json")
+    block.add("classVectors", classes @ axes, "scaled8")
+    listed = {noun: list(hyponyms[noun]) for noun in vocabulary if hyponyms.get(noun)}
+    block.add("hyponyms", listed, "json")
+    facts: dict[str, object] = {
+        "typicalNorm": float(np.linalg.norm(vectors, axis=1).mean()),
+        "temperature": words.TEMPERATURE,
+        "hyponymShare": words.HYPONYM_SHARE,
+        "stopWords": sorted(words.STOP_WORDS),
+    }
+    return _Vocabulary(block.text(), facts)
+
+
+def _noun_vectors(nouns: tuple[str, ...]) -> NDArray[np.float32]:
+    """Sentence vectors of the vocabulary, kept in the cache: they take seconds and are public."""
+    from blindsight.encoders.words import sentence_vectors
+
+    digest = hashlib.sha256("\n".join(nouns).encode()).hexdigest()[:16]
+    path = cache_folder() / "pages" / f"nouns-{digest}.safetensors"
+    with suppress(BlindsightError, UncheckedFile, OSError, KeyError):
+        stored = storage.load(path, kind="noun vectors")[0]["vectors"]
+        if stored.shape[:1] == (len(nouns),) and np.isfinite(stored).all():
+            return np.asarray(stored, dtype=np.float32)
+    vectors = sentence_vectors(nouns)
+    with suppress(OSError):  # the cache is a convenience
+        storage.save(path, kind="noun vectors", arrays={"vectors": vectors}, fields={})
+    return vectors
+
+
+def _json_in_html(value: object) -> str:
+    """JSON that cannot end the script element that it stands in."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=True)
+    return text.replace("<", "\\u003c")
+
+
+def _asset(name: str) -> str:
+    return resources.files("blindsight.release").joinpath("assets", name).read_text("utf-8")
+
+
+@lru_cache(maxsize=1)
+def _script() -> str:
+    return "\n".join(_asset(name) for name in _SCRIPTS)
+
+
+@lru_cache(maxsize=1)
+def _style() -> str:
+    return _asset("page.css")
+
+
+def _source(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _policy() -> str:
+    """No connection of any kind, no code and no style but the page's own."""
+    return "; ".join(
+        (
+            "default-src 'none'",
+            f"script-src {_source(_script())}",
+            f"style-src {_source(_style())}",
+            "style-src-attr 'unsafe-inline'",
+            "img-src blob:",
+            "connect-src 'none'",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "require-trusted-types-for 'script'",
+            "trusted-types 'none'",
+        )
+    )
+
+
+def _filled(
+    facts: PageFacts,
+    index: CodebookIndex,
+    codebook: Codebook,
+    encoder: BuiltIn | None,
+    blocks: Mapping[str, str],
+    signer: Signer | None,
+) -> str:
+    guarantee = facts.guarantee
+    kept = facts.names == "keep"
+    lies = max(1, round(100 * (1 - codebook.mechanism.truth_probability)))
+    unit = "photo" if guarantee.unit == "record" else guarantee.unit
+    shuffled = (
+        "" if facts.shuffled is None else f"<p class='quiet'>{html.escape(str(facts.shuffled))}</p>"
+    )
+    values = {
+        "policy": _policy(),
+        "style": _style(),
+        "script": _script(),
+        "warning": "<p class='warning'>A simulation: the noise was fixed in advance and protects "
+        "nothing.</p>"
+        if guarantee.simulation
+        else "",
+        "n": f"{len(index):,}",
+        "identified": "the photo's name" if kept else "a random id",
+        "absent": "The photos themselves. Their names are here: the owner chose to keep them, and "
+        "nothing protects them."
+        if kept
+        else "The photos, their names, faces and places. Only the owner has them.",
+        "epsilon": f"{guarantee.epsilon:g}",
+        "unit": html.escape(unit),
+        "lies": str(lies),
+        "shuffled": shuffled,
+        "odds": f"{math.exp(min(guarantee.epsilon, 700)):,.0f}",
+        "k": f"{codebook.k:,}",
+        "version": html.escape(metadata.version("blindsight")),
+        "hint": "Your picture stays on this machine. Words are English."
+        if encoder is not None
+        else "This release was made with an encoder of the owner's. Pictures and words cannot be "
+        "searched for here: use blindsight open with that encoder.",
+        "notices": _NOTICES if encoder is not None and encoder.network else "",
+        "seal": _json_in_html(_seal(facts.release, blocks, signer)),
+        "blocks": "\n".join(
+            f'<script type="text/plain" id="{name}">{text}</script>'
+            for name, text in blocks.items()
+        ),
+    }
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], _asset("page.html"))
+
+
+def _seal(release: str, blocks: Mapping[str, str], signer: Signer | None) -> dict[str, str] | None:
+    if signer is None:
+        return None
+    statement = json.dumps(
+        {
+            "format": "blindsight page data 1",
+            "release": release,
+            "blocks": {
+                name: hashlib.sha256(text.encode()).hexdigest() for name, text in blocks.items()
+            },
+        },
+        sort_keys=True,
+    )
+    return {
+        "statement": statement,
+        "key": base64.b64encode(signer.public_key).decode(),
+        "signature": base64.b64encode(signer.sign(statement.encode())).decode(),
+    }

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from blindsight.app.compare import Comparison, LearnedMetric, compare, learn_metric
     from blindsight.app.encoders import check_encoder, export_encoder
     from blindsight.app.protect import ProtectedPhotos, protect
+    from blindsight.app.release import AnsweredRequest, OpenedRelease, answer_request, open_release
     from blindsight.app.search import SearchResult, find_duplicates, search
     from blindsight.app.send import (
         LearnedFromStatistics,
@@ -102,6 +103,7 @@ __all__ = [
     "RP2MLGCN",
     "SDH",
     "SH",
+    "AnsweredRequest",
     "Assumption",
     "AuditResult",
     "Audited",
@@ -132,6 +134,7 @@ __all__ = [
     "NegDL",
     "NegativeSketcher",
     "NotProven",
+    "OpenedRelease",
     "PHashing",
     "PairGraph",
     "Planned",
@@ -151,6 +154,7 @@ __all__ = [
     "Vault",
     "WatchedFolder",
     "__version__",
+    "answer_request",
     "audit",
     "audit_methods",
     "audit_release",
@@ -167,6 +171,7 @@ __all__ = [
     "learn_from_statistics",
     "learn_metric",
     "merge_statistics",
+    "open_release",
     "protect",
     "publish_tags",
     "recover_sketches",
@@ -190,6 +195,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "app.encoders": ("check_encoder", "export_encoder"),
     "app.protect": ("ProtectedPhotos", "protect"),
     "app.watch": ("WatchedFolder", "watch"),
+    "app.release": ("AnsweredRequest", "OpenedRelease", "answer_request", "open_release"),
     "app.compare": ("Comparison", "LearnedMetric", "compare", "learn_metric"),
     "app.send": (
         *("LearnedFromStatistics", "SentStatistics"),

@@ -65,6 +65,8 @@ from blindsight.index.sync import SyncResult, charge, sync_release, sync_thumbna
 from blindsight.index.vectors import VectorRows, refuse_private_vectors, scan_vectors
 from blindsight.privacy import Guarantee
 from blindsight.privacy.vault import Vault
+from blindsight.release.contents import SharedFacts, write_contents
+from blindsight.release.manifest import Manifest, Signer, remove_manifest
 
 __all__ = ["ProtectedPhotos", "protect"]
 
@@ -94,6 +96,7 @@ class ProtectedPhotos(Result):
         expected: how many hits were expected before anything was charged; None for a release that
             is continued, and for phashing codes. Where the photos were looked at (`check_first`),
             it is for the owner only.
+        fingerprint: what the receiver compares, to know that the folder is the owner's.
     """
 
     release: Path
@@ -108,6 +111,7 @@ class ProtectedPhotos(Result):
     files: FilesRead
     release_id: str = ""
     expected: CellUse | None = None
+    fingerprint: str = ""
 
     @property
     def title(self) -> str:
@@ -123,6 +127,7 @@ class ProtectedPhotos(Result):
             ("guarantee", self.guarantee.line()),
             ("ledger", self.charged),
             ("share", str(self.release)),
+            ("fingerprint", f"{self.fingerprint} (tell it to the receiver)"),
             ("keep private", str(self.vault)),
         ]
 
@@ -157,10 +162,9 @@ class ProtectedPhotos(Result):
             )
         lines.append(f"Ledger: {self.charged}.")
         named = ", with the photos' names" if self.names == "keep" else ""
-        lines.append(f"Give away: {self.release} ({counts.stored} codes{named}).")
-        lines.append(
-            f"Keep, and give to nobody: {self.vault} (the key behind the noise, and the names)."
-        )
+        lines.append(f"Share: {self.release} ({counts.stored} codes{named}).")
+        lines.append(f"Tell the receiver its fingerprint: {self.fingerprint}.")
+        lines.append(f"Keep private: {self.vault} (the key behind the noise, and the names).")
         return lines
 
     def to_dict(self) -> dict[str, object]:
@@ -221,6 +225,8 @@ def protect(
     new_release: bool = False,
     seed: int | None = None,
     workers: str | None = None,
+    page: bool = True,
+    link: bool = False,
     progress: Progress = no_progress,
 ) -> ProtectedPhotos:
     """Release one noisy code per photo of a folder, so that others can search without the photos.
@@ -279,6 +285,9 @@ def protect(
             charged again.
         seed: draw the noise from this seed, for trials; the guarantee is marked as a simulation.
         workers: "local", or the address of a Ray cluster, to share the work.
+        page: write `search.html`, with which a receiver searches in a browser.
+        link: sign with the vault's own key rather than one for this release, so that receivers see
+            that two releases come from one owner.
         progress: called with (stage, done, total).
 
     Returns:
@@ -433,6 +442,7 @@ def protect(
             target, recipe.to_fields(), opened.number, number, id_choice, per_person
         )
         opened.note(source=str(source.resolve()), **{f"recipe {number}": recipe.to_fields()})
+        remove_manifest(target)  # until everything is written, nobody vouches for the folder
         folder.write()
         coder.save(target)
         counts = sync_release(
@@ -456,6 +466,17 @@ def protect(
                 prune=prune,
                 progress=lambda done, total: progress("making thumbnails", done, total),
             )
+        progress("writing what is shared", 0, 0)
+        manifest = _share(
+            folder,
+            coder,
+            guarantee,
+            opened,
+            counts,
+            continued=existing is not None,
+            page=page,
+            link=link,
+        )
         return ProtectedPhotos(
             release=target,
             vault=opened.path,
@@ -471,7 +492,32 @@ def protect(
                 read=len(contents.records), copies=counts.copies, damaged=counts.refused
             ),
             expected=expected,
+            fingerprint=manifest.fingerprint,
         )
+
+
+def _share(
+    folder: ReleaseFolder,
+    coder: PhotoEncoder,
+    guarantee: Guarantee,
+    vault: Vault,
+    counts: SyncResult,
+    *,
+    continued: bool,
+    page: bool,
+    link: bool,
+) -> Manifest:
+    """Make the folder whole and sign it."""
+    signer = Signer(vault.signing_seed(None if link else folder.release))
+    fact = f"batches {folder.release}"
+    # A release that an earlier version began may have had any number of batches.
+    batches = vault.fact(fact) or (2 if continued else 0)
+    if counts.released:
+        batches += 1
+        vault.note(**{fact: batches})
+    return write_contents(
+        folder, coder, SharedFacts(guarantee, one_batch=batches == 1, page=page), signer
+    )
 
 
 @dataclass(frozen=True)

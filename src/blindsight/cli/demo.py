@@ -169,7 +169,7 @@ def _protect(place: Place) -> dict[str, Any]:
         f"noisy cell: proven ε = {proven:g} per photograph.",
         f"{done['released']} released now, {done['known']} were there before. Ledger: "
         f"{done['ledger']}.",
-        f"Give away {place.index}. Keep {done['vault']}: the key behind the noise, and the names.",
+        f"Share {place.index}. Keep {done['vault']} private: the key of the noise, and the names.",
     )
     return {
         "photographs": count,

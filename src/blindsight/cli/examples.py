@@ -40,6 +40,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         'blindsight search release --words "dog on a beach" -k 20',
         "blindsight search release query.jpg --rerank 200 --html hits.html",
     ),
+    "open": (
+        "blindsight open release",
+        "blindsight open release --fingerprint '785e f198 b237 b052 d38f 34d7 f2d6 1dba'",
+    ),
+    "answer": ("blindsight answer request.json release",),
     "index duplicates": ("blindsight index duplicates release",),
     "federate join": (
         "blindsight federate join here --name Harbour",

@@ -58,6 +58,8 @@ VERBS = (
     "protect",
     "watch",
     "search",
+    "open",
+    "answer",
     "index",
     "federate",
     "metric",

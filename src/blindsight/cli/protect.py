@@ -160,6 +160,14 @@ def protect(
         str | None,
         typer.Option(help="Workers that share the work: local, or a Ray cluster's address."),
     ] = None,
+    page: Annotated[
+        bool,
+        typer.Option(help="Write search.html, which searches the release in any browser."),
+    ] = True,
+    link: Annotated[
+        bool,
+        typer.Option("--link", help="Let receivers see that your releases come from one owner."),
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> None:
     """Turn a folder of photos into noisy codes that can be searched without the photos.
@@ -204,6 +212,8 @@ def protect(
             new_release=new_release,
             seed=seed,
             workers=ray,
+            page=page,
+            link=link,
             progress=progress,
         )
     if json:

@@ -43,6 +43,8 @@ _FORMAT = "blindsight manifest 1"
 _MAX_MANIFEST_BYTES = 4 << 20
 _MAX_FILES = 10_000
 _CHUNK = 1 << 20
+# What file managers put into every folder that they show.
+_IGNORED = frozenset({".DS_Store", "Thumbs.db", "desktop.ini"})
 _DIGITS = 32  # of the fingerprint: 128 bits, so that nobody finds a second key with the same one
 
 
@@ -143,6 +145,8 @@ def write_manifest(
     remove_manifest(folder)
     files = {}
     for path in sorted(folder.iterdir()):
+        if path.name in _IGNORED:
+            continue
         if path.name.startswith(".") or not stat.S_ISREG(path.lstat().st_mode):
             raise InvalidData(
                 f"{path} is not a plain file. A folder to share holds the release's files only: "
@@ -192,7 +196,7 @@ def check_folder(folder: Path, *, fingerprint: str | None = None) -> Manifest:
             f"{folder} is signed by {manifest.fingerprint}, not by the key that you were told "
             f"({fingerprint}). Ask the owner for a new copy, and do not use this one."
         )
-    present = {entry.name for entry in os.scandir(folder)} - {MANIFEST, SIGNATURE}
+    present = {entry.name for entry in os.scandir(folder)} - {MANIFEST, SIGNATURE, *_IGNORED}
     if missing := sorted(set(manifest.files) - present):
         raise HostileFile(
             f"{folder} lacks files that the owner signed: {_listed(missing)}. Ask the owner for a "
@@ -273,7 +277,7 @@ def _plain_name(name: str) -> bool:
     """Whether a name is a file of the folder itself, and not one of the manifest's own."""
     return (
         0 < len(name) <= 200
-        and name not in (".", "..", MANIFEST, SIGNATURE)
+        and name not in {MANIFEST, SIGNATURE, *_IGNORED}
         and not set(name) & {"/", "\\", "\0"}
         and not name.startswith(".")
     )

@@ -1,8 +1,11 @@
 // ---- The page. Every text of the release is put in as text, never as HTML. ----
 
+// The content security policy stops every other connection; this one it does not know.
+for (const name of ["RTCPeerConnection", "webkitRTCPeerConnection"]) delete globalThis[name];
+
 const LIMITS = { bytes: 60e6, pixels: 60e6, side: 20000, request: 200 };
 const byId = (id) => document.getElementById(id);
-const about = JSON.parse(byId("about").textContent);
+let about = null; // read once its signature was checked
 
 const page = { book: null, reading: null, networks: [], words: null, ids: [], entries: [], answer: null };
 
@@ -127,6 +130,7 @@ async function start() {
     showProblem("Do not use this page", `${message} Ask the owner for a new copy.`);
     return;
   }
+  about = JSON.parse(byId("about").textContent);
   const names = ["network", "book", "codes", "words"];
   const [network, book, codes, words] = await Promise.all(
     names.map((name) => (byId(name) ? unpack(byId(name).textContent) : null)),
@@ -524,13 +528,13 @@ for (const kind of ["dragover", "dragleave", "drop"]) {
   addEventListener(kind, (event) => {
     event.preventDefault();
     byId("drop").classList.toggle("over", kind === "dragover");
-    if (kind === "drop" && about.pictures && event.dataTransfer.files[0]) askPicture(event.dataTransfer.files[0]);
+    if (kind === "drop" && about?.pictures && event.dataTransfer.files[0]) askPicture(event.dataTransfer.files[0]);
   });
 }
 byId("file").onchange = (event) => event.target.files[0] && askPicture(event.target.files[0]);
 addEventListener("paste", (event) => {
   const file = event.clipboardData.files[0];
-  if (file && about.pictures) askPicture(file);
+  if (file && about?.pictures) askPicture(file);
 });
 byId("form").onsubmit = (event) => {
   event.preventDefault();

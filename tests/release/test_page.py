@@ -1,0 +1,262 @@
+"""`search.html` in a real browser: the same hits as the package, no connection, no damage."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from blindsight import protect, search
+from blindsight.encoders import weights
+from blindsight.release.page import code_digest
+
+KINDS = ["network", "pixels", "folder", "labelled", "pairs"]
+
+
+def picture(seed: int) -> Image.Image:
+    """A few coloured discs and bars; sizes and shapes differ, tall and wide ones among them."""
+    rng = np.random.default_rng(seed)
+    width, height = rng.integers(40, 200, 2)
+    y, x = np.mgrid[:height, :width]
+    pixels = np.zeros((height, width, 3)) + rng.integers(0, 256, 3)
+    for _ in range(4):
+        centre, radius = rng.random(2) * (height, width), rng.integers(8, 60)
+        inside = (y - centre[0]) ** 2 + (x - centre[1]) ** 2 < radius**2
+        pixels[inside if rng.random() < 0.5 else np.abs(x - centre[1]) < radius / 4] = rng.integers(
+            0, 256, 3
+        )
+    return Image.fromarray(pixels.astype(np.uint8))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """30 photos to protect, 5 to look for, and a labelled public folder."""
+    base = tmp_path_factory.mktemp("page")
+    for part, seeds in (("photos", range(30)), ("queries", range(100, 105))):
+        (base / part).mkdir()
+        for seed in seeds:
+            picture(seed).save(base / part / f"{seed}.png")
+    for seed in range(200, 304):
+        place = base / "public" / ("odd" if seed % 2 else "even")
+        place.mkdir(parents=True, exist_ok=True)
+        picture(seed).save(place / f"{seed}.png")
+    (base / "unlabelled").mkdir()
+    for path in base.glob("public/*/*.png"):
+        shutil.copy(path, base / "unlabelled")
+    return base
+
+
+@pytest.fixture(scope="module")
+def releases(folder):
+    """One release of each kind of codebook that the machine can make."""
+    options = {
+        "pixels": {"encoder": "pixels"},
+        "folder": {"encoder": "pixels", "public": folder / "unlabelled"},
+        "labelled": {"encoder": "pixels", "public": folder / "public"},
+    }
+    if weights.available("lite0"):
+        options["network"] = {"encoder": "lite0"}
+        options["pairs"] = {"encoder": "lite0", "epsilon": 12}
+    return {
+        kind: protect(folder / "photos", folder / kind, **given) for kind, given in options.items()
+    }
+
+
+def opened(browser, path: Path):
+    page = browser.new_page(viewport={"width": 1200, "height": 800})
+    page.goto(path.as_uri())
+    page.wait_for_selector("body[data-ready], #results h2", timeout=120_000)
+    return page
+
+
+def ask(page, path: Path) -> dict:
+    page.evaluate("byId('status').textContent = ''")
+    page.set_input_files("#file", path)
+    page.wait_for_selector("#status:not(:empty)")
+    while page.text_content("#status") in ("", "Searching …"):
+        page.wait_for_timeout(20)
+    return page.evaluate("({...page.answer, status: byId('status').textContent})")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_page_finds_what_the_package_finds(kind, releases, folder, browser):
+    if kind not in releases:
+        pytest.skip("the network's weights are not installed")
+    page = opened(browser, releases[kind].release / "search.html")
+    assert releases[kind].fingerprint in page.text_content("#signature")
+    queries = sorted((folder / "queries").iterdir())
+    for query in search(releases[kind].release, queries, k=10):
+        answer = ask(page, Path(query.query))
+        assert answer["status"].startswith("Searched in"), answer
+        assert answer["present"] == query.present
+        found, wanted = answer["hits"][:10], [each.hit for each in query.hits]
+        # Cells whose scores differ by rounding alone may change places.
+        assert [hit["score"] for hit in found] == pytest.approx(
+            [hit.score for hit in wanted], abs=5e-3
+        )
+        sure = {hit.id for hit in wanted if hit.score > wanted[-1].score + 5e-3}
+        assert sure <= {hit["id"] for hit in found}
+    page.close()
+
+
+def test_words_are_understood_or_named(releases, browser):
+    if "network" not in releases:
+        pytest.skip("the network's weights are not installed")
+    page = opened(browser, releases["network"].release / "search.html")
+    if not page.is_visible("#text"):
+        pytest.skip("the words are not installed")
+    page.fill("#text", "dogs on a xqzt beach")
+    page.click("#search")
+    assert "Searched for: dog, beach" in page.inner_text("#results")
+    assert "Unknown words, left out: xqzt" in page.inner_text("#results")
+    page.fill("#text", "xqzt blorf")
+    page.click("#search")
+    assert "These words are not known here" in page.inner_text("#results")
+    page.close()
+
+
+def test_the_page_can_reach_nobody(releases, browser):
+    """The ways out that a script has, tried inside the page, with a socket that would notice.
+
+    A frame is left out: Chromium connects to its address before it looks at the policy, and sends
+    nothing. Only the page's own code, which makes no frame, can run.
+    """
+    page = opened(browser, releases["pixels"].release / "search.html")
+    arrived: list[object] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.1)
+        port, stop = server.getsockname()[1], threading.Event()
+
+        def listen() -> None:
+            while not stop.is_set():
+                try:
+                    arrived.append(server.accept()[1])
+                except TimeoutError:
+                    continue
+
+        listener = threading.Thread(target=listen)
+        listener.start()
+        requests: list[str] = []
+        page.on("requestfinished", lambda request: requests.append(request.url))
+        tried = page.evaluate(
+            """async (port) => {
+              const at = `127.0.0.1:${port}/`, result = {};
+              const soon = () => new Promise((done) => setTimeout(() => done("nothing"), 400));
+              const attempt = async (name, run) => {
+                try { result[name] = String(await Promise.race([run(), soon()])); }
+                catch (error) { result[name] = error.name; }
+              };
+              await attempt("fetch", () => fetch("http://" + at).then(() => "sent"));
+              await attempt("beacon", () => navigator.sendBeacon("http://" + at, "x"));
+              await attempt("socket", () => new Promise((done) => {
+                new WebSocket("ws://" + at).onopen = () => done("sent");
+              }));
+              for (const tag of ["img", "script", "link", "audio", "object"]) {
+                await attempt(tag, () => new Promise(() => {
+                  const made = document.createElement(tag);
+                  if (tag === "link") { made.rel = "stylesheet"; made.href = "http://" + at; }
+                  else if (tag === "object") made.data = "http://" + at;
+                  else made.src = "http://" + at;
+                  document.body.append(made);
+                }));
+              }
+              await attempt("rtc", () => new RTCPeerConnection() && "made");
+              await attempt("html", () => { document.body.innerHTML = "<b>x</b>"; return "set"; });
+              await attempt("code", () => { eval("1"); return "run"; });
+              return result;
+            }""",
+            port,
+        )
+        stop.set()
+        listener.join()
+    assert arrived == []
+    assert "sent" not in tried.values(), tried
+    assert tried["rtc"] == "ReferenceError"
+    assert tried["html"] != "set"
+    assert tried["code"] != "run"
+    assert [url for url in requests if not url.startswith(("blob:", "file:"))] == []
+    page.close()
+
+
+@pytest.mark.parametrize("block", ["codes", "book", "about"])
+def test_a_changed_page_says_so(releases, browser, tmp_path, block):
+    text = (releases["pixels"].release / "search.html").read_text()
+    at = text.index(f'id="{block}">') + len(f'id="{block}">') + 30
+    other = "A" if text[at] != "A" else "B"
+    (tmp_path / "search.html").write_text(text[:at] + other + text[at + 1 :])
+    page = opened(browser, tmp_path / "search.html")
+    assert "Do not use this page" in page.inner_text("#results")
+    page.close()
+
+
+def test_changed_code_does_not_run(releases, browser, tmp_path):
+    text = (releases["pixels"].release / "search.html").read_text()
+    changed = text.replace("const LIMITS", "globalThis.changed = 1; const LIMITS", 1)
+    (tmp_path / "search.html").write_text(changed)
+    page = browser.new_page()
+    page.goto((tmp_path / "search.html").as_uri())
+    assert page.evaluate("typeof globalThis.changed") == "undefined"
+    assert "Opening the release" in page.inner_text("#results")
+    page.close()
+
+
+def test_hostile_names_are_shown_as_text(folder, browser, tmp_path):
+    names = [
+        "<img src=x onerror=alert(1)>.png",
+        "</script><script>alert(2)</script>.png".replace("/", "\u2215"),
+        "a" * 200 + ".png",
+        "\u202egnp.exe.png",
+    ]
+    (tmp_path / "photos").mkdir()
+    for seed, name in enumerate(names):
+        picture(seed).save(tmp_path / "photos" / name)
+    protect(tmp_path / "photos", tmp_path / "release", encoder="pixels", names="keep")
+    page = browser.new_page(viewport={"width": 390, "height": 800})
+    page.on("dialog", lambda dialog: pytest.fail(f"a name ran as code: {dialog.message}"))
+    page.goto((tmp_path / "release" / "search.html").as_uri())
+    page.wait_for_selector("body[data-ready]")
+    ask(page, folder / "queries" / "100.png")
+    assert page.evaluate("document.querySelectorAll('#results img, #results script').length") == 0
+    assert names[0] in page.inner_text("#results")
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") == 0
+    page.close()
+
+
+def test_what_is_no_picture_and_what_is_too_large_is_refused_with_a_sentence(
+    releases, browser, tmp_path
+):
+    page = opened(browser, releases["pixels"].release / "search.html")
+    (tmp_path / "no.jpg").write_bytes(b"\xff\xd8hello")
+    assert ask(page, tmp_path / "no.jpg")["status"].startswith("This picture cannot be read.")
+    header = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + (60_000).to_bytes(4, "big") * 2 + bytes(9)
+    (tmp_path / "bomb.png").write_bytes(header)
+    assert "60 million pixels" in ask(page, tmp_path / "bomb.png")["status"]
+    page.close()
+
+
+def test_a_request_is_saved_and_names_the_hits(releases, folder, browser, tmp_path):
+    page = opened(browser, releases["pixels"].release / "search.html")
+    answer = ask(page, folder / "queries" / "100.png")
+    page.fill("#message", "for a study")
+    with page.expect_download() as download:
+        page.click("text=Save a request")
+    path = tmp_path / "request.json"
+    download.value.save_as(path)
+    page.close()
+    from blindsight import answer_request
+
+    found = answer_request(path, releases["pixels"].release)
+    assert [key for key, _ in found.photos] == [hit["id"] for hit in answer["hits"]][:200]
+    assert found.message == "for a study"
+
+
+def test_the_code_of_the_page_is_the_same_for_every_release(releases):
+    pages = [(made.release / "search.html").read_text() for made in releases.values()]
+    scripts = {page[page.rindex("<script>") : page.rindex("</script>")] for page in pages}
+    assert len(scripts) == 1
+    assert len(code_digest()) == 64

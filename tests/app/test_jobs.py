@@ -91,6 +91,7 @@ def test_progress_names_each_stage(release, tmp_path):
         "learning from public data",
         "recognising photos",
         "releasing codes",
+        "writing what is shared",
     ]
 
 

@@ -67,6 +67,8 @@ def write_contents(
     Returns:
         The manifest, which is on the disk.
     """
+    recipe = encoder.recipe
+    built_in = recipe.image if recipe.identity is None else None
     remove_manifest(folder.path)
     for name in _OLD:
         durable.remove(folder.path / name)
@@ -80,7 +82,7 @@ def write_contents(
                 PageFacts(folder.release, folder.names, facts.guarantee, shuffled),
                 index,
                 encoder.codebook,
-                encoder.recipe.image,
+                built_in,
                 signer=signer,
             )
             durable.write_file(folder.path / _PAGE, page.encode())
@@ -92,7 +94,7 @@ def write_contents(
         signer,
         kind=PHOTO_CODES,
         release=folder.release,
-        facts={"entries": count, "encoder": encoder.recipe.image.identity()},
+        facts={"entries": count, "encoder": built_in.identity() if built_in else recipe.identity},
     )
 
 

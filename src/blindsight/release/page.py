@@ -101,7 +101,9 @@ def search_page(
             f"a page holds at most {MAX_ENTRIES:,} entries, the release has {len(index):,}. "
             "Search it with `blindsight open`."
         )
-    built_in = encoder if isinstance(encoder, BuiltIn) else None
+    # Gradients and encoders of one's own are not run in the page.
+    runs = isinstance(encoder, BuiltIn) and (encoder.network is None or bool(encoder.networks))
+    built_in = encoder if isinstance(encoder, BuiltIn) and runs else None
     blocks = {"codes": _codes_block(index), "book": _book_block(codebook, built_in)}
     networks: list[dict[str, object]] = []
     if built_in is not None and built_in.networks:

@@ -88,8 +88,9 @@ def test_the_noise_of_the_weights_is_what_the_noise_of_the_gradients_makes_it():
     )
     expected = noise_variance(steps=steps, step=3.0, sigma=sigma, n_records=n)
     assert found.var() == pytest.approx(expected, rel=0.1)  # 6,000 numbers: 0.1 is 5 deviations
-    assert trusted_share(found, expected) == 0.0
-    assert trusted_share(3 * found, expected) == 1.0
+    assert trusted_share(found, expected, 1000) == 0.0
+    assert trusted_share(3 * found, expected, 1000) == 1.0
+    assert trusted_share(3 * found, expected, 100) == pytest.approx(0.1)
 
 
 def test_more_photos_and_more_epsilon_pay_sooner():

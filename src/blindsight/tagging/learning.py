@@ -127,7 +127,7 @@ def _keep_what_was_learned(
         sigma=gradient.mechanism.sigma,  # type: ignore[attr-defined]
         n_records=facts.n_records,
     )
-    share = trusted_share(weights, variance)
+    share = trusted_share(weights, variance, facts.n_records)
     return {"weights": share * weights, "trusted": share}
 
 

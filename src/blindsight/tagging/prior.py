@@ -147,7 +147,7 @@ _LEAST_COSINE = 0.38
 _DEVIATION = 1 / 30
 # In a made scene, the part of each label, how much it varies (as a logarithm), and the part of
 # everything else.
-_LABEL_PART, _LABEL_SPREAD, _OTHER_PART = 0.35, 0.4, 0.5
+_LABEL_PART, _LABEL_SPREAD, _OTHER_PART = 0.35, 0.4, 1.2
 
 
 @dataclass(frozen=True)

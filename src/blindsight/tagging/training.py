@@ -166,23 +166,25 @@ def noise_variance(*, steps: int, step: float, sigma: float, n_records: int) -> 
     return float(np.square(coefficients).sum() * (sigma / n_records) ** 2)
 
 
-def trusted_share(weights: Matrix, variance: float) -> float:
+def trusted_share(weights: Matrix, variance: float, n_records: int) -> float:
     """How much of the learned weights to keep, between 0 (nothing was learned) and 1.
 
     The share of the squared weights that noise does not explain is compared with `_CLEAR`: far
-    below it, learning ranks labels worse than the public scores that it started from. Computed
-    from released weights and public numbers, so it costs nothing.
+    below it, learning ranks labels worse than the public scores that it started from. Few records
+    say little even without noise, so below `_ENOUGH` of them less is kept. Computed from released
+    weights and public numbers, so it costs nothing.
     """
     energy = float(np.square(weights).sum())
     signal = 1 - weights.size * variance / energy if energy > 0 else 0.0
     if signal < _UNCLEAR:
         return 0.0
-    return min(1.0, (signal / _CLEAR) ** 2)
+    return min(1.0, (signal / _CLEAR) ** 2) * min(1.0, n_records / _ENOUGH)
 
 
 # Shares of squared weights that noise does not explain: below the first nothing is kept, from the
-# second on everything is. Chosen on the training photos of the COCO and VOC2012 subsets.
-_UNCLEAR, _CLEAR = 0.1, 0.25
+# second on everything is, given enough records. Chosen on the training photos of the COCO and
+# VOC2012 subsets.
+_UNCLEAR, _CLEAR, _ENOUGH = 0.1, 0.25, 1000
 
 
 COUNTS, CENTRE, GRADIENT, SPREAD = (

@@ -112,13 +112,25 @@ class Deployment:
         )  # fmt: skip
 
     def start_node(self, site: int) -> None:
-        """Start a SuperNode: a user and a key holder."""
-        folder = self.app / "parties" / f"node-{site}"
-        self.start(
-            f"node-{site}", "flower-supernode", "--root-certificates", str(self.root / "ca.pem"),
-            "--superlink", f"127.0.0.1:{self.port}", "--port", str(free_port()),
-            "--node-config", f'partition-id={site} blindsight-folder="{folder}"',
-        )  # fmt: skip
+        """Start a SuperNode, a user and a key holder, and wait until the SuperLink knows it.
+
+        Another process may take a free port first: the SuperNode then ends and gets another one.
+        """
+        folder, name = self.app / "parties" / f"node-{site}", f"node-{site}"
+        log = self.root / f"{name}.log"
+        log.unlink(missing_ok=True)
+
+        def connected() -> bool:
+            process = self.running.get(name)
+            if process is None or process.poll() is not None:
+                self.start(
+                    name, "flower-supernode", "--root-certificates", str(self.root / "ca.pem"),
+                    "--superlink", f"127.0.0.1:{self.port}", "--port", str(free_port()),
+                    "--node-config", f'partition-id={site} blindsight-folder="{folder}"',
+                )  # fmt: skip
+            return log.exists() and "SuperNode ID" in log.read_text(errors="replace")
+
+        wait_for(connected, f"{name} to connect")
 
     def start_run(self, rounds: int) -> str:
         """Start a run of the app; its number."""

@@ -7,6 +7,11 @@ command or a page would otherwise decide for itself is here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
+from blindsight.core.errors import InvalidParameter
+from blindsight.data.limits import read_bytes
 from blindsight.index import encoder
 
 __all__ = [
@@ -22,7 +27,9 @@ __all__ = [
     "MILVUS_COLLECTION",
     "SEARCH_HITS",
     "code_recipe",
+    "code_size",
     "default_encoder",
+    "own_names",
 ]
 
 #: Names of the image encoders that every job offers.
@@ -43,6 +50,8 @@ MILVUS_COLLECTION = "blindsight"
 AUDIT_TRIALS, AUDIT_TRIALS_DEEP, AUDIT_TRIALS_QUICK = 200_000, 2_000_000, 60_000
 #: Ledger entries that are listed per data set unless all are asked for.
 LEDGER_ENTRIES_SHOWN = 20
+#: Bytes of a file of names that are read at most.
+MAX_NAMES_BYTES = 1 << 20
 
 
 def default_encoder(*, fast: bool = False) -> str:
@@ -83,3 +92,32 @@ def code_recipe(**options: object) -> encoder.CodeRecipe:
         ),
     )
     return recipe_type(**given)  # type: ignore[arg-type]
+
+
+def code_size(method: object, cells: int | None, bits: int | None) -> int | None:
+    """Return the cells of a codebook or the bits of a phashing code, whichever the method has."""
+    if method in (None, "codebook"):
+        if bits is not None:
+            raise InvalidParameter(
+                "a codebook has cells, not bits: say --cells, or choose a phashing --method."
+            )
+        if cells is not None and cells < 2:
+            raise InvalidParameter(
+                f"--cells must be at least 2, got {cells}: one cell tells nothing and finds "
+                "nothing."
+            )
+        return cells
+    if cells is not None:
+        raise InvalidParameter(f"{method} has bits, not cells: say --bits.")
+    return bits
+
+
+def own_names(names: str | Sequence[str]) -> tuple[str, ...]:
+    """Names from a list, from a text with commas, or from a file with one on each line."""
+    if not isinstance(names, str):
+        return tuple(names)
+    path = Path(names)
+    if len(names) < 4096 and path.is_file():
+        text = read_bytes(path, largest=MAX_NAMES_BYTES).decode("utf-8", "replace")
+        return tuple(line.strip() for line in text.splitlines() if line.strip())
+    return tuple(name.strip() for name in names.split(",") if name.strip())

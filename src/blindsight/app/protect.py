@@ -36,7 +36,6 @@ from blindsight.core.errors import (
     RolledBack,
     UnitMismatch,
 )
-from blindsight.data.limits import read_bytes
 from blindsight.data.listing import FilesRead, Inventory, list_photos, no_photos
 from blindsight.encoders import (
     BUILT_IN,
@@ -70,7 +69,6 @@ from blindsight.release.manifest import Manifest, Signer, remove_manifest
 
 __all__ = ["ProtectedPhotos", "protect"]
 
-_MAX_NAMES_BYTES = 1 << 20
 _VECTORS = "vectors.npy"  # the copy in the vault that a run releases from; removed at its end
 PathText = str | PathLike[str]
 Names = Literal["random", "keep"]
@@ -345,14 +343,14 @@ def protect(
         "first_page": first_page,
         "prior": prior,
         "seed": seed,
-        "bits": _code_size(
+        "bits": defaults.code_size(
             method or (existing.recipe.get("method") if existing else None), cells, bits
         ),
     }
     chosen = _chosen_encoder(encoder if vectors is None else vectors, existing, fast=fast)
     options |= chosen.fields
     if own_names is not None:
-        options["own_names"] = _own_names(own_names)
+        options["own_names"] = defaults.own_names(own_names)
     replaced = existing if new_release else None
     if replaced is not None:
         existing, vault_path = None, _unused_path(vault_path)
@@ -586,17 +584,6 @@ def _sample_rows(
     return np.stack(rows)
 
 
-def _own_names(names: str | Sequence[str]) -> tuple[str, ...]:
-    """Names from a list, from a text with commas, or from a file with one on each line."""
-    if not isinstance(names, str):
-        return tuple(names)
-    path = Path(names)
-    if len(names) < 4096 and path.is_file():
-        text = read_bytes(path, largest=_MAX_NAMES_BYTES).decode("utf-8", "replace")
-        return tuple(line.strip() for line in text.splitlines() if line.strip())
-    return tuple(name.strip() for name in names.split(",") if name.strip())
-
-
 def _public_name(public: PathText | None, vectors: PathText | None) -> str | None:
     """The absolute path of what is public, or the name of a data set."""
     if vectors is not None:
@@ -609,24 +596,6 @@ def _public_name(public: PathText | None, vectors: PathText | None) -> str | Non
     if public is None:
         return None
     return str(Path(public).resolve()) if Path(public).is_dir() else str(public)
-
-
-def _code_size(method: object, cells: int | None, bits: int | None) -> int | None:
-    """Return the cells of a codebook or the bits of a phashing code, whichever the method has."""
-    if method in (None, "codebook"):
-        if bits is not None:
-            raise InvalidParameter(
-                "a codebook has cells, not bits: say --cells, or choose a phashing --method."
-            )
-        if cells is not None and cells < 2:
-            raise InvalidParameter(
-                f"--cells must be at least 2, got {cells}: one cell tells nothing and finds "
-                "nothing."
-            )
-        return cells
-    if cells is not None:
-        raise InvalidParameter(f"{method} has bits, not cells: say --bits.")
-    return bits
 
 
 def _unused_path(path: Path) -> Path:

@@ -8,6 +8,7 @@ process of its own, so that its peak memory is its own.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import math
 import resource
@@ -148,8 +149,10 @@ def memory_per_user(users: int, *, first: int) -> tuple[float, float]:
             aggregator.receive(sent.data)
             del user, sent
             if number == first:
+                gc.collect()
                 tracemalloc.start()
                 before = tracemalloc.get_traced_memory()[0]
+        gc.collect()  # cycles of the last users are no growth
         added = tracemalloc.get_traced_memory()[0] - before
         _open(aggregator, {role.number: role for role in holders}, _Cpu())
         result = aggregator.result

@@ -84,4 +84,4 @@ def test_bytes_per_weight_stay_below_what_is_promised() -> None:
 def test_present_users_lose_no_work_with_noise_and_little_memory_is_taken() -> None:
     assert scale.work_lost(4, noise=True) == [0, 0, 0, 0]
     assert 0 < scale.work_lost(3, noise=False)[-1] < 0.5
-    assert scale.memory_per_user(80, first=10)[0] < 200
+    assert scale.memory_per_user(240, first=40)[0] < 200

@@ -246,7 +246,7 @@ def test_published_tags_are_attacked_with_what_the_photos_show(photos, tmp_path)
         table, vault = _tags(photos, tmp_path / name, epsilon)
         found = audit_tags(table, vault, photos, trials=2000)
         shown, row, _ = found.figures[0].rows
-        share, top = (float(each["given away"].rstrip("%")) / 100 for each in (shown, row))
+        share, top = (float(each["shared"].rstrip("%")) / 100 for each in (shown, row))
         assert not found.refuted
         assert found.verdicts[0].audited.epsilon < epsilon
         if name == "loud":  # fifteen of a kind share a tag

@@ -163,20 +163,17 @@ class TestWorkbench(TestPhotos):
             photos = Path(kept) / "photos"
             photos.mkdir()
             self.write(data, photos)
-            datasets = DataSets(Settings(state=Path(kept) / "state"))
+            where = Path(kept) / "ledger.db"
+            datasets = DataSets(Settings(state=Path(kept) / "state", ledger=str(where)))
             with mock.patch.object(encoder, "default_features", lambda **_: "pixels"):
-                one = photo_library.scan(datasets, datasets.add("holidays", photos), _silent)
+                one = photo_library.scan(datasets, datasets.add("holidays", photos))
             order = Release("0" * 12, "search", "given", 4.0, 0, "today", looked=False)
-            with Ledger(Path(kept) / "ledger.db", dataset=one.account) as ledger:
+            with Ledger(where, dataset=one.account) as ledger:
                 ledger.grant(Cost(epsilon=8.0, unit="record"))
-                photo_library.release_photos(datasets, one, order, _silent)
+            photo_library.release_photos(datasets, one, order)
             shutil.copytree(datasets.folder(order), folder / "given")
             with HammingIndex.open(folder / "given" / "codes.index") as index:
                 return index.codes_of(index.ids.tolist())
-
-
-def _silent(done: int, total: int, words: str) -> None:
-    """Nobody watches."""
 
 
 @cache

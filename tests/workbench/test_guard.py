@@ -53,7 +53,7 @@ def test_without_a_key_nothing_is_told(keyed: Any) -> None:
         ("/api/together/000000000000", "GET", {"owner", "aggregator"}),
         ("/api/ledger/accounts", "GET", {"owner", "analyst", "aggregator"}),
         ("/api/ledger/export.json", "GET", {"owner"}),
-        ("/api/books.csv", "GET", {"owner"}),
+        ("/api/history.csv", "GET", {"owner"}),
         ("/metrics", "GET", {"owner"}),
     ],
 )

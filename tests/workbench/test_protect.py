@@ -7,6 +7,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import stat
 import struct
@@ -19,10 +20,12 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from PIL import Image
 
 from blindsight.app.library import photos as photo_library
 from blindsight.app.library import preview
 from blindsight.app.library.datasets import Release, today
+from blindsight.audit.release.measurement import measure
 from blindsight.codebooks import Reading
 from blindsight.privacy import Ledger
 from blindsight.workbench.pages import budget, protect
@@ -123,7 +126,7 @@ def test_a_release_is_charged_once_however_often_its_job_runs(
     with Ledger(app.state.workbench.settings.ledger_place, dataset=one.account) as ledger:
         assert ledger.balance("record").spent.epsilon == 8
     assert "Spent: 8 on the search index." in Client(app).get("/").text
-    assert "Search index shared,Coast archive,photo,8,8" in Client(app).get("/api/books.csv").text
+    assert "Search index shared,Coast archive,photo,8,8" in Client(app).get("/api/history.csv").text
 
 
 def test_two_releases_that_wait_together_do_not_share_a_folder(
@@ -175,7 +178,7 @@ def test_the_card_says_whether_epsilon_was_chosen_after_looking(
     work(app, protect, {"step": "look", "dataset": one.id})
     one = datasets.get(one.id)
     page = Client(app).get(f"/protect/{one.id}?look=own").text
-    assert "A stranger guesses what a photo shows" in page
+    assert "Strangers name what it shows" in page
     later = Release("cd" * 6, "search", "later", 4.0, 0, today(), one.looked)
     work(app, protect, {"step": "release", "dataset": one.id, "release": later.__dict__})
     assert "after looking" in (datasets.given / "later" / "card.txt").read_text()
@@ -194,7 +197,7 @@ def test_the_preview_is_measured_on_public_photos_and_the_card_says_that_nothing
     work(app, protect, {"step": "scan", "dataset": one.id})
     page = Client(app).get(f"/protect/{one.id}").text
     assert "Measured on 48 public photos" in page
-    assert page.count("A stranger guesses what a photo shows: ") == 5
+    assert page.count("Strangers name what it shows: ") == 5
     found = preview.seen(app.state.workbench.datasets, one, "public")
     assert found is not None
     own = {p.id for p in app.state.workbench.datasets.photos(one)}
@@ -217,11 +220,16 @@ def test_smaller_budgets_tell_less(make: Callable[..., Any], folder: Path) -> No
     app = make()
     one = scanned(app, folder)
     rows = photo_library.rows_of(app.state.workbench.datasets, one)
-    shows, by_folder = preview.kinds(app.state.workbench.datasets, one, rows)
-    assert by_folder
-    found = [preview.measure(photo_library.encoder(e, "pixels"), rows, shows) for e in (0.5, 16.0)]
+    kinds = preview.kinds_shown(app.state.workbench.datasets, one)
+    assert [each.source for each in kinds] == ["the folders they lie in"]
+    found = [
+        measure(
+            photo_library.encoder(epsilon, "pixels"), rows, kinds, rng=np.random.default_rng(0)
+        ).figures()
+        for epsilon in (0.5, 16.0)
+    ]
     assert found[0]["guess"] < found[1]["guess"]
-    assert found[0]["singled"] < found[1]["singled"]
+    assert found[0]["by_copy"] < found[1]["by_copy"]
     assert found[0]["hits"] <= found[1]["hits"]
     assert found[0]["luck"] == 25
 
@@ -242,13 +250,93 @@ def test_a_release_can_be_attacked_and_the_answer_is_in_words(
     page = Client(app).get(f"/budget?release={release.id}").text
     assert "The promise held" in page
     assert "What this advises" in page
-    assert "times in 100 a stranger who holds the index guesses" in page
+    assert "times in 100 a stranger who holds the index names what a photo shows" in page
     report = Client(app).get(f"/api/releases/{release.id}/report.html")
     assert report.status_code == 200
     assert "sandbox" in report.headers["content-security-policy"]
     assert "Attacked" in Client(app).get("/").text
     assert "{&#34;" not in page
     assert Client(app).get("/budget?release=000000000000").status_code == 404
+
+
+def _figures(page: str) -> list[tuple[str, ...]]:
+    """The figures of a release as a page shows them: hits, guesses, copies."""
+    return [
+        (name, " ".join(re.sub(r"<span class=.word.>.*?</span>|<[^>]*>", " ", shown).split()))
+        for name, shown in re.findall(r'data-figure="(\w+)">(.*?)(?:<svg|</p>)', page, re.S)
+    ]
+
+
+def test_every_page_shows_the_same_figures_of_a_release(
+    make: Callable[..., Any], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("blindsight.audit.release._EPSILONS", (2.0,))
+    app = make(photo_budget=40.0)
+    one = scanned(app, folder)
+    Client(app).post(f"/api/protect/{one.id}/look")
+    work(app, protect, {"step": "look", "dataset": one.id})
+    release = released(app, one)
+
+    def shown() -> dict[str, list[tuple[str, ...]]]:
+        pages = {
+            "Home": "/",
+            "History": f"/budget?release={release.id}",
+            "release": f"/protect/{one.id}/{release.id}",
+        }
+        found = {name: _figures(Client(app).get(address).text) for name, address in pages.items()}
+        rows = Client(app).get(f"/protect/{one.id}?look=own").text
+        row = re.search(r'data-row="8">(.*?)(?:data-row|</section>)', rows, re.S)
+        assert row is not None
+        return {**found, "Protect": _figures(row[1])}
+
+    for attacked in (False, True):
+        if attacked:
+            work(app, budget, {"dataset": one.id, "release": release.id})
+        figures = shown()
+        assert [name for name, _ in figures["Home"]] == ["hits", "guess", "copy"]
+        assert all(each == figures["Home"] for each in figures.values()), figures
+    kept = app.state.workbench.datasets.get(one.id).release(release.id)
+    report = kept.attack
+    assert report is not None and kept.figures is not None
+    assert {name: report[name] for name in kept.figures if name != "photos"} == {
+        name: value for name, value in kept.figures.items() if name != "photos"
+    }
+    path = app.state.workbench.datasets.vault(one) / "audits" / release.id / "report.json"
+    written = json.loads(path.read_text())["measured"]
+    assert round(100 * written["guessed"]["share"]) == kept.figures["guess"]
+    assert round(written["search"]["hits"], 1) == kept.figures["hits"]
+    assert written["singled_out"]["top1"] == kept.figures["by_copy"]
+
+
+def test_photos_that_look_alike_are_not_sold_as_an_index(
+    make: Callable[..., Any], tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(4)
+    for number in range(60):
+        pixels = np.full((64, 64, 3), 120) + rng.normal(0, 1.0, (64, 64, 3))
+        (tmp_path / "scans" / f"{number % 2}").mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels.astype(np.uint8)).save(
+            tmp_path / "scans" / f"{number % 2}" / f"{number}.png"
+        )
+    app = make()
+    one = scanned(app, tmp_path / "scans")
+    work(app, protect, {"step": "scan", "dataset": one.id})
+    own = preview.seen(app.state.workbench.datasets, one, "own")
+    assert own is not None
+    page = Client(app).get(f"/protect/{one.id}").text
+    warned = "A search index would not be worth its price here" in page
+    assert warned == own["8"]["at_chance"]
+    assert f"use {own['8']['groups_used']} of {own['8']['groups']} groups" in page
+    measured = json.loads(
+        (app.state.workbench.datasets.vault(one) / "preview-own.json").read_bytes()
+    )
+    measured["8"] |= {"at_chance": True, "hits": 5.0, "hits_luck": 5.1, "groups_used": 3}
+    path = app.state.workbench.datasets.vault(one) / "preview-own.json"
+    path.write_text(json.dumps(measured))
+    page = Client(app).get(f"/protect/{one.id}").text
+    assert "A search index would not be worth its price here" in page
+    assert "Of ten hits 5 would fit; picking photos at random gives 5.1" in page
+    assert "Share it all the same" in page
 
 
 def test_search_groups_what_codes_cannot_tell_apart_and_spends_nothing(
@@ -296,7 +384,7 @@ def test_nothing_like_this_is_said_where_the_codes_tell_so(
         Reading, "present", lambda _self, similarity, *_, **__: np.zeros(len(similarity), np.bool_)
     )
     found = Client(app).post(f"/api/search/{one.id}/again/{query}").json()
-    assert "no sign that even one photo" in found["nothing"]
+    assert "in the nearest group" in found["nothing"]
 
 
 def test_a_zip_is_bounded_and_its_paths_are_only_words(make: Callable[..., Any]) -> None:

@@ -18,12 +18,14 @@ __all__ = [
     "AUDIT_TRIALS",
     "AUDIT_TRIALS_DEEP",
     "AUDIT_TRIALS_QUICK",
+    "BUNDLED_PICTURES",
     "CHECKED_PHOTOS",
     "ENCODERS",
     "EPSILONS_OFFERED",
     "HASH_METHODS",
     "LEDGER_ENTRIES_SHOWN",
     "MAX_IMAGES_PER_PERSON",
+    "MEASURED_PHOTOS",
     "MILVUS_COLLECTION",
     "SEARCH_HITS",
     "code_recipe",
@@ -42,6 +44,10 @@ EPSILONS_OFFERED = (2.0, 4.0, 8.0, 16.0)
 MAX_IMAGES_PER_PERSON = 1
 #: Photos that are looked at before a release is charged, where the owner asks for it.
 CHECKED_PHOTOS = 400
+#: Public photos that previews show where no other public photos are on this machine.
+BUNDLED_PICTURES = "album"
+#: Photos of a release that are measured on, drawn at random where there are more.
+MEASURED_PHOTOS = 2000
 #: Hits per query.
 SEARCH_HITS = 12
 #: Name of the Milvus collection that holds an index.

@@ -53,7 +53,7 @@ def audit(
     seed: Annotated[int, typer.Option(help="Seed of the attacks.", min=0)] = 0,
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> None:
-    """Attack what you made or gave away, or with --all the claims of all five methods.
+    """Attack what you made or shared, or with --all the claims of all five methods.
 
     With --vault the attack runs on your own photos, on this computer: how well one is singled out,
     what it shows guessed, what is rebuilt of it, and what search still finds. RELEASE is a folder

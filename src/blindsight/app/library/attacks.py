@@ -57,30 +57,28 @@ def _index(
     """
     from blindsight.audit.release import audit_release
 
-    labels = "folder" if data_set.person != "folder" and _in_folders(datasets, data_set) else None
     folder, vault = datasets.folder(release), vault_of(datasets, data_set)
     found = audit_release(
         folder,
         vault.path,
         photos=data_set.source,
-        labels=labels,
+        folders=data_set.person != "folder",
         dataset="" if has_own_vault(datasets, data_set) else data_set.id,
         trials=defaults.AUDIT_TRIALS_QUICK,
         progress=lambda done, total, stage: progress(stage, done, total),
     )
     found.write(report_folder(datasets, data_set, release))
-    audited, guessed = found.card.audited, found.guessed
+    audited = found.card.audited
     ids, cells, _ = released_cells(datasets, release)
+    figures = found.measured.figures()  # those of the report, so that all pages show the same
+    datasets.keep_release(
+        data_set, replace(datasets.get(data_set.id).release(release.id), figures=figures)
+    )
     return {
         "epsilon": 0.0 if audited is None else round(float(audited.epsilon), 2),
         "refuted": found.refuted,
         "looked_at": found.looked_at,
-        "kinds": None if guessed is None else guessed.source,
-        "guess": None if guessed is None else round(100 * guessed.share),
-        "luck": None if guessed is None else round(100 * guessed.luck),
-        "singled": float(found.singled.top1),
-        "hits": round(float(found.searched.hits), 1),
-        "plain_hits": round(float(found.searched.features), 1),
+        **{name: value for name, value in figures.items() if name != "photos"},
         "pairs": _pairs(cells, ids),
         "advice": found.advice(),
     }
@@ -109,12 +107,6 @@ def _model(datasets: DataSets, release: Release) -> dict[str, Any]:
         "refuted": bool(found.verdict is not None and found.verdict.refuted),
         "advice": [],
     }
-
-
-def _in_folders(datasets: DataSets, data_set: DataSet) -> bool:
-    """Whether the photos lie in several folders, which then say what they show."""
-    folders = {photo.name.rpartition("/")[0] for photo in datasets.photos(data_set)}
-    return not data_set.dropped and 2 <= len(folders) <= data_set.photos // 2
 
 
 def report_folder(datasets: DataSets, data_set: DataSet, release: Release) -> Path:

@@ -37,7 +37,21 @@ class Photo:
 
 @dataclass(frozen=True)
 class Release:
-    """Something that was made to be shared."""
+    """Something that was made to be shared.
+
+    Parameters:
+        id: its number.
+        kind: "search", "tags", "published" or "metric".
+        folder: the name of its folder.
+        epsilon: the privacy limit per photo (per pair for "metric").
+        photos: how many photos are in it.
+        made: when.
+        looked: whether epsilon was chosen after measuring on these photos.
+        attack: what the last attack measured, for the owner.
+        left_out: photos that the bound per person left out.
+        figures: what the release is good for and what strangers learn from it, as every page shows
+            it (`app.library.preview.measure_release`).
+    """
 
     id: str
     kind: str
@@ -48,6 +62,7 @@ class Release:
     looked: bool
     attack: dict[str, Any] | None = None
     left_out: int = 0
+    figures: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)

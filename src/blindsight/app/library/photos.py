@@ -280,6 +280,7 @@ def release_photos(
 
     Run again after a crash, it goes on where it was stopped.
     """
+    from blindsight.app.library.preview import measure_release
     from blindsight.app.protect import protect
     from blindsight.encoders import feature_recipe
 
@@ -314,9 +315,11 @@ def release_photos(
         encoding="utf-8",
     )
     counts = made.counts
-    return datasets.keep_release(
-        data_set, replace(release, photos=counts.stored, left_out=counts.left_out, made=today())
-    )
+    done = replace(release, photos=counts.stored, left_out=counts.left_out, made=today())
+    datasets.keep_release(data_set, done)
+    progress("measuring what it is good for", 0, 0)
+    figures = measure_release(datasets, data_set, done)
+    return datasets.keep_release(data_set, replace(done, figures=figures))
 
 
 def released_cells(
@@ -418,7 +421,8 @@ def _card(release: Release, made: PhotoEncoder, guarantee: Guarantee, stored: in
     looked = (
         "Epsilon was chosen after looking at measurements on these very photos."
         if release.looked
-        else "Epsilon was chosen before anything was measured on these photos."
+        else "Epsilon was chosen before anything was measured on these photos, but for how they "
+        "spread over the groups."
     )
     return (
         f"Search index of {stored:,} photos\n\n"

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,34 +17,40 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.app import defaults
-from blindsight.app.library.datasets import DataSet, DataSets
+from blindsight.app.library.datasets import DataSet, DataSets, Release
 from blindsight.app.library.photos import (
-    book_of,
-    coding,
     directions,
     encoder,
     keep_thumbnail,
+    released_cells,
     rows_of,
 )
 from blindsight.app.result import Progress, no_progress
+from blindsight.audit.release.kinds import Kinds
 from blindsight.core import storage
-from blindsight.core.errors import HostileFile, InvalidData, MissingData, UnchargedRelease
+from blindsight.core.errors import HostileFile, InvalidData, MissingData, MissingDependency
 
 if TYPE_CHECKING:
-    from blindsight.index.encoder import PhotoEncoder
+    from blindsight.data import ImageSet
 
-__all__ = ["kinds", "look_at_own", "look_at_public", "measure", "seen"]
+__all__ = ["kinds_shown", "look_at_own", "look_at_public", "measure_release", "seen"]
 
 _MOST_PUBLIC = 1000
 _ASKED = 60
 
 
 def look_at_own(datasets: DataSets, data_set: DataSet, progress: Progress = no_progress) -> None:
-    """Measure on these very photos; the caller writes down that the owner looked."""
-    rows = rows_of(datasets, data_set)
+    """Measure on these very photos.
+
+    Of this only how the photos spread over the groups is shown, unless the owner asks for the rest:
+    then the caller writes down that the owner looked.
+    """
+    every = rows_of(datasets, data_set)
+    chosen = np.sort(np.random.default_rng().permutation(len(every))[: defaults.MEASURED_PHOTOS])
+    kinds = _among(kinds_shown(datasets, data_set), chosen)
+    found = _look(every[chosen], kinds, data_set.features, progress)
     photos = datasets.photos(data_set)
-    found = _look(rows, kinds(datasets, data_set, rows)[0], data_set.features, progress)
-    _name(found, [photo.id for photo in photos])
+    _name(found, [photos[row].id for row in chosen])
     storage.write_atomically(_place(datasets, data_set, "own"), json.dumps(found).encode())
 
 
@@ -58,7 +63,8 @@ def look_at_public(datasets: DataSets, data_set: DataSet, progress: Progress = n
         return
     progress(f"reading public photos of {public.name}", 0, len(public.shows))
     rows = _public_rows(datasets, public, data_set.features, progress)
-    found = _look(rows, public.shows, data_set.features, progress)
+    kinds = (Kinds(public.shows, (), "the folders they lie in"),)
+    found = _look(rows, kinds, data_set.features, progress)
     ids = [
         hashlib.sha256(f"public {public.name} {i}".encode()).hexdigest()[:32]
         for i in range(len(rows))
@@ -81,19 +87,53 @@ def _place(datasets: DataSets, data_set: DataSet, where: str) -> Path:
 
 
 def _look(
-    rows: NDArray[Any], shows: NDArray[np.int64], features: str, progress: Progress
+    rows: NDArray[np.float32], kinds: Sequence[Kinds], features: str, progress: Progress
 ) -> dict[str, Any]:
-    asked = np.random.default_rng().permutation(len(rows))[:_ASKED]
+    """Measure at each epsilon on offer; one question that has an answer is shown as pictures."""
+    from blindsight.audit.release.attacks import view_of
+    from blindsight.audit.release.measurement import measure_view
+
+    rng = np.random.default_rng()
     points = directions(rows)
-    # The pictures are of a question that has an answer: else they would show nothing that
-    # protection takes away.
-    alike = [np.mean(shows[np.argsort(-points @ points[row])[1:11]] == shows[row]) for row in asked]
-    asked = asked[np.argsort(-np.array(alike), kind="stable")]
-    found: dict[str, Any] = {"plain": measure_plain(rows, shows, asked)}
+    shows = kinds[0].shows if kinds else np.zeros(len(rows), np.int64)
+    row = _good_question(points, shows, rng)
+    nearest = _first(points @ points[row], row, rng)
+    fits = shows == shows[row] if kinds else np.isin(np.arange(len(rows)), nearest)
+    looked: dict[str, Any] = {"plain": {"film": _film(nearest, fits)}}
     for done, epsilon in enumerate(defaults.EPSILONS_OFFERED):
         progress(f"measuring at ε {epsilon:g}", done, len(defaults.EPSILONS_OFFERED))
-        found[f"{epsilon:g}"] = measure(encoder(epsilon, features), rows, shows, asked=asked)
-    return found
+        view = view_of(encoder(epsilon, features))
+        released = view.drawn(rows)
+        figures = measure_view(view, rows, released, kinds, rng).figures()
+        scores = np.asarray(view.scores(rows[[row]], released), np.float64)[0]
+        looked[f"{epsilon:g}"] = figures | {"film": _film(_first(scores, row, rng), fits)}
+        looked["plain"] |= {
+            "hits": figures["plain_hits"],
+            "guess": max(figures["plain_guess"] or 0, looked["plain"].get("guess", 0)),
+        }
+    return looked
+
+
+def _good_question(
+    points: NDArray[np.float32], shows: NDArray[np.int64], rng: np.random.Generator
+) -> int:
+    """A photo whose unprotected neighbours show the same: else pictures would show nothing."""
+    asked = rng.permutation(len(points))[:_ASKED]
+    fitting = [
+        float(np.mean(shows[_first(points @ points[row], int(row), rng)] == shows[row]))
+        for row in asked
+    ]
+    return int(asked[int(np.argmax(fitting))])
+
+
+def _first(scores: NDArray[Any], own: int, rng: np.random.Generator) -> list[int]:
+    """The ten best without the question itself; equal scores come in random order."""
+    order = np.lexsort((rng.random(len(scores)), -scores))
+    return [int(row) for row in order if row != own][:10]
+
+
+def _film(first: list[int], fits: NDArray[np.bool_]) -> list[list[Any]]:
+    return [[hit, bool(fits[hit])] for hit in first]
 
 
 def _name(found: dict[str, Any], ids: list[str]) -> None:
@@ -115,7 +155,7 @@ def _public(place: str, photos: Path) -> _Public | None:
     """A folder with one subfolder for each kind, or a set that is known by name; None where it is
     not there.
     """
-    from blindsight.data import load, read_image
+    from blindsight.data import read_image
     from blindsight.data.listing import list_photos
     from blindsight.index.public_images import refuse_private
 
@@ -129,14 +169,27 @@ def _public(place: str, photos: Path) -> _Public | None:
         except InvalidData:
             return None  # what is protected is not public, whatever the folder is called
         names = [names[i] for i in draw.permutation(len(names))[:_MOST_PUBLIC]]
-        shows = np.unique([name.rpartition("/")[0] for name in names], return_inverse=True)[1]
+        folders = [name.rpartition("/")[0].rpartition("/")[2] for name in names]
+        shows = np.unique(folders, return_inverse=True)[1]
         return _Public(folder.name, shows.astype(np.int64), lambda i: read_image(folder / names[i]))
-    try:
-        found = load(place)
-    except MissingData:
+    name, pictures = _known_set((place, defaults.BUNDLED_PICTURES))
+    if pictures is None or pictures.labels is None:
         return None
-    some = draw.permutation(len(found))[:_MOST_PUBLIC]
-    return _Public(place, found.labels[some], lambda i: found.images[int(some[i])])
+    labels = pictures.labels
+    some = draw.permutation(len(pictures))[:_MOST_PUBLIC]
+    return _Public(name, labels[some], lambda i: pictures.images[int(some[i])])
+
+
+def _known_set(names: Sequence[str]) -> tuple[str, ImageSet | None]:
+    """The first of these data sets that is on this machine."""
+    from blindsight.data import load
+
+    for name in names:
+        try:
+            return name, load(name)
+        except (MissingData, MissingDependency):
+            continue
+    return "", None
 
 
 def _public_rows(
@@ -163,130 +216,41 @@ def _public_rows(
     return rows
 
 
-def kinds(
-    datasets: DataSets, data_set: DataSet, rows: NDArray[Any]
-) -> tuple[NDArray[np.int64], bool]:
-    """What each photo shows: by the folders it lies in where there are several, else as the public
-    network sees it.
-    """
-    folders = [photo.name.rpartition("/")[0] for photo in datasets.photos(data_set)]
-    names, found = np.unique(folders, return_inverse=True)
-    if data_set.person != "folder" and 2 <= len(names) <= len(folders) // 2:
-        return found.astype(np.int64), True
-    return book_of(encoder(4.0, data_set.features)).assign(rows).astype(np.int64), False
+def kinds_shown(datasets: DataSets, data_set: DataSet) -> tuple[Kinds, ...]:
+    """Return what each photo shows, by its folder and by the encoder's classes."""
+    from blindsight.audit.release.kinds import kinds_of
+    from blindsight.encoders import feature_recipe
 
-
-def measure(
-    made: PhotoEncoder,
-    rows: NDArray[Any],
-    shows: NDArray[np.int64],
-    cells: NDArray[np.int64] | None = None,
-    *,
-    asked: NDArray[np.int64] | None = None,
-) -> dict[str, Any]:
-    """What others find and find out, on these very photos: computed here, and kept here.
-
-    Without released cells they are drawn anew, as a release would draw them. `asked` are the rows
-    to search with.
-    """
-    n, rng = len(rows), np.random.default_rng()
-    released = _drawn(made, rows) if cells is None else cells
-    true = book_of(made).assign(rows)
-    same = np.bincount(released, minlength=int(true.max(initial=0)) + 1)[
-        true
-    ]  # entries that name a photo's true cell
-    found = np.where(same > 0, (released == true) / np.maximum(same, 1), 1 / max(1, n))
-    asked = rng.permutation(n)[:60] if asked is None else asked
-    near = int(np.clip(n // 20, min(10, n - 1), 100))
-    alike, ranked = (
-        _plain_first(rows, asked, near),
-        _protected_first(made, rows, released, asked, rng),
+    names = [photo.name for photo in datasets.photos(data_set)]
+    return kinds_of(
+        names,
+        rows_of(datasets, data_set),
+        feature_recipe(data_set.features),
+        folders=data_set.person != "folder",
     )
-    met = [[row in true for row in first] for true, first in zip(alike, ranked, strict=True)]
-    return {
-        "hits": round(float(np.mean([sum(flags) for flags in met])), 1),
-        "hits_luck": round(10 * near / max(1, n - 1), 1),
-        "near": near,
-        "guess": round(100 * _guessed(made, rows, released, shows)),
-        "luck": round(100 * float(np.bincount(shows).max(initial=0) / max(1, n))),
-        "singled": float(found.mean()),
-        "film": [[int(row), bool(flag)] for row, flag in zip(ranked[0], met[0], strict=True)]
-        if ranked
-        else [],
-    }
 
 
-def measure_plain(
-    rows: NDArray[Any], shows: NDArray[np.int64], asked: NDArray[np.int64]
-) -> dict[str, Any]:
-    """The same without protection: a stranger who holds the features guesses by the nearest other
-    photo.
+def measure_release(datasets: DataSets, data_set: DataSet, release: Release) -> dict[str, Any]:
+    """Return the figures of a search index: what it is good for, and what strangers learn from it.
+
+    Every page shows these. The same release is measured with the same random draws, so that the
+    figures are the same again.
     """
-    points = directions(rows)
-    alike = points @ points.T
-    np.fill_diagonal(alike, -np.inf)
-    first = np.argsort(-alike[asked[0]])[:10].tolist() if len(asked) else []
-    guess = shows[alike.argmax(axis=1)] == shows if len(rows) > 1 else np.zeros(0)
-    return {
-        "guess": round(100 * float(np.mean(guess))),
-        "film": [[int(row), True] for row in first],
-    }
+    from blindsight.audit.release.measurement import measure
+
+    ids, cells, made = released_cells(datasets, release)
+    place = {photo.id: row for row, photo in enumerate(datasets.photos(data_set))}
+    known = [number for number, name in enumerate(ids) if name in place]
+    rng = np.random.default_rng(int(release.id, 16))
+    chosen = np.sort(rng.permutation(known)[: defaults.MEASURED_PHOTOS])
+    at = np.array([place[ids[number]] for number in chosen], np.int64)
+    kinds = _among(kinds_shown(datasets, data_set), at)
+    rows = rows_of(datasets, data_set)[at]
+    return measure(made, rows, kinds, cells=cells[chosen], rng=rng).figures()
 
 
-def _drawn(made: PhotoEncoder, rows: NDArray[Any]) -> NDArray[np.int64]:
-    """Cells as a release would draw them, for a look that stays here."""
-    from blindsight.index.cell_index import from_codes
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UnchargedRelease)  # nothing of it leaves this machine
-        return from_codes(made.hasher.transform(rows)).astype(np.int64)
-
-
-def _guessed(
-    made: PhotoEncoder, rows: NDArray[Any], released: NDArray[np.int64], shows: NDArray[np.int64]
-) -> float:
-    """How often the better of two strangers names what a photo shows, who know all of the others.
-
-    One counts which kinds the others of a cell are: P(kind | r) is proportional to right * n(r,
-    kind) + wrong * (n(kind) - n(r, kind)). The other takes the kind of the photo that is nearest to
-    the middle of the cell.
-    """
-    book, says = book_of(made), coding(made)
-    true, each = book.assign(rows), np.arange(len(rows))
-    present, inverse = np.unique(np.concatenate([true, released]), return_inverse=True)
-    table = np.zeros((len(present), int(shows.max(initial=0)) + 1))
-    np.add.at(table, (inverse[: len(rows)], shows), 1.0)
-    weights = (says.right * table + says.wrong * (table.sum(axis=0) - table))[inverse[len(rows) :]]
-    weights[each, shows] -= np.where(true == released, says.right, says.wrong)  # not itself
-    some = each[: _ASKED * 5]
-    near = np.asarray(book.cells.middle(released[some]) @ book.embedding(rows).T)
-    near[some, some] = -np.inf
-    counted, nearest = weights.argmax(axis=1) == shows, shows[near.argmax(axis=1)] == shows[some]
-    return float(max(counted.mean(), nearest.mean()))
-
-
-def _plain_first(rows: NDArray[Any], asked: NDArray[Any], near: int) -> list[set[int]]:
-    points = directions(rows)
-    alike = points[asked] @ points.T
-    alike[np.arange(len(asked)), asked] = -np.inf
-    return [set(np.argsort(-row)[:near].tolist()) for row in alike]
-
-
-def _protected_first(
-    made: PhotoEncoder,
-    rows: NDArray[Any],
-    cells: NDArray[np.int64],
-    asked: NDArray[Any],
-    rng: np.random.Generator,
-) -> list[list[int]]:
-    """The first ten by code alone; equal codes come in random order, for theirs means nothing."""
-    book = book_of(made)
-    by_cell = book.reading(np.bincount(cells, minlength=book.k)).scores(
-        book.similarity(rows[asked])
+def _among(kinds: Sequence[Kinds], rows: NDArray[np.int64]) -> tuple[Kinds, ...]:
+    """The same kinds for some of the photos."""
+    return tuple(
+        replace(each, shows=np.unique(each.shows[rows], return_inverse=True)[1]) for each in kinds
     )
-    scores = np.asarray(by_cell, np.float64)[:, cells]
-    ranked = []
-    for row, own in zip(scores, asked, strict=True):
-        order = np.lexsort((rng.random(len(row)), -row))
-        ranked.append([int(i) for i in order if i != own][:10])
-    return ranked

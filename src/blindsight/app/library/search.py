@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 from blindsight.app.library.datasets import DataSet, DataSets, Release
 from blindsight.app.library.photos import (
@@ -19,6 +22,7 @@ from blindsight.app.library.photos import (
     rows_of,
     word_point,
 )
+from blindsight.audit.release.kinds import Kinds, folder_kinds
 
 if TYPE_CHECKING:
     from blindsight.encoders.words import Understood
@@ -116,6 +120,27 @@ class SearchIndex:
         prepared = self.made.recipe.image.prepare(pixels)
         row: NDArray[np.float32] = self.made.rows(prepared[None])[0].astype(np.float32)
         return row
+
+    @cached_property
+    def kinds(self) -> Kinds | None:
+        """What the photos show by their folders, for the owner; None where these say nothing."""
+        return folder_kinds([self.names[name] for name in self.place])
+
+    def mix(self, rows: Sequence[int]) -> list[tuple[str, int]]:
+        """Return what these entries' photos show and how many of them, the most frequent first."""
+        if self.kinds is None:
+            return []
+        shown = Counter(
+            self.kinds.names[self.kinds.shows[self.place[self.ids[row]]]]
+            for row in rows
+            if self.ids[row] in self.place
+        )
+        return shown.most_common()
+
+    def by_noise(self) -> tuple[int, int]:
+        """Return how many entries noise alone puts into any one group, in 95 of 100 groups."""
+        low, high = stats.binom.interval(0.95, len(self.ids), self.says.wrong)
+        return int(low), int(high)
 
     def expected(self, cell: int) -> tuple[int, float, float]:
         """How many codes name a cell, how many would by chance alone, and how many photos are of it

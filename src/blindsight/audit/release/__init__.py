@@ -13,7 +13,7 @@ the same for sketches and published tags.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,9 @@ from typing import Any
 import numpy as np
 
 from blindsight.audit.release import attacks
-from blindsight.audit.release.album import Album, Kinds, kinds_of, read_album
+from blindsight.audit.release.album import Album, read_album
+from blindsight.audit.release.kinds import Kinds, kinds_of
+from blindsight.audit.release.measurement import measure_view
 from blindsight.audit.release.result import Budget, ReleaseAudit
 from blindsight.audit.release.sketches import audit_sketches
 from blindsight.audit.release.tags import audit_tags
@@ -44,6 +46,7 @@ def audit_release(
     encoder: str | PathLike[str] | Encoder | None = None,
     labels: str | None = None,
     dataset: str = "",
+    folders: bool = True,
     most: int = 2000,
     seed: int = 0,
     trials: int = 200_000,
@@ -62,6 +65,7 @@ def audit_release(
             public network sees.
         dataset: under which name the vault knows the photos of this release, where it is the vault
             of several data sets.
+        folders: whether folders say what photos show; False where they name people.
         most: at most so many photos are looked at, drawn at random.
         progress: called with (done, total, what is being done).
     """
@@ -78,28 +82,21 @@ def audit_release(
         rng=rng,
         step=step,
     )
-    kinds, view = kinds_of(album, labels), attacks.view_of(album.encoder)
+    kinds = kinds_of(album.names, album.rows, album.encoder.recipe.image, labels, folders=folders)
+    view = attacks.view_of(album.encoder)
     held = view.released(album.codes)
-    parts = len(_EPSILONS) + 5
-    step(0, parts, "looking for single photos")
-    singled = attacks.single_out(view, album.rows, held, rng)
-    step(1, parts, "guessing what photos show")
-    guessed = (
-        None
-        if kinds is None
-        else attacks.guess(view, album.rows, held, kinds.shows, kinds.source, rng)
-    )
-    step(2, parts, "rebuilding photos")
+    parts = len(_EPSILONS) + 3
+    step(0, parts, "searching, guessing, looking for single photos")
+    measured = measure_view(view, album.rows, held, kinds, rng)
+    step(1, parts, "rebuilding photos")
     rebuilt = attacks.rebuild(view, album.rows, held, album.thumbnails, rng)
-    step(3, parts, "searching")
-    searched = attacks.search(view, album.rows, held, None if kinds is None else kinds.shows, rng)
-    step(4, parts, "attacking the mechanism")
+    step(2, parts, "attacking the mechanism")
     verdict, card = attacked_index(
         album.place.path, album.encoder.hasher.mechanism_, album.guarantee, trials, seed
     )
     budgets = []
     for number, epsilon in enumerate(_EPSILONS):
-        step(5 + number, parts, f"trying epsilon {epsilon:g} on these photos")
+        step(3 + number, parts, f"trying epsilon {epsilon:g} on these photos")
         found = _at(epsilon, album, kinds, rng)
         budgets += [] if found is None else [found]
     step(parts, parts, "done")
@@ -114,10 +111,8 @@ def audit_release(
         verdict=verdict,
         card=card,
         problems=(*album.problems, *(() if broken is None else (broken,))),
-        singled=singled,
-        guessed=guessed,
+        measured=measured,
         rebuilt=rebuilt,
-        searched=searched,
         budgets=tuple(budgets),
     )
 
@@ -127,7 +122,7 @@ def _path(given: str | Path | None) -> Path | None:
 
 
 def _at(
-    epsilon: float, album: Album, kinds: Kinds | None, rng: np.random.Generator
+    epsilon: float, album: Album, kinds: Sequence[Kinds], rng: np.random.Generator
 ) -> Budget | None:
     """The same photos under another budget; None where the public pictures it was learned from are
     gone.
@@ -143,13 +138,10 @@ def _at(
     except BlindsightError:
         return None
     view = attacks.view_of(encoder)
-    drawn = view.drawn(album.rows)
-    shows = None if kinds is None else kinds.shows
+    measured = measure_view(view, album.rows, view.drawn(album.rows), kinds, rng)
     return Budget(
         epsilon=epsilon,
-        hits=attacks.search(view, album.rows, drawn, shows, rng).hits,
-        top1=attacks.single_out(view, album.rows, drawn, rng).top1,
-        guess=None
-        if kinds is None
-        else attacks.guess(view, album.rows, drawn, kinds.shows, kinds.source, rng).share,
+        hits=measured.searched.hits,
+        top1=measured.linked.top1,
+        guess=None if measured.guessed is None else measured.guessed.share,
     )

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from blindsight.core.errors import BlindsightError, InvalidData
 from blindsight.data import read_image, to_rgb
 from blindsight.data.content import content_digest
-from blindsight.data.label_tables import read_column
 from blindsight.encoders import Encoder, open_encoder
 from blindsight.index.encoder import CodeRecipe, PhotoEncoder, load_encoder
 from blindsight.index.index_file import Header
@@ -25,7 +24,7 @@ from blindsight.index.release_folder import ReleaseFolder
 from blindsight.privacy import Guarantee
 from blindsight.privacy.vault import Vault
 
-__all__ = ["Album", "Kinds", "kinds_of", "read_album", "told_kinds"]
+__all__ = ["Album", "read_album"]
 
 Array = NDArray[Any]
 Step = Callable[[int, int, str], None]
@@ -239,64 +238,3 @@ def _file_problems(
                 "the file changed"
             )
     return found
-
-
-@dataclass(frozen=True, eq=False)
-class Kinds:
-    """What each photo shows, as a number; `source` says who says so."""
-
-    shows: NDArray[np.int64]
-    names: tuple[str, ...]
-    source: str
-
-
-def kinds_of(album: Album, labels: str | None) -> Kinds | None:
-    """By the owner's labels ("folder", or FILE.csv:COLUMN), else by folders, else by the public
-    network's classes.
-    """
-    told = told_kinds(album.names, labels)
-    network = album.encoder.recipe.image.network
-    if told is not None or network is None:
-        return told
-    from blindsight.encoders.weights import head
-
-    weights = head(network)
-    seen = (album.rows @ weights.T).argmax(axis=1)
-    return _numbered(
-        [str(number) for number in seen], f"the {len(weights):,} public classes of the network"
-    )
-
-
-def told_kinds(names: Sequence[str], labels: str | None) -> Kinds | None:
-    """What the owner says that photos show, by their names; None where neither labels nor folders
-    say anything.
-    """
-    if labels is not None and labels != "folder":
-        return _numbered(
-            _from_table(labels, names), f"column {labels.rpartition(':')[2]} of your table"
-        )
-    folders = [name.rpartition("/")[0] for name in names]
-    count = len(set(folders))
-    if labels == "folder" or 2 <= count <= len(folders) // 2:
-        if count < 2:
-            raise InvalidData(
-                "the photos lie in one folder, so folders say nothing of what they show."
-            )
-        return _numbered(folders, "the folders they lie in")
-    return None
-
-
-def _numbered(texts: Sequence[str], source: str) -> Kinds:
-    names, shows = np.unique(np.asarray(texts, dtype=np.str_), return_inverse=True)
-    return Kinds(shows.astype(np.int64), tuple(str(name) for name in names), source)
-
-
-def _from_table(rule: str, names: Sequence[str]) -> list[str]:
-    table = read_column(rule, names, option="labels")
-    missing = sum(not table.get(name) for name in names)
-    if missing:
-        path = rule.rpartition(":")[0]
-        raise InvalidData(
-            f"{missing} of {len(names)} photos have no label in {path}. Every photo needs one."
-        )
-    return [table[name] for name in names]

@@ -70,6 +70,16 @@ class View(Protocol):
     def scores(self, rows: Array, released: Array) -> Array:
         """How well released codes answer queries (m, n), as search ranks them."""
 
+    def likelihood(self, plain: Array, released: Array) -> Floats:
+        """Probability of each released code given each photo (m, n), up to a factor."""
+
+    def affinity(self, rows: Array, released: Array) -> Array:
+        """How near each released code lies to each photo (m, n)."""
+
+    @property
+    def groups(self) -> int:
+        """How many groups an entry can name; 0 for bits."""
+
     def law(self, plain: Array, released: Array) -> tuple[int, int, float]:
         """How often the truth was told, among how many, and how often it should be."""
 
@@ -104,6 +114,17 @@ class _Cells:
         counts = np.bincount(released, minlength=self.book.k)
         by_cell = self.book.reading(counts).scores(self.book.similarity(rows))
         return np.asarray(by_cell)[:, released]
+
+    def likelihood(self, plain: Array, released: Array) -> Floats:
+        right = float(self.book.mechanism.truth_probability)
+        return np.where(plain[:, None] == released, right, (1 - right) / (self.book.k - 1))
+
+    def affinity(self, rows: Array, released: Array) -> Array:
+        return np.asarray(self.book.embedding(rows) @ self.book.cells.middle(released).T)
+
+    @property
+    def groups(self) -> int:
+        return int(self.book.k)
 
     def law(self, plain: Array, released: Array) -> tuple[int, int, float]:
         return (
@@ -145,6 +166,18 @@ class _Bits:
     def scores(self, rows: Array, released: Array) -> Array:
         values: Array = self.hasher.decision_function(_centred(rows)) @ self.vectors(released).T
         return -values if self.hasher.mechanism_.beta > 0.5 else values
+
+    def likelihood(self, plain: Array, released: Array) -> Floats:
+        beta = float(np.clip(self.hasher.mechanism_.beta, 1e-9, 1 - 1e-9))
+        far = hamming(pack(plain), pack(released)).astype(np.float64)
+        return np.asarray(np.exp((far - far.min(axis=0)) * np.log(beta / (1 - beta))))
+
+    def affinity(self, rows: Array, released: Array) -> Array:
+        return self.scores(rows, released)
+
+    @property
+    def groups(self) -> int:
+        return 0
 
     def law(self, plain: Array, released: Array) -> tuple[int, int, float]:
         return int((plain == released).sum()), plain.size, 1 - float(self.hasher.mechanism_.beta)
@@ -242,8 +275,11 @@ class AttributeResult:
 def guess(
     view: View, rows: Array, released: Array, shows: Array, source: str, rng: np.random.Generator
 ) -> AttributeResult:
-    """By the best of two strangers who know half of the photos: counts of kinds in each code, and
-    ridge regression.
+    """By the best of four strangers.
+
+    Two know half of the photos: they count the kinds in each code, or learn by ridge regression.
+    Two know all other photos: they weigh each by the probability that its code was released, or
+    take the photo that is nearest to the code.
     """
     known = half(len(rows), rng)
     plain = view.plain(rows)
@@ -252,10 +288,19 @@ def guess(
     again = np.tile(shows[learn], _REPEATS)
     answers = shows[~known]
     right = {
-        "share": _best(view, fresh, again, released[~known], answers),
+        "share": max(
+            _best(view, fresh, again, released[~known], answers),
+            *_knowing_all_others(view, rows, plain, released, shows),
+        ),
         "plain": _best(view, plain[learn], shows[learn], plain[~known], answers),
-        "features": _by_ridge(_centred(rows[learn]), shows[learn], _centred(rows[~known]), answers),
+        "features": max(
+            _by_ridge(_centred(rows[learn]), shows[learn], _centred(rows[~known]), answers),
+            _nearest_kind(_centred(rows) @ _centred(rows).T, shows),
+        ),
     }
+    # Who holds more can do whatever somebody can who holds less.
+    right["plain"] = max(right["plain"], right["share"])
+    right["features"] = max(right["features"], right["plain"])
     luck = float(np.bincount(shows).max() / len(shows))
     return AttributeResult(
         **{name: max(luck, value) for name, value in right.items()},
@@ -263,6 +308,24 @@ def guess(
         kinds=int(shows.max()) + 1,
         source=source,
     )
+
+
+def _knowing_all_others(
+    view: View, rows: Array, plain: Array, released: Array, shows: Array
+) -> tuple[float, float]:
+    """How often two strangers who know every other photo name what one shows."""
+    likely = view.likelihood(plain, released)
+    np.fill_diagonal(likely, 0.0)  # of the photo itself they know nothing
+    by_kind = likely.T @ np.eye(int(shows.max()) + 1)[shows]
+    weighed = float((by_kind.argmax(axis=1) == shows).mean())
+    return weighed, _nearest_kind(np.asarray(view.affinity(rows, released), np.float64), shows)
+
+
+def _nearest_kind(alike: Array, shows: Array) -> float:
+    """How often the nearest other photo (rows) to each entry (columns) shows what it shows."""
+    alike = alike.copy()
+    np.fill_diagonal(alike, -np.inf)
+    return float((shows[alike.argmax(axis=0)] == shows).mean())
 
 
 def _best(view: View, codes: Array, shows: Array, asked: Array, truth: Array) -> float:
@@ -350,7 +413,7 @@ def rebuild(
         "your photos": thumbnails[~known][:_SHOWN],
         f"from the features: {feature_back.psnr:.1f} dB": feature_back.images[:_SHOWN],
         f"from codes without noise: {plain_back.psnr:.1f} dB": plain_back.images[:_SHOWN],
-        f"from what you gave away: {released_back.psnr:.1f} dB": released_back.images[:_SHOWN],
+        f"from what you shared: {released_back.psnr:.1f} dB": released_back.images[:_SHOWN],
         f"from nothing, the mean photo: {released_back.psnr_of_mean:.1f} dB": mean[
             : len(thumbnails[~known])
         ],

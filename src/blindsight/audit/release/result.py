@@ -17,6 +17,7 @@ from blindsight.audit.release.attacks import (
     ReconstructionResult,
     UtilityResult,
 )
+from blindsight.audit.release.measurement import Measurement
 from blindsight.audit.report.figures import Figure, curves, gallery
 from blindsight.audit.report.page import Report
 from blindsight.audit.report.verdict import Verdict
@@ -54,11 +55,24 @@ class ReleaseAudit:
     verdict: Verdict
     card: Guarantee
     problems: tuple[str, ...]
-    singled: LinkageResult
-    guessed: AttributeResult | None
+    measured: Measurement
     rebuilt: ReconstructionResult
-    searched: UtilityResult
     budgets: tuple[Budget, ...]
+
+    @property
+    def singled(self) -> LinkageResult:
+        """How often somebody with a copy of a photo finds its entry."""
+        return self.measured.linked
+
+    @property
+    def guessed(self) -> AttributeResult | None:
+        """How often a stranger names what a photo shows."""
+        return self.measured.guessed
+
+    @property
+    def searched(self) -> UtilityResult:
+        """How many of the first ten hits fit."""
+        return self.measured.searched
 
     @property
     def refuted(self) -> bool:
@@ -201,7 +215,7 @@ class ReleaseAudit:
             ),
             Figure(
                 "What a stranger finds out, and what search finds",
-                "From what you gave away; from codes without noise; from the photos' features, "
+                "From what you shared; from codes without noise; from the photos' features, "
                 "which is no protection "
                 "at all; and by chance.",
                 "",
@@ -244,7 +258,7 @@ def _row(
 ) -> dict[str, str]:
     return {
         "question": question,
-        "given away": form.format(released),
+        "shared": form.format(released),
         "no noise": "" if plain is None else form.format(plain),
         "features": form.format(features),
         "chance": form.format(chance),

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.audit.engine.worst_inputs import attack_mechanism
-from blindsight.audit.release.album import Kinds, told_kinds
 from blindsight.audit.release.attacks import by_count, half, ranks
+from blindsight.audit.release.kinds import Kinds, told_kinds
 from blindsight.audit.report.figures import Figure
 from blindsight.audit.report.page import Report
 from blindsight.audit.report.verdict import Verdict
@@ -79,7 +79,7 @@ def audit_tags(
         figures=[
             Figure(
                 "What a stranger finds out",
-                "From the tags you gave away; from tags that always say what a photo shows; and by "
+                "From the tags you shared; from tags that always say what a photo shows; and by "
                 "chance.",
                 "",
                 [
@@ -172,7 +172,7 @@ def _judged(source: Path, trials: int, seed: int) -> tuple[Guarantee | None, lis
 
 
 def _row(question: str, released: str, plain: str, chance: str) -> dict[str, str]:
-    return {"question": question, "given away": released, "no noise": plain, "chance": chance}
+    return {"question": question, "shared": released, "no noise": plain, "chance": chance}
 
 
 def _advice(guess: float, luck: float, broken: list[str]) -> list[str]:

@@ -40,7 +40,7 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "rolled_back": (
         409,
         "Vault, ledger and releases do not agree, or this data set cannot be released any more; "
-        "nothing was released. The page Budget says what to do.",
+        "nothing was released. The page History says what to do.",
     ),
     "budget": (409, "The privacy budget does not cover this answer; nothing was released."),
     "conflict": (409, "That cannot be done in the present state."),

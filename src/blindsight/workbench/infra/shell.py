@@ -49,13 +49,13 @@ class Page:
 
 NAVIGATION = (
     Page("/", "Home"),
-    Page("/protect", "Protect"),
     Page("/search", "Search"),
+    Page("/protect", "Protect"),
     Page("/tags", "Tags"),
     Page("/compare", "Compare"),
     Page("/together", "Train together", ("aggregator",)),
     Page("/send", "Send"),
-    Page("/budget", "Budget and audit", ("analyst", "aggregator")),
+    Page("/budget", "History", ("analyst", "aggregator")),
 )
 
 
@@ -96,6 +96,7 @@ class Strip:
     bar: Bar | None = None
     note: str = ""
     attacked_word: str = "measured by attack"
+    line: str = "Nothing leaves by itself"
 
 
 def bar_of(balance: Balance, *, this: float = 0.0, word: str | None = None) -> Bar:

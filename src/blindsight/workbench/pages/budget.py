@@ -103,8 +103,9 @@ def _agreement(workbench: Workbench, dataset: str) -> Agreement:
     )
 
 
+@router.get("/api/books.csv", include_in_schema=False)
 @router.get(
-    "/api/books.csv",
+    "/api/history.csv",
     summary="The history as a table",
     response_class=Response,
     responses=documented("ledger") | {200: {"content": {"text/csv": {}}}},
@@ -123,7 +124,7 @@ async def books(workbench: Parts, asker: Owner) -> Response:
         writer.writerow(
             plain_cell(line[name]) for name in ("time", "what", "set", "unit", "price", "left")
         )
-    headers = {"Content-Disposition": 'attachment; filename="books.csv"'}
+    headers = {"Content-Disposition": 'attachment; filename="history.csv"'}
     return Response(sheet.getvalue(), media_type="text/csv", headers=headers)
 
 
@@ -175,7 +176,7 @@ def run(arguments: dict[str, Any], job: JobContext) -> dict[str, Any]:
 def _page(request: Request, workbench: Workbench, release: str | None) -> Response:
     identity = request.state.identity
     context: dict[str, Any] = {
-        "title": "Budget and audit",
+        "title": "History",
         "sets": [],
         "releases": [],
         "release": None,

@@ -198,4 +198,5 @@ def search_strip(
         says="per photo, for the index; smaller is safer",
         bar=budget_of(workbench, data_set),
         note=note,
+        line="Nothing leaves while you search",
     )

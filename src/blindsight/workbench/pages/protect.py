@@ -1,5 +1,5 @@
-"""Protect: choose photos, see what a release would tell, confirm; then a folder to keep and one to
-give away.
+"""Protect: choose photos, see what a release would tell, confirm; then a folder to keep private and
+one to share.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from blindsight.core.errors import InvalidData
 from blindsight.workbench.infra.access import DataSetId, Owner, Parts, Workbench, scanned
 from blindsight.workbench.infra.jobs import JobContext
 from blindsight.workbench.infra.problems import Problem, documented
-from blindsight.workbench.infra.shell import Strip, plain, render
+from blindsight.workbench.infra.shell import render
 from blindsight.workbench.infra.uploads import read_drop
 from blindsight.workbench.pages.home import budget_of, open_account
 
@@ -270,6 +270,7 @@ def run(arguments: dict[str, Any], job: JobContext) -> dict[str, Any]:
     if arguments["step"] == "scan":
         data_set = scan(datasets, data_set, job.progress, actor=job.actor)
         if data_set.photos:
+            look_at_own(datasets, data_set, job.progress)
             look_at_public(datasets, data_set, job.progress)
         return {"photos": data_set.photos, "refused": len(data_set.refused)}
     if arguments["step"] == "look":
@@ -306,7 +307,7 @@ def _preview(request: Request, workbench: Workbench, dataset: str) -> Response:
     ]
     job = next(filter(None, jobs), None)
     context: dict[str, Any] = {
-        "title": "How much may the release tell?" if data_set.scanned else "Reading the photos",
+        "title": "What would others find?" if data_set.scanned else "Reading the photos",
         "menu_word": "Protect",
         "data_set": data_set,
         "job": job,
@@ -314,12 +315,18 @@ def _preview(request: Request, workbench: Workbench, dataset: str) -> Response:
     if data_set.scanned and data_set.photos:
         bar = budget_of(workbench, data_set)
         own = request.query_params.get("look") == "own" and data_set.looked
-        measured = seen(workbench.datasets, data_set, "own" if own else "public") or {}
-        says = codings(workbench.datasets, data_set)
+        mine = seen(workbench.datasets, data_set, "own") or {}
+        measured = mine if own else seen(workbench.datasets, data_set, "public") or {}
+        made = {f"{r.epsilon:g}": r.figures for r in data_set.releases if r.kind == "search"}
         left = min(bar.left / max(1, data_set.most), _photo_left(workbench, data_set))
-        options = [
-            _option(data_set, each, measured.get(f"{each.epsilon:g}"), left) for each in says
-        ]
+        options = []
+        for says in codings(workbench.datasets, data_set):
+            key = f"{says.epsilon:g}"
+            # What was released is shown with the figures that Home and History show.
+            figures = (made.get(key) if own else None) or measured.get(key)
+            film = measured.get(key, {}).get("film")
+            counted_here = made.get(key) or mine.get(key)
+            options.append(_option(data_set, says, figures, film, counted_here, left))
         best = next((o for o in options if o["epsilon"] == 8.0 and o["affordable"]), None)
         best = best or next((o for o in reversed(options) if o["affordable"]), None)
         context |= {
@@ -327,15 +334,13 @@ def _preview(request: Request, workbench: Workbench, dataset: str) -> Response:
             "own": own and bool(measured),
             "measured": measured.get("8"),
             "best": best,
-        }
-        context |= {
             "bar": bar,
             "unprotected": measured.get("plain"),
             "public": measured.get("public"),
+            "has_public": seen(workbench.datasets, data_set, "public") is not None,
+            "spread": next((o["spread"] for o in options if o is best), None),
         }
-        context["has_public"] = seen(workbench.datasets, data_set, "public") is not None
         if best is not None:
-            context["strip"] = _strip(best, bar, data_set)
             context["price"] = budget_of(workbench, data_set, this=data_set.price(best["epsilon"]))
             context["keep"] = workbench.settings.state / "vault"
             folder = workbench.datasets.named(data_set, "search", best["epsilon"], "")
@@ -346,20 +351,28 @@ def _preview(request: Request, workbench: Workbench, dataset: str) -> Response:
 
 
 def _option(
-    data_set: DataSet, says: Coding, measured: dict[str, Any] | None, left: float
+    data_set: DataSet,
+    says: Coding,
+    figures: dict[str, Any] | None,
+    film: list[list[Any]] | None,
+    spread: dict[str, Any] | None,
+    left: float,
 ) -> dict[str, Any]:
-    epsilon = says.epsilon
-    singled = says.singled_out(data_set.photos) if measured is None else measured["singled"]
+    """One row: what is said of an epsilon, measured on public photos or on the owner's.
+
+    How the owner's photos spread over the groups says how often a copy finds its entry.
+    """
     wrong = max(1, round(100 * (1 - says.right))) if says.right < 0.995 else 0
     return {
-        "epsilon": epsilon,
+        "epsilon": says.epsilon,
         "says": says,
-        "measured": measured,
-        "singled": singled,
-        "one_in": max(1, round(1 / singled)) if singled > 0 else None,
+        "figures": figures,
+        "film": film,
+        "spread": spread,
+        "by_copy": says.singled_out(data_set.photos) if spread is None else spread["by_copy"],
         "leaves": _leaves(says, wrong),
-        "affordable": epsilon <= left,
-        "whole": epsilon == left,
+        "affordable": says.epsilon <= left,
+        "whole": says.epsilon == left,
     }
 
 
@@ -371,32 +384,16 @@ def _leaves(says: Coding, wrong: int) -> str:
     )
 
 
-def _strip(option: dict[str, Any], bar: Any, data_set: DataSet) -> Strip:
-    says = option["says"]
-    per_person = plain(data_set.price(says.epsilon))
-    says_per_person = (
-        f"per photo; per person ε {per_person}, for at most {data_set.most} photos each"
-    )
-    return Strip(
-        leaves=option["leaves"],
-        stays="Photos, file names, dates, the numbers’ meaning.",
-        promised=f"ε {plain(says.epsilon)}",
-        proven=f"ε {plain(says.epsilon)}",
-        attacked="not yet",
-        says=says_per_person
-        if data_set.most
-        else "per photo, at your choice below; smaller is safer. Attacks run once it exists.",
-        bar=bar,
-        note=f"{plain(max(0.0, bar.left - data_set.price(says.epsilon)))} after this release",
-    )
-
-
 def _made(request: Request, workbench: Workbench, dataset: str, release: str) -> Response:
     if request.state.identity is None:
         return render(request, workbench, "protect_made.html", {})
     data_set = workbench.datasets.get(dataset)
-    orders = (j for j in workbench.jobs.listed("protect") if j["arguments"]["dataset"] == dataset)
-    job = next((j for j in orders if j["arguments"].get("release", {}).get("id") == release), None)
+    orders = (
+        job
+        for job in workbench.jobs.listed("protect")
+        if job["arguments"]["dataset"] == dataset and job["arguments"].get("step") == "release"
+    )
+    job = next((j for j in orders if j["arguments"]["release"]["id"] == release), None)
     found = next((r for r in data_set.releases if r.id == release), None)
     if found is None and job is None:
         raise Problem("not_found")

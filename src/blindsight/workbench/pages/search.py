@@ -25,7 +25,7 @@ from blindsight.app.library.search import (
 )
 from blindsight.workbench.infra.access import DataSetId, Owner, Parts, Workbench
 from blindsight.workbench.infra.problems import Problem, documented
-from blindsight.workbench.infra.shell import plain, render
+from blindsight.workbench.infra.shell import render
 from blindsight.workbench.infra.uploads import UPLOAD, read_upload
 from blindsight.workbench.pages.home import chosen, search_strip
 
@@ -33,7 +33,7 @@ __all__ = ["Searches", "router"]
 
 router = APIRouter(tags=["search"])
 Rerank = Annotated[bool, Query(description="Sort the first candidates by the photos in the vault.")]
-_CANDIDATES, _SHOWN, _GROUPS = 200, 60, 8
+_CANDIDATES, _SHOWN, _GROUPS, _FILM = 200, 60, 8, 24
 
 
 class Hit(BaseModel):
@@ -44,13 +44,15 @@ class Hit(BaseModel):
 
 
 class Group(BaseModel):
-    """Photos that the codes cannot tell apart, with how many of them are expected to be of the
-    code's kind.
+    """Photos that the codes cannot tell apart.
+
+    `mix` says what they show by the owner's folders, `noise` how many of them noise put here.
     """
 
     title: str
-    expect: int | None
     count: int
+    noise: int | None = None
+    mix: list[tuple[str, int]] = []
     photos: list[Hit]
     far: bool = False
 
@@ -69,7 +71,8 @@ class Found(BaseModel):
 
     query: str
     nothing: str | None
-    taken: str | None
+    searched_for: list[str]
+    ignored: list[str]
     groups: list[Group]
     searched: int
     reranked: bool
@@ -216,7 +219,7 @@ def _page(request: Request, workbench: Workbench, dataset: str | None) -> Respon
             context |= {
                 "data_set": data_set,
                 "release": release,
-                "film": workbench.datasets.photos(data_set)[:24],
+                "film": workbench.datasets.photos(data_set)[:_FILM],
                 "words": words,
             }
             context["strip"] = search_strip(
@@ -243,57 +246,73 @@ def _answer(workbench: Workbench, index: SearchIndex, query: str, rerank: bool) 
     question: Question = workbench.searches.asked(query)
     if question.dataset != index.data_set.id:
         raise Problem("not_found")
-    scores = np.asarray(index.reading.scores(question.similarity))[0]
+    meant = understand(question.words) if question.words else None
+    searched_for = list(meant.names) if meant else []
+    ignored = [*meant.ignored, *meant.unknown] if meant else []
     nothing = None
-    if not index.reading.present(question.similarity, index.counts, words=bool(question.words))[0]:
-        count, chance, _ = index.expected(question.cell)
-        what = f"“{question.words}”" if question.words else "your picture’s kind"
-        like = "what you wrote" if question.words else "yours"
-        nothing = (
-            f"{_codes(count)} {what}. Among {len(index.ids):,} photos, the protection alone puts "
-            f"{_about(chance)} there by chance. So there is no sign that even one photo is like "
-            f"{like}."
-        )
-    groups = _groups(index, scores, question.own)
-    if not rerank:
-        groups = _with_the_rest(groups)
+    groups: list[Group] = []
+    if meant is not None and not meant.names:
+        nothing = f"{meant.line()[:1].upper()}{meant.line()[1:]}"
     else:
-        groups = [_by_photos(index, groups, question.likeness)]
-        nothing = None
-    taken = understand(question.words).line() if question.words else None
+        scores = np.asarray(index.reading.scores(question.similarity))[0]
+        groups = _groups(index, scores, question.own)
+        words = bool(question.words)
+        if not index.reading.present(question.similarity, index.counts, words=words)[0]:
+            nothing = _nothing(index, question.cell)
+    if rerank:
+        groups = [_by_photos(index, groups, question.likeness)] if groups else []
+        nothing = None if groups else nothing
+    else:
+        groups = _with_the_rest(groups)
     return Found(
         query=query,
         nothing=nothing,
-        taken=taken,
+        searched_for=searched_for,
+        ignored=ignored,
         groups=groups,
         searched=len(index.ids),
         reranked=rerank,
     )
 
 
+def _nothing(index: SearchIndex, cell: int) -> str:
+    count, low, high = int(index.counts[cell]), *index.by_noise()
+    verb = "is" if count == 1 else "are"
+    here = f"{count:,} of {len(index.ids):,} photos {verb} in the nearest group."
+    if count > high:
+        return f"{here} The groups that fit hold no more photos than noise alone would put there."
+    puts = f"{low:,} to {high:,} photos" if high != low else f"{high:,} photos"
+    so = "so these say nothing" if count != 1 else "so this one says nothing"
+    return f"{here} Noise alone puts {puts} into any group, {so}."
+
+
 def _groups(index: SearchIndex, scores: NDArray[Any], own: str | None) -> list[Group]:
     """One group for each cell that codes name, in the order of likeness."""
     groups: list[Group] = []
-    words = ("Nearest", "Next", "Further")
+    words = ("nearest", "next", "further")
     present = np.flatnonzero(index.counts)
     total = 0
     for cell in present[np.argsort(-scores[present], kind="stable")]:
-        members = [i for i in np.flatnonzero(index.cells == cell) if index.ids[i] != own]
+        members = [int(i) for i in np.flatnonzero(index.cells == cell) if index.ids[i] != own]
         if not members:
             continue
         count, _, true = index.expected(int(cell))
         share = min(1.0, true * index.says.right / max(1, count))
         word = words[min(len(groups), 2)]
-        title = (
-            f"{word}: {len(members):,} photos with one and the same code"
-            if len(members) > 1
-            else f"{word}: 1 photo"
-        )
+        title = f"{len(members):,} photo{'s' if len(members) > 1 else ''} in the {word} group"
         shown = [
             Hit(id=index.ids[i], name=index.names.get(index.ids[i], "")) for i in members[:_SHOWN]
         ]
-        expect = round(share * len(members)) if not groups else None
-        groups.append(Group(title=title, expect=expect, count=len(members), photos=shown))
+        noise = round((1 - share) * len(members))
+        groups.append(
+            Group(
+                title=title,
+                count=len(members),
+                noise=noise,
+                mix=index.mix(members),
+                photos=shown,
+            )
+        )
         total += len(members)
         if total >= _CANDIDATES or len(groups) == _GROUPS:
             break
@@ -305,26 +324,14 @@ def _with_the_rest(groups: list[Group]) -> list[Group]:
     rest = groups[2:]
     if len(rest) < 2:
         return groups
-    count, codes = sum(group.count for group in rest), len(rest)
+    count = sum(group.count for group in rest)
     photos = [hit for group in rest for hit in group.photos][:_SHOWN]
-    title = f"Further: {count:,} photos in {codes} codes"
-    return [*groups[:2], Group(title=title, expect=None, count=count, photos=photos, far=True)]
+    title = f"{count:,} more photos in {len(rest)} groups"
+    return [*groups[:2], Group(title=title, count=count, photos=photos, far=True)]
 
 
 def _by_photos(index: SearchIndex, groups: list[Group], likeness: NDArray[Any]) -> Group:
     hits = [hit for group in groups for hit in group.photos if hit.id in index.place][:_CANDIDATES]
     hits.sort(key=lambda hit: -float(likeness[index.place[hit.id]]))
-    title = (
-        f"First {min(len(hits), _SHOWN):,} of {len(hits):,} candidates, sorted by your own photos"
-    )
-    return Group(title=title, expect=None, count=len(hits), photos=hits[:_SHOWN])
-
-
-def _codes(count: int) -> str:
-    return {0: "No stored code names", 1: "1 stored code names"}.get(
-        count, f"{count:,} stored codes name"
-    )
-
-
-def _about(chance: float) -> str:
-    return "none or one" if chance < 1 else f"about {plain(round(chance))}"
+    title = f"First {min(len(hits), _SHOWN):,} of {len(hits):,} candidates, sorted by your photos"
+    return Group(title=title, count=len(hits), photos=hits[:_SHOWN])

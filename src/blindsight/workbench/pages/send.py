@@ -125,7 +125,7 @@ def _page(request: Request, workbench: Workbench, dataset: str | None, how: str)
 def _strip(
     workbench: Workbench, data_set: DataSet, found: dict[str, Any] | None, how: str
 ) -> Strip:
-    known = f"{found[how]['recognised']} of {len(found['photos'])}" if found else "not yet"
+    known = f"{found[how]['recognised']} of {found['tried']}" if found else "not yet"
     return Strip(
         leaves="Statistics: sums over all labelled photos, with noise. Or one sketch per photo.",
         stays="The photos, names, dates.",
@@ -136,5 +136,5 @@ def _strip(
         bar=budget_of(workbench, data_set),
         note=f"ε {SEND_EPSILON:g} per {data_set.unit} is for statistics. "
         "Sketches carry no privacy guarantee.",
-        attacked_word="recognised by attack",
+        attacked_word="found again by attack",
     )

@@ -1,81 +1,123 @@
-// Search: by a picture or a stored photo; another order asks by name and sends nothing again.
+// Search: one field for words and pictures. Every question has an address, so back, forward and links work;
+// a picture from elsewhere is kept in memory only, under a number that is its address while it is remembered.
 import { ask, attempt, byId, element, fill, picture, say } from "./workbench.js";
 
-const dataset = byId("search").dataset.dataset, rerank = byId("rerank"), file = byId("file"), base = `/api/search/${dataset}`;
-const FIRST = 12;
-let query = null, asked = "", anyway = false;
+const dataset = byId("search").dataset.dataset, base = `/api/search/${dataset}`;
+const rerank = byId("rerank"), file = byId("file"), words = byId("words"), quiet = byId("understood").innerHTML;
+const FIRST = window.innerWidth < 640 ? 9 : 16;
+let anyway = false;
 const address = (photo) => `/api/datasets/${dataset}/photos/${photo}`;
 
-const truth = ({ expect, count }) => (count === 1 ? `Its code is ${expect ? "probably true" : "probably wrong on purpose"}.` : `About ${expect} of these ${count} codes are true${expect < count ? "; the others are wrong on purpose" : ""}.`);
+// The question as the page's address: q (words), photo (one of the owner's), or query (a picture from elsewhere).
+function question() {
+  const given = new URLSearchParams(location.search);
+  return { q: given.get("q"), photo: given.get("photo"), query: given.get("query"), own: given.get("sort") === "own" };
+}
+function go(asked, replace = false) {
+  const to = new URLSearchParams({ dataset });
+  for (const name of ["q", "photo", "query"]) if (asked[name]) to.set(name, asked[name]);
+  if (asked.own) to.set("sort", "own");
+  history[replace ? "replaceState" : "pushState"](null, "", `/search?${to}`);
+}
+
+function mixed({ mix, noise, count }) {
+  const by = noise === null ? "" : `Noise put about ${noise === 0 ? "none" : noise} here.`;
+  const [first, ...others] = mix;
+  const words = first ? [others.length ? "Mixes " : count > 1 ? "All " : "Shows ", element("b", {}, others.length ? `${first[0]} ${first[1]}` : first[0]), others.slice(0, 3).map(([name, number]) => `, ${name} ${number}`).join(""), others.length > 3 ? ` and ${others.length - 3} more kinds. ` : ". "] : [];
+  return element("p", {}, ...words, count > 0 ? by : "");
+}
 
 function group(found) {
   const photos = found.photos.map((hit) => {
-    const button = element("button", { type: "button", class: "again", "aria-label": `Search with ${hit.name}` }, element("img", { src: address(hit.id), alt: "", loading: "lazy" }));
-    button.addEventListener("click", () => byPhoto(hit.id, hit.name));
-    return element("li", {}, button, element("span", { class: "name", title: hit.name }, hit.name.split("/").pop()));
+    const button = element("button", { type: "button", class: "again", "aria-label": `Search with ${hit.name}`, title: hit.name }, element("img", { src: address(hit.id), alt: "", loading: "lazy" }));
+    button.addEventListener("click", () => { go({ photo: hit.id, own: rerank.checked }); run(); });
+    return element("li", {}, button);
   });
   const hidden = photos.slice(FIRST), rest = found.count - found.photos.length;
   const list = element("ul", { class: "photos" }, ...photos.slice(0, FIRST));
-  const more = element("button", { type: "button", class: "plain small" }, `${hidden.length.toLocaleString("en")} more`);
+  const more = element("button", { type: "button", class: "plain small" }, `${hidden.length.toLocaleString("en")} more in this group`);
   more.addEventListener("click", () => { list.append(...hidden); more.remove(); });
-  const all = [list, hidden.length ? element("div", { class: "buttons" }, more) : null, rest > 0 ? element("p", { class: "quiet" }, `and ${rest.toLocaleString("en")} beyond these`) : null];
-  if (found.far) return element("section", { class: "card" }, element("details", { class: "more" }, element("summary", {}, `${found.title}: show them`), ...all.filter(Boolean)));
-  return element("section", { class: "card" }, element("div", { class: "card-head" }, element("h2", {}, found.title), element("span", { class: "pill stays" }, "only you see this")),
-    found.expect === null ? null : element("p", {}, element("b", {}, truth(found)), element("span", { class: "quiet" }, " A true code says that a public network takes the photo for this kind, which may be wider than what you look for. The code cannot tell these photos apart, so their order means nothing.")),
-    ...all);
+  const all = [list, hidden.length ? element("div", { class: "buttons" }, more) : null, rest > 0 ? element("p", { class: "quiet" }, `and ${rest.toLocaleString("en")} beyond these`) : null].filter(Boolean);
+  if (found.far) return element("section", { class: "card" }, element("details", { class: "more" }, element("summary", {}, `Show ${found.title}`), ...all));
+  return element("section", { class: "card" }, element("div", { class: "card-head" }, element("h2", {}, found.title), found.noise === null ? null : mixed(found)), ...all);
 }
 
-function begin() {
-  anyway = false;
-  say("Searching.");
-  fill(byId("groups"), []);
-  byId("nothing").hidden = true;
+function understood(found) {
+  if (!found.searched_for.length && !found.ignored.length) { byId("understood").innerHTML = ""; return; }
+  const parts = found.searched_for.length ? ["Searched for ", ...found.searched_for.slice(0, 3).map((word) => element("span", { class: "chip" }, word))] : ["Searched for nothing"];
+  if (found.ignored.length) parts.push(" · ignored: ", element("s", {}, found.ignored.join(", ")));
+  fill(byId("understood"), parts.flatMap((part, i) => (i > 1 && part instanceof Node && part.className === "chip" ? [" ", part] : [part])));
 }
 
 function show(found) {
   say("");
-  query = found.query;
   byId("nothing").hidden = !found.nothing || anyway;
   byId("nothing-says").textContent = found.nothing ?? "";
+  byId("anyway").hidden = byId("own-look").hidden = byId("nothing-why").hidden = !found.groups.length;
   fill(byId("groups"), found.nothing && !anyway ? [] : found.groups.map(group));
-  if (found.taken) byId("asked-note").textContent = `${asked}: ${found.taken}. Used here, kept nowhere.`;
+  understood(found);
   byId("start").hidden = true;
-  byId("rerank-note").textContent = found.reranked ? "Sorted by the photos in your vault: only you can see this order. Nothing leaves, nothing is spent."
-    : "Sorts the first candidates by the photos in your vault. Only you can do this; nothing leaves, nothing is spent. Now you see what others would see.";
+  byId("copy").hidden = false;
+  byId("rerank-note").textContent = found.reranked ? "on: only you can see this order" : "off: you see what others see";
 }
 
-async function byPhoto(photo, name) {
-  begin();
-  picture(byId("asked"), address(photo));
-  byId("asked-note").textContent = `${name} · stored here`;
-  await attempt(async () => show(await ask("POST", `${base}/photo/${photo}?rerank=${rerank.checked}`)));
-  byId("main").focus();
+// Ask what the address says.
+async function run() {
+  const asked = question();
+  rerank.checked = asked.own;
+  words.value = asked.q ?? "";
+  picture(byId("asked"), asked.photo ? address(asked.photo) : asked.query ? sent[asked.query] : null);
+  if (!asked.q && !asked.photo && !asked.query) {
+    fill(byId("groups"), []);
+    byId("nothing").hidden = byId("copy").hidden = true;
+    byId("start").hidden = false;
+    byId("understood").innerHTML = quiet;
+    return;
+  }
+  say("Searching.");
+  const way = asked.q ? [`${base}/words`, { words: asked.q }] : [asked.photo ? `${base}/photo/${asked.photo}` : `${base}/again/${asked.query}`];
+  await attempt(async () => {
+    try { show(await ask("POST", `${way[0]}?rerank=${asked.own}`, way[1])); } catch (error) {
+      if (!asked.query || error.code !== "not_found") throw error;
+      fill(byId("groups"), []);
+      say("Pictures from elsewhere are kept in memory only, and this one is gone. Choose it again.", true);
+    }
+  });
 }
 
-for (const button of document.querySelectorAll("[data-photo]")) button.addEventListener("click", () => byPhoto(button.dataset.photo, button.getAttribute("aria-label").replace("Search with ", "")));
-file.addEventListener("change", () => attempt(async () => {
-  const chosen = file.files[0];
+const sent = {};
+async function upload(chosen) {
   if (!chosen) return;
-  begin();
-  picture(byId("asked"), URL.createObjectURL(chosen));
-  byId("asked-note").textContent = `${chosen.name} · used here, kept nowhere`;
-  show(await ask("POST", `${base}/upload?rerank=${rerank.checked}`, chosen));
-}));
-byId("words-form")?.addEventListener("submit", (event) => {
+  anyway = false;
+  say("Searching.");
+  await attempt(async () => {
+    const found = await ask("POST", `${base}/upload?rerank=${rerank.checked}`, chosen);
+    sent[found.query] = URL.createObjectURL(chosen);
+    go({ query: found.query, own: rerank.checked });
+    words.value = "";
+    picture(byId("asked"), sent[found.query]);
+    show(found);
+  });
+}
+file.addEventListener("change", () => upload(file.files[0]));
+byId("ask").addEventListener("dragover", (event) => event.preventDefault());
+byId("ask").addEventListener("drop", (event) => { event.preventDefault(); upload(event.dataTransfer.files[0]); });
+byId("ask").addEventListener("submit", (event) => {
   event.preventDefault();
-  const words = byId("words").value.trim();
-  if (!words) return;
-  begin();
-  picture(byId("asked"), null);
-  asked = `“${words}”`;
-  byId("asked-note").textContent = `${asked} · used here, kept nowhere`;
-  attempt(async () => show(await ask("POST", `${base}/words?rerank=${rerank.checked}`, { words })));
+  const text = words.value.trim();
+  if (!text) { if (words.disabled) file.click(); return; }
+  anyway = false;
+  go({ q: text, own: rerank.checked });
+  run();
 });
-const again = () => { if (query) attempt(async () => show(await ask("POST", `${base}/again/${query}?rerank=${rerank.checked}`))); };
-rerank.addEventListener("change", again);
-byId("anyway").addEventListener("click", () => { anyway = true; again(); });
-byId("own-look").addEventListener("click", () => { rerank.checked = true; again(); });
-// The photos as a row of keys: arrows move, Enter presses; "/" goes to the question, R re-ranks.
+for (const button of document.querySelectorAll("[data-photo]")) button.addEventListener("click", () => { anyway = false; go({ photo: button.dataset.photo, own: rerank.checked }); run(); });
+const sort = (own) => { const asked = question(); if (asked.q || asked.photo || asked.query) { go({ ...asked, own }, true); run(); } };
+rerank.addEventListener("change", () => sort(rerank.checked));
+byId("anyway").addEventListener("click", () => { anyway = true; run(); });
+byId("own-look").addEventListener("click", () => sort(true));
+byId("copy").addEventListener("click", async () => { await navigator.clipboard?.writeText(location.href); byId("copy").textContent = "Copied"; });
+window.addEventListener("popstate", () => { anyway = false; run(); });
+// The photos as a row of keys: arrows move, Enter presses; "/" goes to the question, R sorts by the owner's photos.
 function move(step) {
   const buttons = [...document.querySelectorAll("#groups button.again, #start:not([hidden]) button.again")];
   const now = buttons.indexOf(document.activeElement);
@@ -84,7 +126,8 @@ function move(step) {
 document.addEventListener("keydown", (event) => {
   if (event.target.matches("input:not([type=checkbox]), select, summary") || event.ctrlKey || event.metaKey || event.altKey) return;
   const steps = { ArrowLeft: -1, ArrowRight: 1 };
-  if (event.key === "/") { event.preventDefault(); if (byId("words")) byId("words").focus(); else file.click(); }
-  if (event.key === "r" || event.key === "R") { rerank.checked = !rerank.checked; again(); }
+  if (event.key === "/") { event.preventDefault(); if (words.disabled) file.click(); else words.focus(); }
+  if (event.key === "r" || event.key === "R") { rerank.checked = !rerank.checked; sort(rerank.checked); }
   if (event.key in steps) { event.preventDefault(); move(steps[event.key]); }
 });
+run();

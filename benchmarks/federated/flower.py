@@ -248,7 +248,7 @@ def _size_rows(seed: int) -> Iterator[Row]:
         value=large,
         unit="bytes",
         seed=seed,
-        note=f"a client's contribution among 100, 1,050,810 weights, {bits} bits a weight, 5 "
+        note=f"a client's contribution among 100, 1,050,810 weights, {bits} bits per weight, 5 "
         f"holders; 71,754 weights: {sizes[71_754][0]:.2f}; plain float32 is 4",
     )
 

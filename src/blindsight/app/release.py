@@ -172,7 +172,7 @@ def open_release(folder: PathText, *, fingerprint: str | None = None) -> OpenedR
 
 @dataclass(frozen=True)
 class AnsweredRequest(Result):
-    """The photos that a request asks for, for the owner's eyes.
+    """The photos that a request asks for, for the owner only.
 
     Parameters:
         release: the number of the release.

@@ -109,11 +109,11 @@ def test_a_file_that_is_no_image_is_refused():
 def test_a_vault_decodes_a_file_once(tmp_path, monkeypatch):
     vault, content = Vault.create(tmp_path / "v"), encoded("PNG")
     with recognising(vault) as recognise:
-        first = recognise(content)
-        assert recognise(encoded("PNG", compress_level=1)) == first
+        first = recognise(content, "a.png")
+        assert recognise(encoded("PNG", compress_level=1), "b.png") == first
     monkeypatch.setattr("blindsight.data.content.decode_image", None)
     with recognising(Vault(tmp_path / "v")) as recognise:
-        assert recognise(content) == first
+        assert recognise(content, "a.png") == first
     assert vault.shows(hashlib.sha256(content).digest(), first)
     assert not vault.shows(hashlib.sha256(content + b"x").digest(), first)
 

@@ -134,7 +134,9 @@ class World:
                 except BudgetExceeded:
                     resolve(vault, ledger, "close", releases=shown)
             with content.recognising(vault) as recognise:
-                records = {recognise(file): self.shown[file] for file in self.files[name].values()}
+                records = {
+                    recognise(file, name): self.shown[file] for file in self.files[name].values()
+                }
             release = vault.release_of(law)
             try:
                 vault.charge(

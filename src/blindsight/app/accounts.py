@@ -70,4 +70,6 @@ def records_of(vault: Vault, files: Iterable[Path]) -> list[str]:
     from blindsight.data.limits import read_bytes
 
     with recognising(vault) as recognise:
-        return [recognise(read_bytes(file, largest=LIMITS.image_bytes)) for file in files]
+        return [
+            recognise(read_bytes(file, largest=LIMITS.image_bytes), file.name) for file in files
+        ]

@@ -237,7 +237,7 @@ def encode_images(
         for name in names:
             try:
                 content = read_bytes(folder / name, largest=LIMITS.image_bytes)
-                record_of[name] = content_digest(content).hex()
+                record_of[name] = content_digest(content, name=name).hex()
             except (OSError, BlindsightError) as error:
                 refused.append((name, str(error)))
     used = [name for name in names if name in record_of]

@@ -47,6 +47,7 @@ from blindsight.encoders import (
     open_encoder,
 )
 from blindsight.index import encoder as photo_encoder
+from blindsight.index.bulk.hashing import prepared_photos
 from blindsight.index.bulk.pools import pool_at
 from blindsight.index.encoder import CodeRecipe, PhotoEncoder
 from blindsight.index.public_images import is_vector_file, refuse_private
@@ -391,7 +392,9 @@ def protect(
                 rows = VectorRows.copied(vectors, opened.path / _VECTORS)
                 cleanup.callback(rows.remove)
                 listed = [name for ids, _ in vectors.pieces() for name in ids]
-            contents = (scan if rows is None else partial(scan_vectors, rows))(
+            prepared = prepared_photos(opened.path, coder, here=rows is None and not workers)
+            read = partial(scan, decoded=None if prepared is None else prepared.keep)
+            contents = (read if rows is None else partial(scan_vectors, rows))(
                 source,
                 listed,
                 opened,
@@ -453,6 +456,7 @@ def protect(
             mechanism,
             prune=prune,
             pool=pool_at(workers),
+            prepared=prepared,
             progress=lambda done, total: progress("releasing codes", done, total),
         )
         if thumbnails or opened.fact("thumbnails"):

@@ -52,28 +52,53 @@ class Recogniser(Protocol):
     """What knows the records of image files: a vault."""
 
     def recognising(
-        self, pixels: Callable[[bytes], bytes], encoded: Callable[[bytes], bytes]
-    ) -> AbstractContextManager[Callable[[bytes], str]]: ...
+        self, pixels: Callable[[bytes, str], bytes], encoded: Callable[[bytes], bytes]
+    ) -> AbstractContextManager[Callable[[bytes, str], str]]: ...
 
 
 def recognising(
-    vault: Recogniser, limits: Limits = LIMITS
-) -> AbstractContextManager[Callable[[bytes], str]]:
-    """A function from the bytes of an image file to its record in a vault.
+    vault: Recogniser,
+    limits: Limits = LIMITS,
+    *,
+    decoded: Callable[[bytes, NDArray[np.uint8]], None] | None = None,
+) -> AbstractContextManager[Callable[[bytes, str], str]]:
+    """A function from the bytes and the name of an image file to its record in a vault.
 
     Files that the vault has seen are not decoded again. Use it for many files at once:
-    `with recognising(vault) as recognise: record = recognise(content)`.
+    `with recognising(vault) as recognise: record = recognise(content, name)`.
+
+    Parameters:
+        vault: what knows the records.
+        limits: bounds on each image.
+        decoded: called with the bytes and the pixels of every file that had to be decoded, so that
+            nobody needs to decode it again.
     """
-    return vault.recognising(lambda content: content_digest(content, limits), encoded_digest)
+
+    def digest(content: bytes, name: str) -> bytes:
+        pixels = decode_image(content, name=_file_name(name), limits=limits)
+        if decoded is not None:
+            decoded(content, pixels)
+        return pixel_digest(pixels)
+
+    return vault.recognising(digest, encoded_digest)
 
 
-def content_digest(content: bytes, limits: Limits = LIMITS) -> bytes:
+def content_digest(content: bytes, limits: Limits = LIMITS, *, name: str = "") -> bytes:
     """The SHA-256 of the decoded pixels of an image file, before a vault's key makes it a secret.
+
+    Parameters:
+        content: the bytes of the file.
+        limits: bounds on the image.
+        name: the file's name, by whose ending a camera's raw file is recognised.
 
     Raises:
         HostileFile: the file is not an image that can be read.
     """
-    return pixel_digest(decode_image(content, limits=limits))
+    return pixel_digest(decode_image(content, name=_file_name(name), limits=limits))
+
+
+def _file_name(name: str) -> str:
+    return name.rpartition("/")[2] or "the image"
 
 
 def pixel_digest(pixels: NDArray[Any]) -> bytes:

@@ -312,8 +312,8 @@ def no_photos(folder: str | os.PathLike[str], skipped: Iterable[Skipped]) -> str
     """The message for a folder without a photo that can be read: what it holds instead."""
     kinds = [str(kind) for kind in skipped]
     if not kinds:
-        return f"{os.fspath(folder)} holds no photos: it is empty. Check the path."
-    return f"{os.fspath(folder)} holds no photos that can be read, but {'; '.join(kinds[:5])}."
+        return f"{os.fspath(folder)} holds no images: it is empty. Check the path."
+    return f"{os.fspath(folder)} holds no images that can be read, but {'; '.join(kinds[:5])}."
 
 
 def compared_name(name: str) -> str:

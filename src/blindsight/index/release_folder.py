@@ -24,6 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from blindsight.core import checks, durable, storage
 from blindsight.core.decoding import MatchModel
 from blindsight.core.errors import BlindsightError, HostileFile, InvalidData
@@ -402,11 +405,14 @@ def scan(
     *,
     persons: Mapping[str, str] | None = None,
     dataset: str = "",
+    decoded: Callable[[bytes, NDArray[np.uint8]], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Scan:
     """Recognise the photos of a folder, and note in the vault which file is which record.
 
     Names are the data set's own: an owner's vault may know several folders, each under `dataset`.
+
+    `decoded` is called with the bytes and pixels of every file that had to be decoded.
 
     A file whose size and time of change are as they were is taken for what it was; when a code is
     made of it, its bytes are looked at again.
@@ -416,7 +422,7 @@ def scan(
     by_form = {compared_name(name): photo for name, photo in before.items()}
     found: list[Photo] = []
     refused: list[tuple[str, str]] = []
-    with recognising(vault) as recognise:
+    with recognising(vault, decoded=decoded) as recognise:
         for number, name in enumerate(names):
             person = "" if persons is None else vault.person_key(persons[name])
             try:
@@ -442,7 +448,7 @@ def scan(
 
 
 def _photo(
-    path: Path, name: str, person: str, known: Photo | None, recognise: Callable[[bytes], str]
+    path: Path, name: str, person: str, known: Photo | None, recognise: Callable[[bytes, str], str]
 ) -> Photo:
     from blindsight.data.limits import LIMITS, read_bytes
 
@@ -451,7 +457,7 @@ def _photo(
     if known is not None and (known.size, known.changed) == (size, changed):
         return Photo(name, known.record, person, size, changed)
     content = read_bytes(path, largest=LIMITS.image_bytes)
-    return Photo(name, recognise(content), person, size, changed)
+    return Photo(name, recognise(content, name), person, size, changed)
 
 
 def persons_of(

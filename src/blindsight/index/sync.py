@@ -15,7 +15,7 @@ from blindsight.core.errors import BlindsightError
 from blindsight.data import ImageSet, read_image
 from blindsight.data.listing import shown_name
 from blindsight.data.sources import Files, LazyImages
-from blindsight.index.bulk.hashing import Wanted, hash_to
+from blindsight.index.bulk.hashing import PreparedPhotos, Wanted, hash_to
 from blindsight.index.bulk.pools import HERE, Pool
 from blindsight.index.contact_sheet import Thumbnails, thumbnail
 from blindsight.index.release_folder import ReleaseFolder, Scan, public_name
@@ -103,6 +103,7 @@ def sync_release(
     *,
     prune: bool = False,
     pool: Pool = HERE,
+    prepared: PreparedPhotos | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> SyncResult:
     """Bring a release up to date with what a folder, or a file of vectors, holds. Charge first.
@@ -110,7 +111,9 @@ def sync_release(
     The vault is held meanwhile: another run on it waits, or is refused with a sentence.
     """
     with vault.running():
-        return _sync(place, folder, found, vault, encoder, guarantee, law, prune, pool, progress)
+        return _sync(
+            place, folder, found, vault, encoder, guarantee, law, prune, pool, prepared, progress
+        )
 
 
 def _sync(
@@ -123,6 +126,7 @@ def _sync(
     law: str,
     prune: bool,
     pool: Pool,
+    prepared: PreparedPhotos | None,
     progress: Callable[[int, int], None] | None,
 ) -> SyncResult:
     names = [photo.name for photo in found.photos]
@@ -158,6 +162,7 @@ def _sync(
             keyed=guarantee.entropy == "keyed",
             size=preparation,
             pool=pool,
+            prepared=prepared,
             progress=progress,
         )
         renamed = {public_name(photo.name) for photo in found.gone if photo.record in chosen}

@@ -247,15 +247,15 @@ class Vault:
 
     @contextmanager
     def recognising(
-        self, pixels: Callable[[bytes], bytes], encoded: Callable[[bytes], bytes]
-    ) -> Iterator[Callable[[bytes], str]]:
-        """A function from the bytes of an image file to the id of the record that it shows.
+        self, pixels: Callable[[bytes, str], bytes], encoded: Callable[[bytes], bytes]
+    ) -> Iterator[Callable[[bytes, str], str]]:
+        """A function from the bytes and the name of an image file to the id of its record.
 
         Files that were seen before are known by their bytes, and not decoded again. Higher layers
         call `data.content.recognising(vault)`, which gives the two digests.
 
         Parameters:
-            pixels: the digest of a file's decoded pixels.
+            pixels: the digest of a file's decoded pixels, from its bytes and its name.
             encoded: the digest by which earlier versions knew a picture; for vaults of theirs.
         """
         files: dict[str, str] = {}
@@ -268,13 +268,13 @@ class Vault:
             files.clear()
             aliases.clear()
 
-        def recognise(content: bytes) -> str:
+        def recognise(content: bytes, name: str) -> str:
             digest = hashlib.sha256(content).digest()
             file = self._file(digest)
             known = files.get(file) or self.known_file(digest)
             if known is not None:
                 return known
-            picture = self.record_of(pixels(content))
+            picture = self.record_of(pixels(content, name))
             record = aliases.get(picture, picture)
             if self._encoded and record == picture:
                 earlier = keyed(self._key, "record", encoded(content)).hex()[:32]

@@ -257,7 +257,8 @@ def _overlaps(datasets: DataSets, data_set: DataSet, other: DataSet) -> bool:
     with recognising(vault_of(datasets, other)) as recognise:
         for name in names:
             try:
-                if recognise(read_bytes(folder / name, largest=LIMITS.image_bytes)) in known:
+                content = read_bytes(folder / name, largest=LIMITS.image_bytes)
+                if recognise(content, name) in known:
                     return True
             except (OSError, BlindsightError):
                 continue  # the scan has named it as one that cannot be read

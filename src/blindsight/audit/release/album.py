@@ -192,8 +192,8 @@ def _pixels(
     for name in names:
         try:
             content = (folder / name).read_bytes()
-            if record is None or vault.record_of(content_digest(content)) == record:
-                return read_image(content, at_least=at_least)
+            if record is None or (vault.record_of(content_digest(content, name=name)) == record):
+                return read_image(folder / name, at_least=at_least)
         except (OSError, BlindsightError):
             continue
     return None

@@ -133,7 +133,7 @@ def _names(vault: Vault, folder: Path, published: dict[str, str]) -> dict[str, s
     found: dict[str, str] = {}
     for name in list_photos(folder, leave_out=[vault.path]).photos:
         record = vault.record_of(
-            content_digest(read_bytes(folder / name, largest=LIMITS.image_bytes))
+            content_digest(read_bytes(folder / name, largest=LIMITS.image_bytes), name=name)
         )
         for key in {record, name} & published.keys():
             found.setdefault(key, name)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import hashlib
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -27,10 +28,20 @@ from blindsight.privacy import Guarantee
 from blindsight.privacy.entropy import Source
 from blindsight.privacy.vault import RecordSource, Vault
 
-__all__ = ["Release", "Released", "Wanted", "hash_to", "records_of", "release_named"]
+__all__ = [
+    "PreparedPhotos",
+    "Release",
+    "Released",
+    "Wanted",
+    "hash_to",
+    "prepared_photos",
+    "records_of",
+    "release_named",
+]
 
 Release = Callable[[list[str], NDArray[np.uint8], RecordSource | None], NDArray[np.uint8]]
 Progress = Callable[[int, int], None]
+_MOST_PREPARED = 2 << 30
 
 
 @dataclass(frozen=True)
@@ -61,7 +72,61 @@ def records_of(images: ImageSet, vault: Vault) -> list[str]:
     if not hasattr(pixels, "content"):
         return [vault.record_of(pixel_digest(pixels[row])) for row in range(len(images))]
     with recognising(vault, pixels.limits) as recognise:
-        return [recognise(pixels.content(row)) for row in range(len(images))]
+        names = images.names if images.names is not None else [""] * len(images)
+        return [recognise(pixels.content(row), str(names[row])) for row in range(len(images))]
+
+
+class PreparedPhotos:
+    """Pictures at a network's size, of photos that were decoded to be recognised.
+
+    Their codes are made later, after the charge, and without decoding the photos again. The
+    pictures lie in a file without a name, which is gone when the process ends, however it ends.
+
+    Parameters:
+        folder: where the file is made: the vault, for the pictures are private.
+        preparation: how pictures are brought to the network's size.
+        most_bytes: most bytes of the file; photos beyond it are decoded again.
+    """
+
+    def __init__(
+        self, folder: Path, preparation: Preparation, *, most_bytes: int = _MOST_PREPARED
+    ) -> None:
+        self.preparation = preparation
+        self._size = 3 * preparation.size**2
+        self._most = most_bytes // self._size
+        self._rows: dict[bytes, int] = {}
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  (closed with this object)
+
+    def keep(self, content: bytes, pixels: NDArray[np.uint8]) -> None:
+        """Keep the picture of a file for `find`."""
+        digest = hashlib.sha256(content).digest()
+        if digest not in self._rows and len(self._rows) < self._most:
+            self._file.seek(len(self._rows) * self._size)
+            self._file.write(self.preparation.prepare(pixels).tobytes())
+            self._rows[digest] = len(self._rows)
+
+    def find(self, digest: bytes) -> NDArray[np.uint8] | None:
+        """The picture of the file whose bytes have this SHA-256, or None."""
+        row = self._rows.get(digest)
+        if row is None:
+            return None
+        self._file.seek(row * self._size)
+        side = self.preparation.size
+        return np.frombuffer(self._file.read(self._size), np.uint8).reshape(side, side, 3)
+
+    def __del__(self) -> None:
+        self._file.close()
+
+
+def prepared_photos(folder: Path, coder: Any, *, here: bool) -> PreparedPhotos | None:
+    """A place for pictures between scan and release, so that a photo is decoded once.
+
+    None where photos are not decoded here (workers decode them themselves), and for a network that
+    takes photos decoded at a reduced scale: photos are recognised by other pixels.
+    """
+    if not here or coder.recipe.image.preparation.at_least is not None:
+        return None
+    return PreparedPhotos(folder, coder.recipe.image.preparation)
 
 
 def release_named(
@@ -102,6 +167,7 @@ def hash_to(
     keyed: bool = True,
     size: int | Preparation | None = None,
     pool: Pool = HERE,
+    prepared: PreparedPhotos | None = None,
     progress: Progress | None = None,
 ) -> Released:
     """Release the codes of all records that are not in the index yet; what was released before is
@@ -145,7 +211,8 @@ def hash_to(
     report(done, len(listed))
     names = images.names if images.names is not None else np.arange(len(images)).astype(str)
     parts = _parts(images, names, missing, pool.shard, vault, about if keyed else None)
-    for contents in pool.run(_Encode(release, size), parts, held):
+    encode = _Encode(release, size, prepared if pool is HERE else None)
+    for contents in pool.run(encode, parts, held):
         done += taking.take(contents)
         report(done, len(listed))
     held.close()
@@ -219,6 +286,7 @@ class _Encode:
 
     release: Release
     size: int | Preparation | None
+    prepared: PreparedPhotos | None = None
 
     def __call__(self, part: _Part) -> Contents:
         kept: list[int] = []
@@ -227,11 +295,7 @@ class _Encode:
         refused: list[tuple[str, str]] = []
         for row, name in enumerate(part.names):
             try:
-                digest, image = _read(part.images, row, name)
-                if isinstance(self.size, Preparation):
-                    image = self.size.prepare(image)
-                elif self.size is not None:
-                    image = to_rgb(image, self.size)
+                digest, image = self._picture(part, row, name)
                 read.append(image)
                 kept.append(row)
                 digests.append(digest.hex())
@@ -251,6 +315,18 @@ class _Encode:
             "digests": digests,
             "refused": refused,
         }
+
+    def _picture(self, part: _Part, row: int, name: str) -> tuple[bytes, NDArray[np.uint8]]:
+        """The digest of an image, and its picture at the network's size."""
+        if self.prepared is not None and hasattr(part.images, "content"):
+            digest = hashlib.sha256(part.images.content(row)).digest()
+            picture = self.prepared.find(digest)
+            if picture is not None:
+                return digest, picture
+        digest, image = _read(part.images, row, name)
+        if isinstance(self.size, Preparation):
+            return digest, self.size.prepare(image)
+        return digest, image if self.size is None else to_rgb(image, self.size)
 
 
 def _parts(

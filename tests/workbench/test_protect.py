@@ -259,6 +259,18 @@ def test_a_release_can_be_attacked_and_the_answer_is_in_words(
     assert Client(app).get("/budget?release=000000000000").status_code == 404
 
 
+def test_a_receiver_can_check_what_the_workbench_shares(
+    make: Callable[..., Any], folder: Path
+) -> None:
+    from blindsight.release.manifest import check_folder
+
+    app = make()
+    release = released(app, scanned(app, folder))
+    place = app.state.workbench.datasets.folder(release)
+    manifest = check_folder(place)
+    assert {"card.txt", "release.json"} <= set(manifest.files)
+
+
 def _figures(page: str) -> list[tuple[str, ...]]:
     """The figures of a release as a page shows them: hits, guesses, copies."""
     return [

@@ -283,6 +283,8 @@ def release_photos(
     from blindsight.app.library.preview import measure_release
     from blindsight.app.protect import protect
     from blindsight.encoders import feature_recipe
+    from blindsight.release.contents import PHOTO_CODES
+    from blindsight.release.manifest import Signer, write_manifest
 
     with Ledger(datasets.settings.ledger_place, dataset=data_set.account) as ledger:
         require_agreement(datasets, data_set, ledger)
@@ -313,6 +315,18 @@ def release_photos(
             release, encoder(release.epsilon, data_set.features), made.guarantee, made.counts.stored
         ),
         encoding="utf-8",
+    )
+    # The card and the note for the ledger came after `protect` had signed the folder: sign it anew.
+    signed = Signer(vault.signing_seed(made.release_id))
+    write_manifest(
+        folder,
+        signed,
+        kind=PHOTO_CODES,
+        release=made.release_id,
+        facts={
+            "entries": made.counts.stored,
+            "encoder": feature_recipe(data_set.features).identity(),
+        },
     )
     counts = made.counts
     done = replace(release, photos=counts.stored, left_out=counts.left_out, made=today())

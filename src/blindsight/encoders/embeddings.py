@@ -10,6 +10,7 @@ import os
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from blindsight.core.checks import optional_module
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.data.limits import LIMITS, check_packing, regular_file
 from blindsight.encoders.base import Classes, Encoder, Floats, Identity, Images, unit_rows
-from blindsight.encoders.onnx_folder import MAX_DIMENSIONS
+from blindsight.encoders.onnx_folder import MAX_DIMENSIONS, OnnxEncoder
 from blindsight.encoders.preparation import Source
 
 if TYPE_CHECKING:
@@ -371,10 +372,19 @@ def general_texts(encoder: Encoder, *, one_in: int = 1) -> Floats | None:
     Returns:
         None for an encoder without texts.
     """
+    if isinstance(encoder, OnnxEncoder):  # some 2,000 texts: encoded once while it is open
+        return _noun_vectors(encoder, one_in)
     from blindsight.encoders.words import general_nouns
 
     names = encoder.text_names() if isinstance(encoder, Embeddings) else general_nouns()
     return encoder.texts(names[::one_in]) if names else None
+
+
+@lru_cache(maxsize=4)
+def _noun_vectors(encoder: OnnxEncoder, one_in: int) -> Floats | None:
+    from blindsight.encoders.words import general_nouns
+
+    return encoder.texts(general_nouns()[::one_in])
 
 
 def _shape(name: str, array: NDArray[np.generic]) -> tuple[int, int]:

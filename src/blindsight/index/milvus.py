@@ -56,11 +56,11 @@ class MilvusIndex(CodeIndex):
 
     Parameters:
         uri: a cluster's address, or a path ending in .db for the embedded Milvus Lite.
-        n_bits: see `CodeIndex`; an existing collection keeps its own, and `n_bits` may be
-            left out.
-        names: as `n_bits`.
-        guarantee: as `n_bits`.
-        decoding: as `n_bits`.
+        n_bits: the length of a code; may be left out for a collection that exists, which keeps its
+            own. The same holds for `names`, `guarantee` and `decoding`.
+        names: whether records have names as ids, rather than numbers.
+        guarantee: what is promised for each stored code; None for plain codes.
+        decoding: how distances of flipped codes are read as probabilities; None for cells.
         collection: the collection's name (letters, digits, underscores).
         token: "user:password" or an API key, where the cluster asks for one.
         candidates: how many nearest codes a soft ranking re-ranks.

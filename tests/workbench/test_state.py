@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from blindsight.app.library import photos as photo_library
-from blindsight.app.library.accounts import check_state, has_own_vault
+from blindsight.app.library.accounts import charge_training, check_state, has_own_vault
 from blindsight.app.library.datasets import DataSet
 from blindsight.core.errors import BlindsightError, InvalidParameter, MissingData, RolledBack
 from blindsight.privacy import Ledger
@@ -253,6 +253,31 @@ def test_a_lost_ledger_is_named_and_nothing_is_released(here: Path) -> None:
     assert "it was lost, or begun again" in sentences(here)
     with pytest.raises((RolledBack, BlindsightError)):
         release(here, "protect", epsilon=2.0)
+
+
+@pytest.mark.parametrize("restored", ["vault", "ledger.db"])
+def test_training_together_is_charged_once_and_names_an_older_copy(
+    here: Path, restored: str
+) -> None:
+    def join() -> None:
+        app = opened(here)
+        try:
+            dataset, datasets = only(app), app.state.workbench.datasets
+            records = [photo.id for photo in datasets.photos(dataset)]
+            with Ledger(datasets.settings.ledger_place, dataset=dataset.account) as ledger:
+                charge_training(datasets, dataset, ledger, "0" * 12, (4.0, 1e-6), records)
+        finally:
+            close(app)
+
+    restore = keep(here, restored)
+    join()
+    paid = spent(here)
+    assert paid > 0
+    join()
+    assert spent(here) == paid
+    restore()
+    with pytest.raises(RolledBack, match="older"):
+        join()
 
 
 def test_an_account_that_is_closed_releases_nothing_more(here: Path) -> None:

@@ -18,7 +18,7 @@ from blindsight.app.protect import protect
 from blindsight.app.result import files_table
 from blindsight.app.search import search
 from blindsight.app.sketch import sketch
-from blindsight.cli import main
+from blindsight.cli import main, terminal
 from blindsight.core.errors import InvalidData
 from blindsight.data.formats.folders import read_folder
 from blindsight.data.listing import FilesRead, list_photos
@@ -97,10 +97,13 @@ def test_every_job_gives_the_same_counts(folder: Path, tmp_path: Path) -> None:
     }
 
 
-def test_the_command_line_ends_with_the_table(folder: Path, tmp_path: Path) -> None:
+def test_the_command_line_ends_with_the_table(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(terminal.console, "width", 200)
     release = str(tmp_path / "release")
     line = ["protect", str(folder), "--out", release, "--encoder", "pixels"]
-    done = CliRunner().invoke(main.app, line, env={"COLUMNS": "200"})
+    done = CliRunner().invoke(main.app, line)
     assert done.exit_code == 0, done.output
     last = done.output[done.output.rindex("Files") :]
     for words in ("photos read", "copies of another photo", "skipped: videos", "clip.mov"):

@@ -129,11 +129,11 @@ def test_words_that_say_nothing_have_no_hits(tmp_path: Path) -> None:
 
 
 def test_own_names_come_as_text_or_file(tmp_path: Path) -> None:
-    from blindsight.app.protect import _own_names
+    from blindsight.app.defaults import own_names
 
     (tmp_path / "names.txt").write_text("forest\nglacier\n\n sea \n")
-    assert _own_names("forest, glacier,sea") == ("forest", "glacier", "sea")
-    assert _own_names(str(tmp_path / "names.txt")) == ("forest", "glacier", "sea")
+    assert own_names("forest, glacier,sea") == ("forest", "glacier", "sea")
+    assert own_names(str(tmp_path / "names.txt")) == ("forest", "glacier", "sea")
 
 
 def test_photos_that_the_cells_cannot_tell_apart_are_refused_before_anything_is_charged(

@@ -87,7 +87,9 @@ def test_progress_names_each_stage(release, tmp_path):
         encoder="pixels",
         progress=lambda stage, done, total: stages.append(stage),
     )
-    assert list(dict.fromkeys(stages)) == [
+    named = [stage for stage in dict.fromkeys(stages) if not stage.startswith("expected: ")]
+    assert len(named) == len(set(stages)) - 1  # one stage says what to expect
+    assert named == [
         "learning from public data",
         "recognising photos",
         "releasing codes",

@@ -94,8 +94,8 @@ class TestPhotos(ReplayContract):
             self.write(data, photos)
             for _ in range(2):  # continued: nothing is released again
                 protect(
-                    photos,
                     folder / "out",
+                    photos,
                     encoder="pixels",
                     vault=Path(kept) / "vault",
                     json=True,
@@ -126,6 +126,7 @@ class TestFewCells(TestPhotos):
         "cells": 6,
         "prior": 0.05,
         "first_page": True,
+        "page": False,
     }
 
 
@@ -139,7 +140,7 @@ class TestPeople(TestPhotos):
 class TestOwnNames(TestPhotos):
     """Photos keep their names, which are public then."""
 
-    asked: ClassVar[dict[str, Any]] = {"epsilon": 4.0, "names": "keep"}
+    asked: ClassVar[dict[str, Any]] = {"epsilon": 4.0, "names": "keep", "link": True}
     named_by_content = False
 
 

@@ -187,9 +187,9 @@ LATE: tuple[Mutant, ...] = (
         "index/encoder.py",
         (
             "blind-index-centred-on-the-batch",
-            "        rows = self.rows(images)\n        with warnings",
-            "        rows = self.rows(images)\n        rows = rows - rows.mean(axis=0)\n        "
-            "with warnings",
+            "        return self.release_rows(names, self.rows(images), source)",
+            "        rows = self.rows(images)\n"
+            "        return self.release_rows(names, rows - rows.mean(axis=0), source)",
             "index:TestPhotosByFlips",
         ),
     ),

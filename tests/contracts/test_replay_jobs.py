@@ -33,7 +33,7 @@ from blindsight.tagging.answers import AnswerCodebook
 from blindsight.workbench.infra.settings import Settings
 from contracts.replay import ReplayContract
 from contracts.test_replay_commands import INPUT, LEDGER, OWNER, SEED
-from contracts.test_replay_index import _numbered, _silent
+from contracts.test_replay_index import _numbered
 
 SIDE = 2
 WORDS = ("dark", "bright")
@@ -145,9 +145,7 @@ class _Page(_Photos):
             _write(images, Path(kept) / "photos")
             datasets = DataSets(Settings(state=Path(kept) / "state"))
             with mock.patch.object(encoder, "default_features", lambda **_: "pixels"):
-                one = photos.scan(
-                    datasets, datasets.add("holidays", Path(kept) / "photos"), _silent
-                )
+                one = photos.scan(datasets, datasets.add("holidays", Path(kept) / "photos"))
             with Ledger(datasets.settings.ledger_place, dataset=one.account) as ledger:
                 for unit, neighbours in UNITS:
                     budget: Any = {"unit": unit, "neighbours": neighbours}
@@ -163,7 +161,7 @@ class TestTagsPage(_Page):
     def act(self, datasets: DataSets, data_set: DataSet, ids: list[str], said: Any) -> None:
         given = {each: [WORDS[int(label)]] for each, label in zip(ids, said, strict=True)}
         tags.keep_labels(datasets, data_set, {"names": list(WORDS), "given": given})
-        tags.learn_tags(datasets, data_set, _silent)
+        tags.learn_tags(datasets, data_set)
 
 
 class TestPublishPage(_Page):
@@ -174,7 +172,7 @@ class TestPublishPage(_Page):
         prior = Prior(np.random.default_rng(5).normal(size=(2, rows.shape[1])), np.zeros(2))
         model = PrivateTagger.from_public(list(WORDS), prior)
         model.save(datasets.vault(data_set) / "tagger.safetensors")
-        tags.publish_data_set_tags(datasets, data_set, _silent)
+        tags.publish_data_set_tags(datasets, data_set)
 
 
 class TestComparePage(_Page):
@@ -203,7 +201,7 @@ class TestComparePage(_Page):
             if max(a, b) < len(ids)
         ]
         pairs.keep_answers(datasets, data_set, answers)
-        pairs.learn_to_compare(datasets, data_set, _silent)
+        pairs.learn_to_compare(datasets, data_set)
 
 
 @contextmanager
@@ -254,10 +252,10 @@ WITHOUT_SCENE = {
         "seed": SEED,
     },
     "apply": {
-        **dict.fromkeys(("model", "images", "vault"), INPUT),
+        **dict.fromkeys(("model", "images", "vault", "out"), INPUT),
         **dict.fromkeys(("ledger", "dataset", "actor", "purpose"), LEDGER),
         "encoder": "computes each photo's features by itself",
-        "json": "the same answers in another format",
+        **dict.fromkeys(("json", "format"), "the same answers in another format"),
     },
 }
 

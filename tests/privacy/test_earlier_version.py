@@ -46,7 +46,7 @@ def test_the_same_release_is_known_and_not_charged_again(
     release = vault.release_of("codes at epsilon 4")
     assert release == expected["release"]
     with recognising(vault) as recognise:
-        records = [recognise((earlier / f"{n}.png").read_bytes()) for n in range(2)]
+        records = [recognise((earlier / name).read_bytes(), name) for name in ("0.png", "1.png")]
     assert records == expected["records"]
     with Ledger(earlier / "budget.db", dataset="holidays") as ledger:
         assert list(ledger.verify()) == expected["head"]

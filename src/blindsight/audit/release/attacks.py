@@ -463,12 +463,14 @@ def search(
         )
     )
     if shows is None:
-        return UtilityResult(same, float(_FIRST), _FIRST * near / (len(rows) - 1), same)
+        others = len(rows) - 1  # a single photo finds nothing, by luck neither
+        luck = _FIRST * near / others if others else 0.0
+        return UtilityResult(same, float(_FIRST), luck, same)
     counts = {
         name: float((shows[found] == shows[asked][:, None]).sum(axis=1).mean())
         for name, found in first.items()
     }
-    chance = _FIRST * float(np.mean((np.bincount(shows)[shows[asked]] - 1) / (len(rows) - 1)))
+    chance = _FIRST * float(np.mean((np.bincount(shows)[shows[asked]] - 1) / max(len(rows) - 1, 1)))
     return UtilityResult(counts["hits"], counts["features"], chance, same)
 
 

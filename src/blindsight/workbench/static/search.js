@@ -5,7 +5,7 @@ import { ask, attempt, byId, element, fill, picture, say } from "./workbench.js"
 const dataset = byId("search").dataset.dataset, base = `/api/search/${dataset}`;
 const rerank = byId("rerank"), file = byId("file"), words = byId("words"), quiet = byId("understood").innerHTML;
 const FIRST = window.innerWidth < 640 ? 9 : 16;
-let anyway = false;
+let anyway = false, asks = 0;
 const address = (photo) => `/api/datasets/${dataset}/photos/${photo}`;
 
 // The question as the page's address: q (words), photo (one of the owner's), or query (a picture from elsewhere).
@@ -61,9 +61,9 @@ function show(found) {
   byId("rerank-note").textContent = found.reranked ? "on: only you can see this order" : "off: you see what others see";
 }
 
-// Ask what the address says.
+// Ask what the address says. An answer that comes after the next question is not shown.
 async function run() {
-  const asked = question();
+  const asked = question(), turn = ++asks;
   rerank.checked = asked.own;
   words.value = asked.q ?? "";
   picture(byId("asked"), asked.photo ? address(asked.photo) : asked.query ? sent[asked.query] : null);
@@ -72,12 +72,17 @@ async function run() {
     byId("nothing").hidden = byId("copy").hidden = true;
     byId("start").hidden = false;
     byId("understood").innerHTML = quiet;
+    say("");
     return;
   }
   say("Searching.");
   const way = asked.q ? [`${base}/words`, { words: asked.q }] : [asked.photo ? `${base}/photo/${asked.photo}` : `${base}/again/${asked.query}`];
   await attempt(async () => {
-    try { show(await ask("POST", `${way[0]}?rerank=${asked.own}`, way[1])); } catch (error) {
+    try {
+      const found = await ask("POST", `${way[0]}?rerank=${asked.own}`, way[1]);
+      if (turn === asks) show(found);
+    } catch (error) {
+      if (turn !== asks) return;
       if (!asked.query || error.code !== "not_found") throw error;
       fill(byId("groups"), []);
       say("Pictures from elsewhere are kept in memory only, and this one is gone. Choose it again.", true);
@@ -89,9 +94,11 @@ const sent = {};
 async function upload(chosen) {
   if (!chosen) return;
   anyway = false;
+  const turn = ++asks;
   say("Searching.");
   await attempt(async () => {
-    const found = await ask("POST", `${base}/upload?rerank=${rerank.checked}`, chosen);
+    const found = await ask("POST", `${base}/upload?rerank=${rerank.checked}`, chosen).catch((error) => { if (turn === asks) throw error; });
+    if (turn !== asks) return;
     sent[found.query] = URL.createObjectURL(chosen);
     go({ query: found.query, own: rerank.checked });
     words.value = "";

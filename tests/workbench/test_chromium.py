@@ -174,6 +174,24 @@ def test_hits_are_near_the_top_and_every_question_has_an_address(visit: Visit, f
     visit.complaints.clear()  # the browser names the refused request
 
 
+def test_an_answer_that_comes_after_going_back_is_not_shown(visit: Visit) -> None:
+    page = visit.go("search")
+    page.wait_for_load_state("networkidle")
+    held: list[Any] = []
+    page.route("**/api/search/*/photo/*", lambda route: held.append(route))
+    with page.expect_request("**/api/search/*/photo/*"):
+        page.locator("#start .again").first.click()
+    page.go_back()
+    page.wait_for_selector("#start .again")
+    with page.expect_response("**/api/search/*/photo/*") as answer:
+        held[0].continue_()
+    answer.value.finished()
+    page.wait_for_timeout(300)  # time to show it, which would be wrong
+    assert page.locator("#start .again").first.is_visible()
+    assert page.locator("#groups img").count() == 0
+    assert not page.locator("#status").is_visible()
+
+
 def test_a_newcomer_protects_a_folder_searches_compares_and_attacks(
     browser: Any, serve: Any, tmp_path: Path, axe: str | None
 ) -> None:

@@ -29,6 +29,7 @@ from blindsight.audit.release.album import read_album
 from blindsight.audit.target import audit_file
 from blindsight.cli.main import app
 from blindsight.core.errors import InvalidData
+from blindsight.core.storage import seal_json
 from blindsight.data.content import content_digest
 from blindsight.index import HammingIndex
 from blindsight.index.cell_index import to_codes
@@ -236,7 +237,7 @@ def _tags(photos, folder: Path, epsilon: float) -> tuple[Path, Path]:
     (folder / "tags.csv").write_text(
         "photo,tag\n" + "".join(f"{r},k{t}\n" for r, t in zip(records, told, strict=True))
     )
-    (folder / "guarantee.json").write_text(guarantee.to_json())
+    (folder / "guarantee.json").write_bytes(seal_json(json.loads(guarantee.to_json())))
     return folder / "tags.csv", folder / "vault"
 
 

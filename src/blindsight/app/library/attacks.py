@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,6 @@ from blindsight.app.library.photos import released_cells
 from blindsight.app.library.statistics import STATISTICS_FILE
 from blindsight.app.result import Progress, no_progress
 from blindsight.core.errors import MissingData
-from blindsight.core.storage import open_json
-from blindsight.privacy import Guarantee
-from blindsight.privacy.guarantee import FORMAT
 
 __all__ = ["MIN_ATTACKED", "attack_release", "find_release", "report_folder", "too_few"]
 
@@ -91,6 +87,7 @@ def _model(datasets: DataSets, release: Release) -> dict[str, Any]:
     """A model or published tags: what is released about one record, attacked on the worst that it
     could be.
     """
+    from blindsight.audit.release.tags import read_guarantee
     from blindsight.audit.target import audit, audit_file
 
     folder = datasets.folder(release)
@@ -100,9 +97,7 @@ def _model(datasets: DataSets, release: Release) -> dict[str, Any]:
         "statistics": STATISTICS_FILE,
     }
     if release.kind == "published":
-        path = folder / "guarantee.json"
-        fields = open_json(path.read_bytes(), path, earlier={"format": FORMAT})
-        stated = Guarantee.from_json(json.dumps(fields))
+        stated = read_guarantee(folder / "guarantee.json")
         found = audit(stated.releases[0].mechanism, trials=defaults.AUDIT_TRIALS_QUICK)
     else:
         found = audit_file(folder / files[release.kind], trials=defaults.AUDIT_TRIALS_QUICK)

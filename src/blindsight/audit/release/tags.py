@@ -26,7 +26,7 @@ from blindsight.privacy import Guarantee
 from blindsight.privacy.guarantee import FORMAT
 from blindsight.privacy.vault import Vault
 
-__all__ = ["audit_tags"]
+__all__ = ["audit_tags", "read_guarantee"]
 
 Numbers = NDArray[np.int64]
 
@@ -153,13 +153,23 @@ def _found(
     return float(first.mean()), float(rank.mean())
 
 
+def read_guarantee(path: Path) -> Guarantee:
+    """The promise that lies beside published tags, checked against its digest.
+
+    Raises:
+        HostileFile: if the file is damaged or was changed.
+        InvalidData: if it does not hold a guarantee.
+    """
+    fields = open_json(path.read_bytes(), path, earlier={"format": FORMAT})
+    return Guarantee.from_json(json.dumps(fields))
+
+
 def _judged(source: Path, trials: int, seed: int) -> tuple[Guarantee | None, list[Verdict]]:
     """The promise that lies beside the table, where there is one, and the attack on it."""
     beside = source.with_name("guarantee.json")
     if not beside.is_file():
         return None, []
-    fields = open_json(beside.read_bytes(), beside, earlier={"format": FORMAT})
-    guarantee = Guarantee.from_json(json.dumps(fields))
+    guarantee = read_guarantee(beside)
     if len(guarantee.releases) != 1:
         return guarantee, []
     found = attack_mechanism(

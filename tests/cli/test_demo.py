@@ -17,6 +17,7 @@ from blindsight.cli import main
 from blindsight.core.errors import MissingData
 from blindsight.data import builtin
 from blindsight.encoders import words as words_module
+from blindsight.release import page
 
 KINDS = ("cat", "coffee", "retina", "tissue")
 
@@ -32,6 +33,7 @@ def small() -> Iterator[None]:
         patch.setattr("blindsight.audit.release._EPSILONS", (8.0,))
         patch.setattr(builtin, "ALBUM", {kind: builtin.ALBUM[kind] for kind in KINDS})
         patch.setattr("blindsight.encoders.words.get", missing)
+        patch.setattr("blindsight.encoders.words.words_available", lambda: False)
         patch.setattr("blindsight.tagging.photos.encoder_prior", missing)
         forget_words()
         yield
@@ -40,7 +42,7 @@ def small() -> Iterator[None]:
 
 def forget_words() -> None:
     """Forget what earlier tests of this process read of names and sentence vectors."""
-    for value in vars(words_module).values():
+    for value in (*vars(words_module).values(), page._words_block):
         if hasattr(value, "cache_clear"):
             value.cache_clear()
 
@@ -63,8 +65,8 @@ def test_the_demo_fits_eighty_columns_and_leaves_its_report(
         <= 80
     )
     assert shown.output.count("Left out: ") == 2
-    page = (place / "o" / "report.html").read_text()
-    assert page.index("Search with and without protection") < page.index(
+    report = (place / "o" / "report.html").read_text()
+    assert report.index("Search with and without protection") < report.index(
         "What comes back of your photos"
     )
     assert (place / "o" / "search.jpg").read_bytes()[:2] == b"\xff\xd8"

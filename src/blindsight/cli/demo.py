@@ -153,12 +153,12 @@ def _protect(place: Place) -> dict[str, Any]:
     _step(
         1,
         "Protect an album",
-        f"ledger grant --ledger {place.out}/budget.db --dataset album --epsilon 8",
-        f"hash {album} --out {place.index} --ledger {place.out}/budget.db",
+        f"budget grant --ledger {place.out}/budget.db --dataset album --epsilon 8",
+        f"protect {album} --out {place.index} --ledger {place.out}/budget.db",
     )
     count = write_album(place)
     budget = place.out / "budget.db"
-    run_verb("ledger", "grant", "--ledger", budget, "--dataset", "album", "--epsilon", "8")
+    run_verb("budget", "grant", "--ledger", budget, "--dataset", "album", "--epsilon", "8")
     done = run_verb(
         "protect", album, "--out", place.index, "--ledger", budget, "--dataset", "album"
     )

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from blindsight.codebooks import Codebook
 from blindsight.codebooks.cells import ClassCells, GroupCells, PairCells, head_space
 from blindsight.core import storage
-from blindsight.core.errors import BlindsightError, InvalidParameter, UncheckedFile
+from blindsight.core.errors import BlindsightError, InvalidParameter, MissingData, UncheckedFile
 from blindsight.data import cache_folder
 from blindsight.encoders import BuiltIn
 from blindsight.index.cell_index import CodebookIndex
@@ -273,7 +273,11 @@ def _book_facts(codebook: Codebook, index: CodebookIndex) -> dict[str, object]:
 
 
 def _labels(codebook: Codebook, encoder: BuiltIn | None) -> list[list[str]]:
-    """What each cell roughly shows: its own classes, or the nearest public ones."""
+    """What each cell roughly shows: its own classes, or the nearest public ones.
+
+    Without the classes' names, which are fetched, cells have no labels: the page is written after
+    the charge and must not fail for want of a network.
+    """
     cells = codebook.cells
     if isinstance(cells, ClassCells) and codebook.classes:
         answers = cells.groups
@@ -288,7 +292,10 @@ def _labels(codebook: Codebook, encoder: BuiltIn | None) -> list[list[str]]:
         return [[] for _ in range(codebook.k)]
     from blindsight.encoders.words import class_names
 
-    names = class_names()
+    try:
+        names = class_names()
+    except MissingData:
+        return [[] for _ in range(codebook.k)]
     points = codebook.embedding.moved(classes)
     labels = []
     for start in range(0, codebook.k, 4096):

@@ -34,6 +34,14 @@ class Visit:
         self.asked: list[str] = []
         self.complaints: list[str] = []
         self.page.on("request", lambda request: self.asked.append(request.url))
+        self.refused: list[str] = []  # to say which request a complaint is about
+        self.page.on(
+            "response",
+            lambda answer: (
+                answer.status >= 400
+                and self.refused.append(f"{answer.status} {answer.request.method} {answer.url}")
+            ),
+        )
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on(
             "console", lambda word: word.type == "error" and self.complaints.append(word.text)
@@ -55,7 +63,7 @@ def visit(browser: Any, live: Any, tmp_path: Path, request: Any) -> Iterator[Vis
     own = [url for url in found.asked if not url.startswith((found.url, "data:", "blob:"))]
     found.context.close()
     assert own == [], "a page asked another host"
-    assert found.complaints == []
+    assert found.complaints == [], found.refused
 
 
 def test_the_api_page_works_without_a_network(visit: Visit) -> None:
@@ -293,7 +301,7 @@ def test_a_newcomer_protects_a_folder_searches_compares_and_attacks(
     own = [url for url in visit.asked if not url.startswith((visit.url, "data:", "blob:"))]
     visit.context.close()
     assert own == [], "a page asked another host"
-    assert visit.complaints == []
+    assert visit.complaints == [], visit.refused
 
 
 @pytest.fixture(scope="module")

@@ -74,7 +74,8 @@ class Change(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     photo: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
-    tag: Annotated[str, Field(min_length=1, max_length=40)]
+    # As long as a folder's name may be: folders are the first tags.
+    tag: Annotated[str, Field(min_length=1, max_length=255)]
     on: bool
 
 

@@ -151,7 +151,7 @@ def set_names(dataset: DataSetId, order: Names, workbench: Parts, asker: Owner) 
     data_set = scanned(workbench, dataset)
     names = list(
         dict.fromkeys(
-            " ".join(part.split())[:40] for part in order.names.split(",") if part.strip()
+            " ".join(part.split())[:255] for part in order.names.split(",") if part.strip()
         )
     )[:60]
     if len(names) < 2 or not all(name.isprintable() for name in names):

@@ -1,12 +1,13 @@
-"""Options that several verbs have, each defined once."""
+"""Options and ways of parsing that several verbs have, each defined once."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-__all__ = ["ActorOption", "LedgerOption", "PurposeOption"]
+__all__ = ["ActorOption", "LedgerOption", "MakeByDefault", "PurposeOption"]
 
 #: Charge a ledger.
 LedgerOption = Annotated[
@@ -36,3 +37,12 @@ PurposeOption = Annotated[
         show_default=False,
     ),
 ]
+
+
+class MakeByDefault(TyperGroup):
+    """A group of verbs in which `GROUP FOLDER OUT` means `GROUP make FOLDER OUT`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] != "--help":
+            args = ["make", *args]
+        return super().parse_args(ctx, args)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from blindsight.app.send import (
     DEFAULT_DELTA,
@@ -14,24 +13,16 @@ from blindsight.app.send import (
     DEFAULT_EPSILON,
     DEFAULT_IMAGES_PER_PERSON,
 )
+from blindsight.cli.options import ActorOption, LedgerOption, MakeByDefault, PurposeOption
 from blindsight.cli.terminal import console, emit_json, notes, show_card, stage_bar
 
 __all__ = ["register"]
 
 
-class _MakeByDefault(TyperGroup):
-    """`send FOLDER OUT` means `send make FOLDER OUT`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and args[0] != "--help":
-            args = ["make", *args]
-        return super().parse_args(ctx, args)
-
-
 def register(app: typer.Typer) -> None:
     """Add the verb."""
     verbs = typer.Typer(
-        cls=_MakeByDefault,
+        cls=MakeByDefault,
         no_args_is_help=True,
         help="Send training data with a proof: statistics of images (send FOLDER OUT), from which "
         "others train a classifier (send fit).",
@@ -105,17 +96,15 @@ def make(
         ),
     ] = None,
     split: Annotated[str | None, typer.Option(help="train or test, for known sets.")] = None,
-    ledger: Annotated[Path | None, typer.Option(help="Ledger to charge.")] = None,
+    ledger: LedgerOption = None,
     dataset: Annotated[
         str | None, typer.Option(help="The data set's name in the ledger (the folder's).")
     ] = None,
     vault: Annotated[
         Path | None, typer.Option(help="Folder of the key of the noise (default: beside OUT).")
     ] = None,
-    actor: Annotated[
-        str | None, typer.Option(help="Who asks for the release, for the ledger.")
-    ] = None,
-    purpose: Annotated[str, typer.Option(help="What the release is for, for the ledger.")] = "",
+    actor: ActorOption = None,
+    purpose: PurposeOption = "",
     seed: Annotated[
         int | None, typer.Option(help="Fixed noise, for trials: marked as a simulation.")
     ] = None,

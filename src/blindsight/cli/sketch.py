@@ -5,10 +5,9 @@ them.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from blindsight.app.sketch import (
     ATTACKED_SKETCHES,
@@ -17,7 +16,7 @@ from blindsight.app.sketch import (
     DEFAULT_Q,
     DEFAULT_R,
 )
-from blindsight.cli.options import ActorOption, LedgerOption, PurposeOption
+from blindsight.cli.options import ActorOption, LedgerOption, MakeByDefault, PurposeOption
 from blindsight.cli.terminal import (
     console,
     emit_json,
@@ -34,19 +33,10 @@ __all__ = ["register"]
 _P = ",".join(f"{value:g}" for value in DEFAULT_P)
 
 
-class _MakeByDefault(TyperGroup):
-    """`sketch FOLDER OUT` means `sketch make FOLDER OUT`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and args[0] != "--help":
-            args = ["make", *args]
-        return super().parse_args(ctx, args)
-
-
 def register(app: typer.Typer) -> None:
     """Add the verb."""
     verbs = typer.Typer(
-        cls=_MakeByDefault,
+        cls=MakeByDefault,
         no_args_is_help=True,
         help="Turn images into sketches for a server to train on (sketch FOLDER OUT); attack them "
         "(sketch recover).",

@@ -6,14 +6,16 @@ EXTRAS := all,bench,docs,dev
 STAMP := $(VENV)/.installed
 RUNS ?= 5
 BUSY ?= 0
+MEMORY := $(shell [ -w /dev/shm ] && [ "$$(df --output=avail -k /dev/shm | tail -1)" -gt 6000000 ] && echo PYTEST_DEBUG_TEMPROOT=/dev/shm)
 
 .PHONY: run test suite check serve bench docs examples clean apt
 run: $(STAMP)
 	$(BIN)/blindsight demo
 
 # At its end: what was skipped and why, and the slowest tests. SEED=7: in a random order.
+# Tests write to memory where it is large enough: a vault's commits wait for the disk otherwise.
 test: $(STAMP) apt check
-	$(BIN)/python -m pytest -n 2 -rs --durations=12 $(if $(SEED),-p randomly --randomly-seed=$(SEED))
+	$(MEMORY) $(BIN)/python -m pytest -n 2 -rs --durations=12 $(if $(SEED),-p randomly --randomly-seed=$(SEED))
 
 # The suite again and again in fresh clones: make suite RUNS=5 BUSY=4
 suite: $(STAMP) apt
@@ -45,12 +47,18 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --progress-bar on -c constraints.txt -e '.[$(EXTRAS)]'
 	touch $@
 
-# Real parts for the tests: a PostgreSQL server, Chromium. Skipped where they are there already.
+# Real parts for the tests: a PostgreSQL server, Chromium; and two proxies, whose tests are skipped without
+# them. Skipped where they are there already.
 apt:
 	@command -v chromium >/dev/null && { command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; } \
 	|| { echo "installing PostgreSQL and Chromium for the tests"; \
 	     SUDO=; [ "$$(id -u)" = 0 ] || SUDO=sudo; \
 	     $$SUDO apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$SUDO apt-get install -y -qq --no-install-recommends postgresql chromium fonts-dejavu-core; }
+	@command -v nginx >/dev/null && command -v caddy >/dev/null \
+	|| { echo "installing nginx and Caddy for the tests"; \
+	     SUDO=; [ "$$(id -u)" = 0 ] || SUDO=sudo; \
+	     DEBIAN_FRONTEND=noninteractive $$SUDO apt-get install -y -qq --no-install-recommends nginx-light caddy \
+	     || echo "nginx or Caddy could not be installed: their tests are skipped"; }
 
 clean:
 	rm -rf $(VENV) out site .pytest_cache .mypy_cache .ruff_cache

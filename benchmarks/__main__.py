@@ -29,6 +29,7 @@ ROOMS = (
     "files",
     "encoders",
     "workbench",
+    "release",
 )
 
 

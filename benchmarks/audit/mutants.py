@@ -16,17 +16,20 @@ import importlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 
 from benchmarks.audit.mutations import EARLY, LATE, NEW, Mutant
 
-__all__ = ["ROOT", "Outcome", "audit_scene", "outcomes"]
+__all__ = ["ROOT", "Outcome", "SceneServer", "audit_scene", "outcome_of", "outcomes"]
 
 ROOT = Path(__file__).parents[2]
 _SECONDS = 300
@@ -41,18 +44,100 @@ class Outcome:
     says: str
 
 
+class SceneServer:
+    """A process that has imported what the package needs, and forks for every scene.
+
+    Only other people's packages are imported before the fork: each scene imports the package itself
+    from the folder that it is told.
+    """
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-m", "benchmarks.audit.mutants", "--serve"],
+            env=_environment(ROOT),
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def __enter__(self) -> SceneServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._process as process:
+            if process.stdin is not None:
+                process.stdin.close()
+
+    def audit(self, scene: str, source: Path) -> dict[str, list[str]]:
+        """The findings on one scene with the package at `source`."""
+        orders, answers = self._process.stdin, self._process.stdout
+        if orders is None or answers is None:
+            raise RuntimeError("the server has no pipes.")
+        orders.write(json.dumps([scene, str(source)]) + "\n")
+        orders.flush()
+        answer = answers.readline()
+        if not answer:
+            raise RuntimeError(f"the server ended while it audited {scene}.")
+        told: dict[str, list[str]] = json.loads(answer)
+        return told
+
+
+def _serve() -> None:
+    """Audit one scene per line of the standard input, each in a process of its own."""
+    for name in ("numpy", "scipy.optimize", "scipy.stats", "sklearn.linear_model", "PIL.Image"):
+        importlib.import_module(name)
+    answers = os.dup(1)
+    for line in sys.stdin:
+        scene, source = json.loads(line)
+        here, there = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(here)
+            signal.alarm(_SECONDS)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            sys.path[:0] = [source, str(ROOT / "tests"), str(ROOT)]
+            try:
+                told = _scene(scene, range(1))
+            except BaseException as error:  # whatever a mutant raises
+                told = {"notes": [f"{scene}: {type(error).__name__}: {error}"]}
+            with os.fdopen(there, "w") as pipe:
+                json.dump(told, pipe)
+            os._exit(0)
+        os.close(there)
+        with os.fdopen(here) as pipe:
+            answer = pipe.read()
+        _, status = os.waitpid(child, 0)
+        if status or not answer:
+            answer = json.dumps({"notes": [f"{scene} took more than {_SECONDS} s, or was killed"]})
+        os.write(answers, answer.encode() + b"\n")
+
+
 def outcomes(mutants: Iterable[Mutant], *, workers: int = 1) -> Iterator[Outcome]:
     """Audit each mutant; in order."""
-    with ThreadPoolExecutor(workers) as pool:
-        yield from pool.map(_outcome, mutants)
+    servers: SimpleQueue[SceneServer] = SimpleQueue()
+
+    def next_outcome(mutant: Mutant) -> Outcome:
+        server = servers.get()
+        try:
+            return outcome_of(mutant, server)
+        finally:
+            servers.put(server)
+
+    with ExitStack() as stack:
+        for _ in range(workers):
+            servers.put(stack.enter_context(SceneServer()))
+        yield from stack.enter_context(ThreadPoolExecutor(workers)).map(next_outcome, mutants)
 
 
-def _outcome(mutant: Mutant) -> Outcome:
+def outcome_of(mutant: Mutant, server: SceneServer) -> Outcome:
+    """Write one bug into a copy of the package, and audit it."""
     with tempfile.TemporaryDirectory() as place:
         source = _mutated(mutant, Path(place))
         says = []
         for scene in mutant.scenes:
-            done = audit_scene(scene, source)
+            done = server.audit(scene, source)
             if done.get("findings"):
                 return Outcome(mutant, "caught", "; ".join(done["findings"]))
             says += done.get("notes", [])
@@ -80,36 +165,47 @@ def _tested(tests: Sequence[str], source: Path) -> tuple[str, str]:
     return {0: "missed", 1: "caught"}.get(done.returncode, "broken"), f"tests: {last}"
 
 
-def _environment(source: Path) -> dict[str, str]:
+def _environment(source: Path, rolls: int | None = None) -> dict[str, str]:
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(map(str, (source, ROOT / "tests", ROOT))),
         "PYTHONDONTWRITEBYTECODE": "1",
         "OMP_NUM_THREADS": "1",
-        "BLINDSIGHT_AUDIT_ROLLS": os.environ.get("BLINDSIGHT_AUDIT_ROLLS", "60000"),
+        "BLINDSIGHT_AUDIT_ROLLS": str(rolls or os.environ.get("BLINDSIGHT_AUDIT_ROLLS", "60000")),
     }
 
 
 def _mutated(mutant: Mutant, place: Path) -> Path:
-    """A copy of the package with the one replacement made."""
+    """A copy of the package with the one replacement made; compiled files come with it."""
     source = place / "src"
-    shutil.copytree(
-        ROOT / "src" / "blindsight",
-        source / "blindsight",
-        ignore=shutil.ignore_patterns("__pycache__"),
-    )
+    shutil.copytree(ROOT / "src" / "blindsight", source / "blindsight", copy_function=_link)
     path = source / "blindsight" / mutant.path
-    path.write_text(mutant.applied(path.read_text()))
+    changed = mutant.applied(path.read_text())
+    path.unlink()  # the original is linked here
+    path.write_text(changed)
     return source
 
 
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another disk
+        shutil.copy2(source, target)
+
+
 def audit_scene(
-    scene: str, source: Path = ROOT / "src", *, seed: int = 0, runs: int = 1
+    scene: str,
+    source: Path = ROOT / "src",
+    *,
+    seed: int = 0,
+    runs: int = 1,
+    rolls: int | None = None,
 ) -> dict[str, list[str]]:
     """The findings on one scene ("hashing:TestPITQ") with the package at `source`, from a process
     of its own.
 
-    With several `runs` the seeds count on from `seed`.
+    With several `runs` the seeds count on from `seed`; `rolls` is how many numbers each mechanism
+    draws again.
     """
     module = [sys.executable, "-W", "ignore", "-m", "benchmarks.audit.mutants"]
     command = [*module, "--scene", scene, "--seed", str(seed), "--runs", str(runs)]
@@ -117,7 +213,7 @@ def audit_scene(
     try:
         done = subprocess.run(
             command,
-            env=_environment(source),
+            env=_environment(source, rolls),
             cwd=ROOT,
             capture_output=True,
             text=True,
@@ -154,9 +250,13 @@ def main() -> None:
     parser.add_argument("--new", action="store_true")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--scene")
+    parser.add_argument("--serve", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--runs", type=int, default=1)
     given = parser.parse_args()
+    if given.serve:
+        _serve()
+        return
     if given.scene:
         print(json.dumps(_scene(given.scene, range(given.seed, given.seed + given.runs))))
         return

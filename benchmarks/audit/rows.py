@@ -4,21 +4,22 @@ again and again.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from benchmarks.audit.mutants import ROOT, Outcome, audit_scene, outcomes
+from benchmarks.audit.false_alarms import (
+    SEEDS,
+    Log,
+    audit_scenes,
+    false_alarms_row,
+    scene_names,
+)
+from benchmarks.audit.mutants import Outcome, outcomes
 from benchmarks.audit.mutations import EARLY, LATE, NEW, NOT_CAUGHT
 from benchmarks.harness import Row
 
 __all__ = ["rows"]
-
-_RUNS = 20
 
 
 def rows(
@@ -32,8 +33,8 @@ def rows(
     chosen = [
         mutant for mutants in (EARLY, LATE, NEW) for mutant in (mutants[::8] if quick else mutants)
     ]
-    scenes = _scenes()[:: 4 if quick else 1]
-    runs, total, log = 1 if quick else _RUNS, len(chosen) + len(scenes), _Log(out / "mutants.jsonl")
+    scenes = scene_names()[:: 4 if quick else 1]
+    seeds, total, log = 1 if quick else SEEDS, len(chosen) + len(scenes), Log(out / "mutants.jsonl")
     found = [
         Outcome(mutant, *log.known[mutant.name]) for mutant in chosen if mutant.name in log.known
     ]
@@ -50,62 +51,15 @@ def rows(
         yield _row(
             f"{group}_source_mutants_caught", [o for o in found if o.mutant.group == group], seed
         )
-    names = {scene: f"{scene}, seeds {seed} to {seed + runs - 1}" for scene in scenes}
-    left = [scene for scene, name in names.items() if name not in log.known]
-    with ThreadPoolExecutor(2) as pool:
-        for scene, told in zip(
-            left, pool.map(lambda one: audit_scene(one, seed=seed, runs=runs), left), strict=True
-        ):
-            log.add(names[scene], [*told.get("findings", ()), *told.get("notes", ())])
-            step(len(log.known), total)
-    alarms = [f"{scene}: {words}" for scene, name in names.items() for words in log.known[name]]
-    yield Row(
-        id="audit.false_alarms",
-        value=len(alarms),
-        unit=f"in {runs * len(scenes)} audits of the sound package",
+    audited = Log(out / "scenes.jsonl")
+    audit_scenes(
+        scenes,
+        audited,
         seed=seed,
-        note=f"{len(scenes)} scenes, {runs} seeds each"
-        + "".join(f"; {alarm}" for alarm in alarms[:5]),
+        seeds=seeds,
+        progress=lambda scene: step(len(found) + len(audited.known), total),
     )
-
-
-def _scenes() -> list[str]:
-    """Every replay contract, also those in which no mutant is looked for."""
-    found = []
-    for path in (ROOT / "tests" / "contracts").glob("test_replay*.py"):
-        part = path.stem.removeprefix("test_replay").lstrip("_") or "privacy"
-        found += [
-            f"{part}:{name}"
-            for name in re.findall(r"^class (Test\w+)\(", path.read_text(), re.MULTILINE)
-        ]
-    return sorted(found)
-
-
-class _Log:
-    """What was found out already about this very source, one line each."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.known = path, dict[str, list[str]]()
-        self._source = _digest()
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        for line in lines:
-            source, name, words = json.loads(line)
-            if source == self._source:
-                self.known[name] = words
-
-    def add(self, name: str, words: list[str]) -> None:
-        self.known[name] = words
-        with open(self.path, "a", encoding="utf-8") as log:
-            log.write(json.dumps([self._source, name, words]) + "\n")
-
-
-def _digest() -> str:
-    """Tells this source from any other: the package, the contracts and the mutants."""
-    found = hashlib.sha256()
-    for folder in ("src/blindsight", "tests/contracts", "benchmarks/audit"):
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            found.update(path.read_bytes())
-    return found.hexdigest()[:16]
+    yield false_alarms_row(scenes, audited, seed=seed, seeds=seeds)
 
 
 def _share(name: str, found: list[Outcome], seed: int) -> Row:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData
 from blindsight.federated.learning import linear
-from blindsight.federated.learning.losses import LOSSES
+from blindsight.federated.learning.linear import LOSSES
 from blindsight.privacy import Assumption, Guarantee, Ledger
 from blindsight.privacy.clipping import clip_norm
 from blindsight.privacy.door import Door

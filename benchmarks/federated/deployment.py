@@ -1,16 +1,15 @@
 """A run on Flower's deployment engine, with real processes and kill -9 of every kind of party.
 
-`python -m benchmarks.federated.deployment` starts a SuperLink (TLS) and three SuperNodes, each a
-user and a key holder, and runs the app of `blindsight federate new`. It kills, one after the other,
-a SuperNode, the SuperLink, a client app while it trains and the server app in the middle of a
-round, starts them again, and checks that the rounds go on from the last sum. Nothing is timed:
-every step waits for the state that the next one needs.
+`python -m benchmarks.federated.deployment` starts a SuperLink (TLS, authentication of SuperNodes, a
+database), three SuperNodes and four key holders as processes of their own, and runs the app of
+`blindsight federate new`. It kills, one after the other, a key holder, a SuperNode, a client app
+while it trains, and the SuperLink with the server app in the middle of a round; starts them again,
+and checks that the rounds go on from the last sum. A SuperNode whose key is not registered is shown
+to be refused. Nothing is timed: every step waits for the state that the next one needs.
 """
 
 from __future__ import annotations
 
-import datetime
-import json
 import os
 import re
 import signal
@@ -18,19 +17,24 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import free_port
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from benchmarks.harness import Row, free_port
 from blindsight.app.flower_example import new_federation
 from blindsight.core.errors import ProtocolError
 from blindsight.federated.deploy.certificates import make_server_files
+from blindsight.federated.flower import SumPlan, simulate_enrolment
 
-__all__ = ["Deployment", "main"]
+__all__ = ["Deployment", "deployment_rows"]
 
-_HANGING = 1800.0  # seconds after which a step that does not come is given up
-_SITES = 3
+_HANGING = 600.0  # seconds after which a step that does not come is given up
+_SITES, _HOLDERS = 3, 4
+_WEIGHTS = 650  # of the example app
 _PAUSE = """
     import os, time
     from pathlib import Path
@@ -51,13 +55,21 @@ class Deployment:
 
     def __init__(self, root: Path) -> None:
         self.root, self.app, self.marks = root, root / "app", root / "marks"
+        self.parties = root / "parties"
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self.marks.mkdir()
         new_federation(self.app)
         client = self.app / "secure_digits" / "client_app.py"
         text = client.read_text()
-        place = text.index("    arrays = {name")
-        client.write_text(text[:place] + _PAUSE.lstrip("\n") + text[place:])
+        position = text.index("    arrays = {name")
+        client.write_text(text[:position] + _PAUSE.lstrip("\n") + text[position:])
+        simulate_enrolment(
+            self.parties,
+            SumPlan(weights=_WEIGHTS, max_examples=500),
+            users=_SITES,
+            holders=_HOLDERS,
+            address=f"127.0.0.1:{free_port()}",
+        )
         self.port = free_port()
         files = make_server_files("127.0.0.1")
         for name, content in (
@@ -81,12 +93,10 @@ class Deployment:
             "OMP_NUM_THREADS": "1",
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         }
-        self._call("python", "make_parties.py")
 
     def _call(self, *command: str) -> str:
-        given = [sys.executable if part == "python" else part for part in command]
         done = subprocess.run(
-            given, cwd=self.app, env=self.environment, capture_output=True, text=True,
+            command, cwd=self.app, env=self.environment, capture_output=True, text=True,
             timeout=_HANGING, check=False,
         )  # fmt: skip
         if done.returncode:
@@ -102,39 +112,81 @@ class Deployment:
             )  # fmt: skip
 
     def start_link(self) -> None:
-        """Start the SuperLink, with TLS."""
+        """Start the SuperLink, with TLS; its database survives a kill."""
         self.start(
             "link", "flower-superlink", "--host", "127.0.0.1", "--port", str(self.port),
             "--ssl-ca-certfile", str(self.root / "ca.pem"),
             "--ssl-certfile", str(self.root / "server.pem"),
             "--ssl-keyfile", str(self.root / "server.key"),
+            "--database", str(self.root / "superlink.db"), "--enable-supernode-auth",
             "--disable-runtime-dependency-installation",
         )  # fmt: skip
 
-    def start_node(self, site: int) -> None:
-        """Start a SuperNode, a user and a key holder, and wait until the SuperLink knows it.
+    def make_key(self, name: str) -> Path:
+        """A SuperNode's key for Flower's node authentication; the public half."""
+        key = ec.generate_private_key(ec.SECP384R1())
+        private = key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.OpenSSH,
+            serialization.NoEncryption(),
+        )
+        public = key.public_key().public_bytes(
+            serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+        )
+        path = self.root / f"{name}.key"
+        path.write_bytes(private)
+        path.chmod(0o600)
+        path.with_suffix(".pub").write_bytes(public)
+        return path.with_suffix(".pub")
 
-        Another process may take a free port first: the SuperNode then ends and gets another one.
-        """
-        folder, name = self.app / "parties" / f"node-{site}", f"node-{site}"
+    def register(self, name: str) -> None:
+        """Tell the SuperLink a SuperNode's public key."""
+        public = self.make_key(name)
+
+        def registered() -> bool:
+            try:
+                self._call("flwr", "supernode", "register", str(public), "here")
+            except ProtocolError as error:
+                return "already" in str(error)  # else the SuperLink is not there yet
+            return True
+
+        wait_for(registered, f"{name}'s key to be registered")
+
+    def start_node(self, site: int, name: str = "") -> Path:
+        """Start a SuperNode; its log. Another port is taken where the first one is not free."""
+        name = name or f"node-{site}"
         log = self.root / f"{name}.log"
         log.unlink(missing_ok=True)
+        folder = self.parties / f"node-{site}"
+        self.start(
+            name, "flower-supernode", "--root-certificates", str(self.root / "ca.pem"),
+            "--superlink", f"127.0.0.1:{self.port}", "--port", str(free_port()),
+            "--auth-supernode-private-key", str(self.root / f"{name}.key"),
+            "--node-config", f'partition-id={site} blindsight-folder="{folder}"',
+        )  # fmt: skip
+        return log
+
+    def connect_node(self, site: int) -> None:
+        """Start a SuperNode and wait until the SuperLink knows it."""
+        log = self.start_node(site)
 
         def connected() -> bool:
-            process = self.running.get(name)
-            if process is None or process.poll() is not None:
-                self.start(
-                    name, "flower-supernode", "--root-certificates", str(self.root / "ca.pem"),
-                    "--superlink", f"127.0.0.1:{self.port}", "--port", str(free_port()),
-                    "--node-config", f'partition-id={site} blindsight-folder="{folder}"',
-                )  # fmt: skip
-            return log.exists() and "SuperNode ID" in log.read_text(errors="replace")
+            nonlocal log
+            if self.running[f"node-{site}"].poll() is not None:
+                log = self.start_node(site)
+            return "SuperNode ID" in log.read_text(errors="replace")
 
-        wait_for(connected, f"{name} to connect")
+        wait_for(connected, f"node-{site} to connect")
+
+    def start_holder(self, number: int) -> None:
+        """Start a key holder as a process of its own."""
+        folder = self.parties / f"node-{_SITES + number}"
+        command = (sys.executable, "-m", "blindsight", "federate", "run", str(folder))
+        self.start(f"holder-{number}", *command)
 
     def start_run(self, rounds: int) -> str:
         """Start a run of the app; its number."""
-        config = f'parties="{self.app / "parties"}" num-server-rounds={rounds}'
+        config = f'parties="{self.parties}" num-server-rounds={rounds}'
         return str(wait_for(lambda: self._try_run(config), "a run to start"))
 
     def _try_run(self, config: str) -> str:
@@ -142,15 +194,16 @@ class Deployment:
             text = self._call("flwr", "run", ".", "here", "--run-config", config)
         except ProtocolError:
             return ""  # the SuperLink is not there yet
-        found = re.search(r"run (\d+)", text)
-        return found.group(1) if found else ""
+        number = re.search(r"run (\d+)", text)
+        return number.group(1) if number else ""
 
     def rounds_done(self) -> int:
         """How many sums the first site has accepted, from its own state."""
         from blindsight.federated.flower.parties import Site
 
-        site = Site(self.app / "parties" / "node-0")
-        return int(site._user()[0].ended) if (site.path / "user.state").exists() else 0
+        site = Site(self.parties / "node-0")
+        with site.locked():
+            return int(site._user()[0].ended) if (site.path / "user.state").exists() else 0
 
     def kill(self, name: str) -> None:
         """End a process and all that it started, by kill -9."""
@@ -175,51 +228,83 @@ def wait_for(state: Callable[[], Any], what: str) -> Any:
     raise ProtocolError(f"waited in vain for {what}.")
 
 
-def main() -> dict[str, Any]:
-    """The whole run; prints what happened."""
-    log: list[str] = []
+def run_with_kills(root: Path, say: Callable[[str], None]) -> list[str]:
+    """The whole run; the kinds of parties that were killed and did not stop it."""
+    running, killed = Deployment(root), list[str]()
+    try:
+        running.start_link()
+        for site in range(_SITES):
+            running.register(f"node-{site}")
+            running.connect_node(site)
+        for number in range(_HOLDERS):
+            running.start_holder(number)
+        running.make_key("stranger")
+        stranger = running.start_node(0, "stranger")
+        wait_for(
+            lambda: (
+                running.running["stranger"].poll() is not None
+                or "error" in stranger.read_text(errors="replace").lower()
+            ),
+            "a SuperNode without a registered key to be refused",
+        )
+        if "SuperNode ID" in stranger.read_text(errors="replace"):
+            raise ProtocolError("a SuperNode with an unknown key was let in.")
+        running.kill("stranger")
+        say("a SuperNode whose key is not registered was refused")
+        running.start_run(1)
+        wait_for(lambda: running.rounds_done() >= 1, "the first sum")
+        say(f"round 1 was summed over TLS by {_SITES} SuperNodes and {_HOLDERS} holder processes")
+        running.kill("holder-0")
+        running.kill("node-1")
+        running.connect_node(1)
+        running.start_run(1)
+        wait_for(lambda: running.rounds_done() >= 2, "a sum without one of the holders")
+        killed += ["key holder", "SuperNode"]
+        say("a holder was killed and stayed away, a SuperNode was killed and came back: round 2")
+        running.start_holder(0)
+        (running.marks / "hold").touch()
+        running.start_run(1)
+        pids = wait_for(
+            lambda: [
+                int(path.read_text() or 0)
+                for path in running.marks.glob("training-*")
+                if path.stat().st_size
+            ],
+            "a client to train",
+        )
+        os.kill(pids[0], signal.SIGKILL)
+        running.kill("link")  # with the server app, in the middle of its round
+        for path in running.marks.iterdir():
+            path.unlink()
+        say("a client app was killed while it trained, and the SuperLink with the server app")
+        running.start_link()
+        running.start_run(1)
+        wait_for(lambda: running.rounds_done() >= 3, "a sum after the kill of the SuperLink")
+        killed += ["client app", "SuperLink", "server app"]
+        say(f"it went on from the last sum: round {running.rounds_done()} of the protocol")
+    finally:
+        running.close()
+    return killed
 
-    def say(text: str) -> None:
-        line = f"{datetime.datetime.now():%H:%M:%S} {text}"
-        log.append(line)
-        print(line, flush=True)
 
+def deployment_rows(
+    *, quick: bool, seed: int = 0, out: Path, progress: Callable[[int, int], None] | None = None
+) -> Iterator[Row]:
+    """How many kinds of parties may be killed by kill -9 on Flower's deployment engine."""
+    start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        running = Deployment(Path(folder))
-        try:
-            running.start_link()
-            for site in range(_SITES):
-                running.start_node(site)
-            running.start_run(1)
-            wait_for(lambda: running.rounds_done() >= 1, "the first sum")
-            first = running.rounds_done()
-            say(f"round 1 is summed over TLS by {_SITES} SuperNodes that hold the keys themselves")
-            running.kill("node-1")
-            running.start_node(1)
-            running.kill("link")
-            running.start_link()
-            say("a SuperNode (user and key holder) and the SuperLink were killed and started again")
-            (running.marks / "hold").touch()
-            running.start_run(1)
-            pid = wait_for(
-                lambda: [int(path.read_text() or 0) for path in running.marks.glob("training-*")],
-                "a client to train",
-            )[0]
-            os.kill(pid, signal.SIGKILL)
-            say("a client app was killed while it trained")
-            running.kill("link")  # with the server app, in the middle of its round
-            for path in running.marks.iterdir():
-                path.unlink()
-            say("the SuperLink and the server app were killed in the middle of a round")
-            running.start_link()
-            running.start_run(1)
-            wait_for(lambda: running.rounds_done() > first, "the next sum")
-            say(f"the next sum is round {running.rounds_done()} of the protocol: it went on")
-        finally:
-            running.close()
-    return {"log": log}
+        killed = run_with_kills(Path(folder), lambda text: print(text, flush=True))
+    yield Row(
+        id="flower.deployment_kills_survived",
+        value=len(killed),
+        unit="of 5 kinds of party",
+        seed=seed,
+        seconds=time.perf_counter() - start,
+        note=f"{', '.join(killed)}; three SuperNodes, {_HOLDERS} holders as processes, TLS, "
+        "authenticated nodes, rounds continued from the last sum",
+    )
 
 
 if __name__ == "__main__":
-    main()
-    print(json.dumps({"done": True}))
+    for row in deployment_rows(quick=False, out=Path()):
+        print(row)

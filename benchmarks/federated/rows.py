@@ -1,39 +1,49 @@
 """`python -m benchmarks federated`: encryption against its peers, and the paper's tables and
 figures.
+
+`python -m benchmarks.federated.rows flower deployment` measures these parts only, and puts their
+rows into docs/results/federated.json.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import argparse
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.federated.accuracy import accuracy_rows
 from benchmarks.federated.attacks import attack_rows
 from benchmarks.federated.carriers import carrier_rows
 from benchmarks.federated.crypto import crypto_rows
+from benchmarks.federated.deployment import deployment_rows
 from benchmarks.federated.flower import flower_rows
 from benchmarks.federated.peers import peer_rows
 from benchmarks.federated.scale import scale_rows
 from benchmarks.federated.timing import timing_rows
-from benchmarks.harness import Row
+from benchmarks.harness import Row, read_report
 
-__all__ = ["rows"]
+__all__ = ["PARTS", "main", "rows"]
+
+PARTS: dict[str, Callable[..., Iterator[Row]]] = {
+    "crypto": crypto_rows,
+    "peers": peer_rows,
+    "attacks": attack_rows,
+    "timing": timing_rows,
+    "scale": scale_rows,
+    "carriers": carrier_rows,
+    "flower": flower_rows,
+    "deployment": deployment_rows,
+    "accuracy": accuracy_rows,
+}
 
 
 def rows(
     *, quick: bool, seed: int = 0, out: Path, progress: Callable[[int, int], None] | None = None
 ) -> Iterator[Row]:
     """Every row; quick: within a minute, on digits."""
-    parts = (
-        crypto_rows,
-        peer_rows,
-        attack_rows,
-        timing_rows,
-        scale_rows,
-        carrier_rows,
-        flower_rows,
-        accuracy_rows,
-    )
+    parts = [part for name, part in PARTS.items() if not quick or name != "deployment"]
     for done, part in enumerate(parts):
 
         def inner(now: int, total: int, done: int = done) -> None:
@@ -41,3 +51,27 @@ def rows(
                 progress(100 * done + 100 * now // total, 100 * len(parts))
 
         yield from part(quick=quick, seed=seed, out=out, progress=inner)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure some parts again, and put their rows into a report in place of the old ones."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.federated.rows")
+    parser.add_argument("parts", nargs="+", choices=tuple(PARTS))
+    parser.add_argument("--json", type=Path, default=Path("docs/results/federated.json"))
+    given = parser.parse_args(arguments)
+    for part in given.parts:
+        for row in PARTS[part](quick=False, out=Path("out/bench/federated")):
+            print(f"{row.id}  {row.value:.4g} {row.unit}\n    {row.note}", flush=True)
+            report = read_report(given.json)
+            fresh = dataclasses.asdict(row)
+            old = [entry for entry in report["rows"] if entry["id"] != row.id]
+            place = next(
+                (n for n, entry in enumerate(report["rows"]) if entry["id"] == row.id), len(old)
+            )
+            report["rows"] = [*old[:place], fresh, *old[place:]]
+            text = json.dumps(report, indent=1, ensure_ascii=False) + "\n"
+            given.json.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -15,7 +15,6 @@ from benchmarks.metric.protocol import BATCH, EPOCHS, LIPSCHITZ, ROWS, Split, me
 from blindsight.metric import (
     Contrastive,
     DPPMetric,
-    MendedDML,
     PairGraph,
     RowNoise,
     Steps,
@@ -26,6 +25,7 @@ from blindsight.metric import (
     spanning_forest,
 )
 from blindsight.metric.linear import normalised
+from blindsight.metric.paper import MendedDML
 
 __all__ = [
     "budgets",

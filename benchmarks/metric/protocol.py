@@ -15,21 +15,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.metric.baselines import ContrastiveMetric, InputPerturbation
 from blindsight.metric import (
-    DPPDML,
     Contrastive,
-    ContrastiveMetric,
     DPPMetric,
     EuclideanMetric,
-    InputPerturbation,
-    MendedDML,
     RowNoise,
     Steps,
     mean_dissimilar_distance,
 )
 from blindsight.metric.files import nearest_neighbours
+from blindsight.metric.paper import DPPDML, MendedDML
 
-__all__ = ["METHODS", "Measured", "Split", "make_split", "measure", "method"]
+__all__ = ["METHODS", "Measured", "Split", "balanced_pairs", "make_split", "measure", "method"]
 
 Floats = NDArray[np.float64]
 ROWS, EPOCHS, BATCH, LIPSCHITZ = 16, 3, 50, 0.5
@@ -92,17 +90,17 @@ def make_split(
         [rng.choice(np.flatnonzero(y == c), each, replace=False) for c in classes]
     )
     rest = rng.permutation(np.setdiff1d(np.arange(len(y)), chosen))[:tested]
-    pairs, similar = _balanced(chosen, y, density * len(chosen), rng)
+    pairs, similar = balanced_pairs(chosen, y, density * len(chosen), rng)
     left = np.setdiff1d(np.arange(len(y)), chosen)
     few = min(int((y[left] == c).sum()) for c in classes)
     fair = np.concatenate(
         [rng.choice(left[y[left] == c], min(few, tested), replace=False) for c in classes]
     )
-    others, alike = _balanced(fair, y, min(4000, 2 * len(fair)), rng)
+    others, alike = balanced_pairs(fair, y, min(4000, 2 * len(fair)), rng)
     return Split(X, y, pairs, similar, np.unique(pairs), rest, others, alike)
 
 
-def _balanced(
+def balanced_pairs(
     records: NDArray[np.int64], y: NDArray[np.int64], count: int, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Distinct pairs, half similar and half dissimilar."""
@@ -140,7 +138,7 @@ def method(name: str, epsilon: float, split: Split, seed: int, **changes: Any) -
     elif name == "mended":
         made = MendedDML(epsilon=epsilon, **{**common, **letter, **changes})
     else:
-        made = DPPMetric(epsilon=epsilon, **{**common, **_OURS[name], **changes})
+        made = DPPMetric(epsilon=epsilon, **{"unit": "pair", **common, **_OURS[name], **changes})
     return made.fit(split.pairs, split.similar)
 
 

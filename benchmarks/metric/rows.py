@@ -28,6 +28,7 @@ from benchmarks.metric.figures import (
 )
 from benchmarks.metric.kappa import kappa_rows
 from benchmarks.metric.protocol import METHODS, Measured, Split, make_split, measure, method
+from benchmarks.metric.verification import verification_rows
 from benchmarks.plots import legend_below
 from blindsight import data
 from blindsight.core.errors import MissingData, MissingDependency
@@ -53,6 +54,7 @@ def rows(
 ) -> Iterator[Row]:
     """All rows of the room; figures go to `out` as SVG."""
     out.mkdir(parents=True, exist_ok=True)
+    yield from verification_rows(quick=quick, seed=seed)
     yield from kappa_rows(quick=quick, seed=seed, out=out)
     yield from toy_rows(quick=quick, seed=seed, out=out)
     yield from digit_rows(quick=quick, seed=seed)

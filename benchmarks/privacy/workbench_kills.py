@@ -94,12 +94,16 @@ class Workbench:
 
     def stored(self) -> dict[str, bytes]:
         """The files of releases; an index's own file grows, so its codes are looked at in the
-        vault.
+        vault. A hidden folder is one still being written: it is no release before it has its name,
+        and the next attempt replaces it.
         """
+        given = self._workbench.datasets.given
         found = {
             str(path): hashlib.sha256(path.read_bytes()).digest()
-            for path in self._workbench.datasets.given.rglob("*")
-            if path.is_file() and path.suffix in (".safetensors", ".csv")
+            for path in given.rglob("*")
+            if path.is_file()
+            and path.suffix in (".safetensors", ".csv")
+            and not path.relative_to(given).parts[0].startswith(".")
         }
         database = self._settings.state / "vault" / "records.db"
         with sqlite3.connect(database) as connection:  # it may have to undo what a kill left

@@ -17,8 +17,7 @@ from blindsight import data
 from blindsight.core.errors import MissingData
 from blindsight.sketching import QKParameters, calibrate
 from blindsight.sketching.attackers import Suite, measure
-from blindsight.sketching.attackers.learned import rehearse
-from blindsight.sketching.attackers.suite import best_psnr
+from blindsight.sketching.attackers.suite import best_psnr, rehearse
 from blindsight.sketching.gallery import draw_gallery
 
 __all__ = ["photo_rows", "photos"]

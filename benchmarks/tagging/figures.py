@@ -29,9 +29,8 @@ from benchmarks.tagging.sets import Problem, half_width, spread_note
 from blindsight.evaluation.multilabel import decision_scores, evaluate, top_k
 from blindsight.privacy.door import Door
 from blindsight.tagging import DPTraining, GraphHead, PrivateTagger
-from blindsight.tagging import guarantee as guarantees
-from blindsight.tagging.answers import PaperLaplace
 from blindsight.tagging.paper.gcn import MLGCN, TaggingLoss, classifier_array, train
+from blindsight.tagging.paper.laplace import OUTPUTS, PaperLaplace, of_printed_training
 from blindsight.tagging.paper.taggers import PaperInputs, Penalty, Schedule
 
 __all__ = ["figure_rows", "rp2_rows"]
@@ -121,9 +120,9 @@ class _Bench:
         perturb = None
         if release is not None:
             steps = schedule.steps(len(problem.train))
-            promised = guarantees.of_printed_training(release, steps, claimed=None, entropy="seed")
+            promised = of_printed_training(release, steps, claimed=None, entropy="seed")
             door = Door(promised, what="training outputs", random_state=seed)
-            perturb = lambda outputs: door.release(guarantees.OUTPUTS, outputs)  # noqa: E731
+            perturb = lambda outputs: door.release(OUTPUTS, outputs)  # noqa: E731
         head = self.head(
             rng, weight_ceiling=setting.weight_ceiling, weight_floor=setting.weight_floor
         )

@@ -1,5 +1,5 @@
-"""Fifty people at the workbench for five minutes: they search their photos, open pages, upload,
-compare.
+"""Fifty people at the workbench for five minutes, with three roles: owners search photos, open
+pages, upload and compare; searchers search a named release; auditors read history and access log.
 """
 
 from __future__ import annotations
@@ -26,16 +26,23 @@ __all__ = ["load_rows"]
 USERS, PHOTOS, EPSILON = 50, 1000, 8.0
 PATIENCE = 10.0  # seconds after which a person has gone: a time-out
 PAGES = ("", "protect", "search", "tags", "compare", "together", "send", "budget")
-# What people do, and how often of a hundred times.
+# What people of each role do, and how often of a hundred times.
 HABITS = {
-    "search": 38,
-    "rerank": 15,
-    "page": 20,
-    "thumbnail": 15,
-    "compare": 7,
-    "words": 3,
-    "upload": 2,
+    "owner": {
+        "search": 38,
+        "rerank": 15,
+        "page": 20,
+        "thumbnail": 15,
+        "compare": 7,
+        "words": 3,
+        "upload": 2,
+    },
+    "searcher": {"words": 30, "search page": 50, "card": 15, "upload": 5},
+    "auditor": {"history": 40, "entries": 30, "log": 20, "card": 10},
 }
+RELEASE = "ab" * 6
+# Of five people two own the data set, two search the release, and one audits.
+ROLES = ("owner", "searcher", "owner", "searcher", "auditor")
 
 
 def load_rows(*, seconds: float, seed: int = 0) -> Iterator[Row]:
@@ -45,7 +52,7 @@ def load_rows(*, seconds: float, seed: int = 0) -> Iterator[Row]:
     with tempfile.TemporaryDirectory(prefix="blindsight-load-") as folder:
         state = Path(folder)
         number, words = _album(state, seed)
-        with _Server(state) as server:
+        with _Server(state, _people(state, number)) as server:
             asyncio.run(_Crowd(server, number, words, seed).work(users=5, seconds=5.0))
             crowd = _Crowd(server, number, words, seed)
             asyncio.run(crowd.work(users=USERS, seconds=seconds))
@@ -55,13 +62,13 @@ def load_rows(*, seconds: float, seed: int = 0) -> Iterator[Row]:
         "among it"
     )
     about = (
-        f"{USERS} users for {seconds:g} s, {PHOTOS:,} photos, {total / seconds:.0f} requests a "
-        f"second; {busy}"
+        f"{USERS} users with three roles for {seconds:g} s, {PHOTOS:,} photos, "
+        f"{total / seconds:.0f} requests a second, each in the access log; {busy}"
     )
     by = {
         "search": ("search", "rerank", "words"),
         "upload": ("upload",),
-        "page": ("page",),
+        "page": ("page", "search page", "history"),
         "pair": ("compare",),
     }
     for what, kinds in by.items():
@@ -118,12 +125,9 @@ class _Crowd:
         async with httpx.AsyncClient(
             base_url=self.server.url, timeout=PATIENCE, limits=limits
         ) as client:
-            await client.get("/search")
-            client.headers["X-CSRF-Token"] = client.cookies[
-                f"blindsight_csrf_{client.base_url.port}"
-            ]
-            first = (await client.get(f"/api/tags/{self.dataset}")).json()["photos"]
-            photos = [photo["id"] for photo in first]
+            owner = {"Authorization": f"Bearer {self.server.keys['owner']}"}
+            answer = await client.get(f"/api/tags/{self.dataset}", headers=owner)
+            photos = [photo["id"] for photo in answer.json()["photos"]]
             watch = asyncio.create_task(self._watch())
             await asyncio.gather(
                 *(self._person(client, user, users, photos, until) for user in range(users))
@@ -136,14 +140,16 @@ class _Crowd:
         import httpx
 
         rng = np.random.default_rng([self.seed, user])
-        kinds, weights = list(HABITS), np.array(list(HABITS.values())) / sum(HABITS.values())
-        query = None
+        role = ROLES[user % len(ROLES)]
+        habits = HABITS[role]
+        kinds, weights = list(habits), np.array(list(habits.values())) / sum(habits.values())
+        query, key = None, {"Authorization": f"Bearer {self.server.keys[role]}"}
         await asyncio.sleep(user / users)
         while time.monotonic() < until:
             kind = str(rng.choice(kinds, p=weights))
             begin = time.perf_counter()
             try:
-                answer = await self._act(client, kind, str(rng.choice(photos)), query, rng)
+                answer = await self._act(client, kind, str(rng.choice(photos)), query, rng, key)
                 self.took[kind].append(1000 * (time.perf_counter() - begin))
                 if answer.status_code != 200:
                     self.errors.append(f"{kind}: {answer.status_code}")
@@ -154,30 +160,43 @@ class _Crowd:
             await asyncio.sleep(float(rng.exponential(1.0)))
 
     async def _act(
-        self, client: Any, kind: str, photo: str, query: str | None, rng: np.random.Generator
+        self,
+        client: Any,
+        kind: str,
+        photo: str,
+        query: str | None,
+        rng: np.random.Generator,
+        key: dict[str, str],
     ) -> Any:
         base = f"/api/search/{self.dataset}"
+        pages = {
+            "page": f"/{rng.choice(PAGES)}",
+            "thumbnail": f"/api/datasets/{self.dataset}/photos/{photo}",
+            "compare": f"/api/compare/{self.dataset}",
+            "search page": "/search",
+            "card": f"/api/releases/{self.dataset}/{RELEASE}/card.txt",
+            "history": "/budget",
+            "entries": "/api/ledger/entries",
+            "log": "/api/access?most=20",
+        }
+        if kind == "words" and not self.words:
+            kind = "upload"
         if kind == "upload":
-            headers = {"content-type": "image/jpeg"}
+            headers = {"content-type": "image/jpeg", **key}
             return await client.post(f"{base}/upload", content=self.picture, headers=headers)
-        if kind == "words" and self.words:
-            return await client.post(
-                f"{base}/words", json={"words": str(rng.choice(["boat", "dog", "a field"]))}
-            )
-        if kind == "page":
-            return await client.get(f"/{rng.choice(PAGES)}")
-        if kind == "thumbnail":
-            return await client.get(f"/api/datasets/{self.dataset}/photos/{photo}")
-        if kind == "compare":
-            return await client.get(f"/api/compare/{self.dataset}")
+        if kind == "words":
+            words = {"words": str(rng.choice(["boat", "dog", "a field"]))}
+            return await client.post(f"{base}/words", json=words, headers=key)
+        if kind in pages:
+            return await client.get(pages[kind], headers=key)
         if kind == "rerank" and query is not None:
             # Of the last 64 questions; one that was forgotten since is asked anew, as the page
             # does.
-            answer = await client.post(f"{base}/again/{query}?rerank=true")
+            answer = await client.post(f"{base}/again/{query}?rerank=true", headers=key)
             if answer.status_code != 404:
                 return answer
         return await client.post(
-            f"{base}/photo/{photo}?rerank={'true' if kind == 'rerank' else 'false'}"
+            f"{base}/photo/{photo}?rerank={'true' if kind == 'rerank' else 'false'}", headers=key
         )
 
     async def _watch(self) -> None:
@@ -190,11 +209,12 @@ class _Crowd:
 class _Server:
     """`blindsight serve` in its own process."""
 
-    def __init__(self, state: Path) -> None:
+    def __init__(self, state: Path, keys: dict[str, str]) -> None:
+        self.keys, self.log = keys, state / "server.log"
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         given = {
-            "KEYS": "off",
+            "KEYS": "required",
             "STATE": state,
             "PORT": port,
             "RATE": 10**8,
@@ -208,15 +228,19 @@ class _Server:
     def __enter__(self) -> _Server:
         import httpx
 
-        command, quiet = [sys.executable, "-m", "blindsight", "serve"], subprocess.DEVNULL
-        self.process = subprocess.Popen(command, env=self.environment, stdout=quiet, stderr=quiet)
-        for _ in range(600):
+        command = [sys.executable, "-m", "blindsight", "serve"]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(command, env=self.environment, stdout=log, stderr=log)
+        for _ in range(3000):
+            if self.process.poll() is not None:
+                break
             try:
                 httpx.get(self.url + "/health", timeout=5)
                 return self
             except httpx.HTTPError:
                 time.sleep(0.1)
-        raise RuntimeError("the workbench did not start")
+        self.process.kill()
+        raise RuntimeError(f"the workbench did not start: {self.log.read_text()}")
 
     def memory(self) -> int:
         """Resident bytes."""
@@ -244,7 +268,7 @@ def _album(state: Path, seed: int) -> tuple[str, bool]:
     from blindsight.privacy import Cost, Ledger
     from blindsight.workbench.infra.settings import Settings
 
-    settings = Settings(state=state, prepare=False)
+    settings = Settings(state=state)
     datasets, folder = DataSets(settings), state / "album"
     folder.mkdir(parents=True)
     rng = np.random.default_rng(seed)
@@ -254,9 +278,9 @@ def _album(state: Path, seed: int) -> tuple[str, bool]:
         (folder / kind / f"IMG_{n:04}.jpg").write_bytes(_jpeg(pixels))
     one = scan(datasets, datasets.add("Album", folder), lambda *_: None)
     release = Release(
-        "ab" * 6,
+        RELEASE,
         "search",
-        datasets.named(one, "search", EPSILON, "ab" * 6),
+        datasets.named(one, "search", EPSILON, RELEASE),
         EPSILON,
         0,
         today(),
@@ -266,6 +290,22 @@ def _album(state: Path, seed: int) -> tuple[str, bool]:
         ledger.grant(Cost(epsilon=16.0, delta=1e-3, unit="record"), what="budget")
     release_photos(datasets, one, release)
     return one.id, words_available() and one.features != "pixels"
+
+
+def _people(state: Path, dataset: str) -> dict[str, str]:
+    """A key for each role, with its rights in the data set."""
+    from blindsight.workbench.infra.database import Database
+    from blindsight.workbench.infra.identity import Keys
+    from blindsight.workbench.infra.settings import Settings
+
+    database = Database(Settings(state=state).database_url)
+    keys = Keys(database)
+    made = {role: keys.make(f"ward {role}", "analyst") for role in HABITS}
+    keys.grant("ward owner", "owner", dataset)
+    keys.grant("ward searcher", "searcher", dataset, release=RELEASE)
+    keys.grant("ward auditor", "auditor", dataset)
+    database.close()
+    return made
 
 
 def _camera_photo(seed: int) -> bytes:

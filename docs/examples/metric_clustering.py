@@ -41,7 +41,9 @@ def main() -> dict[str, float]:
     pairs, must = expert_pairs(classes, 2400, np.random.default_rng(0))
     scores = {"no pairs": agreement(EuclideanMetric().fit(X).transform(X), classes)}
     for epsilon in (0.5, 1.0, 4.0):
-        metric = DPPMetric(16, epsilon=epsilon, preprocessor=X, random_state=0).fit(pairs, must)
+        metric = DPPMetric(
+            16, epsilon=epsilon, unit="pair", loss="contrastive", preprocessor=X, random_state=0
+        ).fit(pairs, must)
         scores[f"epsilon {epsilon:g} per pair"] = agreement(metric.transform(X), classes)
     for name, score in scores.items():
         print(f"{name:>22}: adjusted Rand index {score:.3f}")

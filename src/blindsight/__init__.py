@@ -23,10 +23,19 @@ if TYPE_CHECKING:
     from blindsight import audit, data, encoders
     from blindsight.app.audit import AuditResult, audit_methods, audit_release
     from blindsight.app.budget import BudgetSummary, budget, grant_budget, verify_budget
-    from blindsight.app.compare import Comparison, LearnedMetric, compare, learn_metric
+    from blindsight.app.compare import Comparison, cluster, compare
     from blindsight.app.encoders import check_encoder, export_encoder
+    from blindsight.app.learn_metric import LearnedMetric, learn_metric
     from blindsight.app.protect import ProtectedPhotos, protect
-    from blindsight.app.release import AnsweredRequest, OpenedRelease, answer_request, open_release
+    from blindsight.app.release import (
+        AnsweredRequest,
+        OpenedFile,
+        OpenedRelease,
+        answer_request,
+        hand_over,
+        open_release,
+        open_shared,
+    )
     from blindsight.app.search import SearchResult, find_duplicates, search
     from blindsight.app.send import (
         LearnedFromStatistics,
@@ -40,6 +49,7 @@ if TYPE_CHECKING:
     from blindsight.app.train_tagger import TrainedTagger, start_tagger, train_tagger
     from blindsight.app.train_together import TrainedTogether, train_together
     from blindsight.app.watch import WatchedFolder, watch
+    from blindsight.audit.others import PrivacyViolation, assert_private, assert_private_training
     from blindsight.core.errors import BlindsightError, BudgetExceeded, NotProven, UnchargedRelease
     from blindsight.federated import FederatedClassifier
     from blindsight.hashing import (
@@ -134,10 +144,12 @@ __all__ = [
     "NegDL",
     "NegativeSketcher",
     "NotProven",
+    "OpenedFile",
     "OpenedRelease",
     "PHashing",
     "PairGraph",
     "Planned",
+    "PrivacyViolation",
     "PrivateHead",
     "PrivateTagger",
     "Protected",
@@ -155,11 +167,14 @@ __all__ = [
     "WatchedFolder",
     "__version__",
     "answer_request",
+    "assert_private",
+    "assert_private_training",
     "audit",
     "audit_methods",
     "audit_release",
     "budget",
     "check_encoder",
+    "cluster",
     "compare",
     "data",
     "encoder_prior",
@@ -168,10 +183,12 @@ __all__ = [
     "find_duplicates",
     "fit_from_statistics",
     "grant_budget",
+    "hand_over",
     "learn_from_statistics",
     "learn_metric",
     "merge_statistics",
     "open_release",
+    "open_shared",
     "protect",
     "publish_tags",
     "recover_sketches",
@@ -195,8 +212,17 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "app.encoders": ("check_encoder", "export_encoder"),
     "app.protect": ("ProtectedPhotos", "protect"),
     "app.watch": ("WatchedFolder", "watch"),
-    "app.release": ("AnsweredRequest", "OpenedRelease", "answer_request", "open_release"),
-    "app.compare": ("Comparison", "LearnedMetric", "compare", "learn_metric"),
+    "app.release": (
+        "AnsweredRequest",
+        "OpenedFile",
+        "OpenedRelease",
+        "answer_request",
+        "hand_over",
+        "open_release",
+        "open_shared",
+    ),
+    "app.compare": ("Comparison", "cluster", "compare"),
+    "app.learn_metric": ("LearnedMetric", "learn_metric"),
     "app.send": (
         *("LearnedFromStatistics", "SentStatistics"),
         *("learn_from_statistics", "send_statistics"),
@@ -207,6 +233,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "app.train_tagger": ("TrainedTagger", "start_tagger", "train_tagger"),
     "app.train_together": ("TrainedTogether", "train_together"),
     "app.search": ("SearchResult", "find_duplicates", "search"),
+    "audit.others": ("PrivacyViolation", "assert_private", "assert_private_training"),
     "core.errors": ("BlindsightError", "BudgetExceeded", "NotProven", "UnchargedRelease"),
     "federated": ("FederatedClassifier",),
     "hashing": (

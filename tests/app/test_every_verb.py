@@ -12,11 +12,14 @@ import pytest
 from PIL import Image
 
 from blindsight.app.audit import audit_release
-from blindsight.app.compare import compare, learn_metric
+from blindsight.app.compare import compare
+from blindsight.app.learn_metric import learn_metric
 from blindsight.app.protect import protect
 from blindsight.app.search import search
+from blindsight.app.send import learn_from_statistics, send_statistics
 from blindsight.app.tag import publish_tags, tag
 from blindsight.app.train_tagger import start_tagger, train_tagger
+from blindsight.app.train_together import read_labelled, train_together
 from blindsight.core.errors import InvalidData, InvalidParameter, MissingData
 from blindsight.data import Files
 from blindsight.encoders import Embeddings, Encoder, encode_images, open_encoder
@@ -26,6 +29,7 @@ from blindsight.index import CodebookIndex
 from blindsight.index.encoder import CodeRecipe
 from blindsight.index.release_folder import ReleaseFolder
 from blindsight.metric import DPPMetric
+from blindsight.sketching import FeatureStatistics
 from blindsight.tagging import PrivateTagger
 
 KINDS = ("pair", "embeddings", "lite0")
@@ -41,12 +45,14 @@ class Case:
         other: an encoder that must be refused.
         photos: 24 crops of a flower and a temple.
         folder: where results go.
+        conse: the pair, which also made the vectors.
     """
 
     encoder: Encoder
     other: Encoder
     photos: Path
     folder: Path
+    conse: Encoder
 
     @property
     def names(self) -> list[str]:
@@ -101,9 +107,9 @@ def case(request: pytest.FixtureRequest, photos: Path, pair: Path, tmp_path: Pat
         public = conse.images(np.stack([conse.prepare(crop) for crop in built_in_images(120, 96)]))
         np.savez(tmp_path / "public.npz", vectors=public)
         made = Embeddings(file, name="conse", texts=texts)
-        return Case(made, Embeddings(file, name="another"), photos, tmp_path)
+        return Case(made, Embeddings(file, name="another"), photos, tmp_path, conse)
     encoder, other = (conse, lite0) if request.param == "pair" else (lite0, conse)
-    return Case(encoder, other, photos, tmp_path)
+    return Case(encoder, other, photos, tmp_path, conse)
 
 
 def tags(case: Case) -> None:
@@ -206,7 +212,67 @@ def audit(case: Case) -> None:
     case.refused(lambda other: audit_release(target, vault=vault, encoder=other))
 
 
-VERBS = (by_picture_vector_and_words, audit, tags, words_to_tags, metric)
+def sorted_photos(case: Case) -> Path:
+    """The photos in one subfolder for each kind, 40 of each; the encoder of vectors knows them."""
+    folder = case.folder / "sorted"
+    for number in range(80):
+        kind, image = (("flower", flower()), ("temple", temple()))[number % 2]
+        (folder / kind).mkdir(parents=True, exist_ok=True)
+        crop = image[number : number + 300, 2 * number : 2 * number + 400]
+        Image.fromarray(crop).resize((160, 120)).save(folder / kind / f"{number:02}.png")
+    return folder
+
+
+def vectors_of(folder: Path, pair: Encoder, out: Path) -> Embeddings:
+    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.png"))
+    rows = pair.images(np.stack([pair.read(folder / name) for name in names]))
+    np.savez(out, vectors=rows, ids=np.array(names))
+    return Embeddings(out, name="conse")
+
+
+def statistics(case: Case) -> None:
+    folder, sent = sorted_photos(case), case.folder / "sent.statistics"
+    encoder, public = case.encoder, None
+    if isinstance(encoder, Embeddings):
+        encoder = vectors_of(folder, case.conse, case.folder / "sorted.npz")
+        public = case.folder / "public.npz"
+        with pytest.raises(InvalidParameter, match="give public vectors of the same model"):
+            send_statistics(folder, sent, epsilon=16, encoder=encoder)
+    send_statistics(folder, sent, epsilon=16, encoder=encoder, public=public)
+    assert FeatureStatistics.load(sent).public_["encoder"] == encoder.identity()
+    learned = learn_from_statistics(sent, test=folder, encoder=encoder)
+    assert learned.accuracy is not None and learned.accuracy > 0.9
+    with pytest.raises(InvalidParameter, match=rf"{sent} was made with the encoder .*differs"):
+        learn_from_statistics(sent, test=folder, encoder=case.other)
+    if case.given is not None:
+        with pytest.raises(InvalidParameter, match=rf"{sent} .* which is not built in. Give"):
+            learn_from_statistics(sent, test=folder)
+
+
+def together(case: Case) -> None:
+    folder, rows = sorted_photos(case), None
+    encoder = case.encoder
+    if isinstance(encoder, Embeddings):
+        encoder = vectors_of(folder, case.conse, case.folder / "sorted.npz")
+        with np.load(case.folder / "public.npz") as public:
+            vectors, rows = public["vectors"], case.folder / "rows.npz"
+        np.savez(rows, X=vectors, y=np.resize(np.array(["flower", "temple"]), len(vectors)))
+        with pytest.raises(InvalidParameter, match="give public rows of the same model"):
+            train_together(folder, sites=3, encoder=encoder, encrypt=False)
+    for number, epsilon in enumerate((None, 20.0)):
+        out = case.folder / f"model{number}.safetensors"
+        made = train_together(
+            folder, sites=3, encoder=encoder, epsilon=epsilon, encrypt=False, out=out, public=rows
+        )
+        assert made.classes == ("flower", "temple")
+        mine = None if encoder.identity()["kind"] == "built-in" else encoder
+        assert len(read_labelled(folder, encoder=mine, model=out).X) == 80
+        with pytest.raises(InvalidParameter, match=rf"{out} was made with the encoder .*differs"):
+            read_labelled(folder, encoder=case.other, model=out)
+        assert str(case.folder).encode() not in out.read_bytes()  # no path of this machine
+
+
+VERBS = (by_picture_vector_and_words, audit, tags, words_to_tags, metric, statistics, together)
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.__name__)
@@ -220,7 +286,7 @@ def test_milvus_answers_for_a_pair_as_the_file_does(
     milvus: Path, photos: Path, pair: Path, tmp_path: Path
 ) -> None:
     encoder = open_encoder(pair)
-    target = release(Case(encoder, encoder, photos, tmp_path))
+    target = release(Case(encoder, encoder, photos, tmp_path, encoder))
     asked = {"encoder": encoder, "k": 5, "text": "flower"}
     here = search(target, **asked)
     there = search(target, milvus=str(milvus), collection="pair", **asked)

@@ -17,11 +17,14 @@ from typer.testing import CliRunner
 from blindsight.app.protect import protect
 from blindsight.app.result import files_table
 from blindsight.app.search import search
-from blindsight.app.sketch import sketch
+from blindsight.app.send import learn_from_statistics, send_statistics
+from blindsight.app.sketch import recover_sketches, sketch
+from blindsight.app.train_together import read_labelled, train_together
 from blindsight.cli import main, terminal
 from blindsight.core.errors import InvalidData
 from blindsight.data.formats.folders import read_folder
 from blindsight.data.listing import FilesRead, list_photos
+from blindsight.encoders import open_encoder
 from blindsight.metric.files import read_image_folder
 from blindsight.tagging.labels import read_labels
 from blindsight.tagging.photos import image_files
@@ -84,8 +87,15 @@ def test_every_job_gives_the_same_counts(folder: Path, tmp_path: Path) -> None:
     made = sketch(folder, tmp_path / "out.sketches", size=16, random_state=0)
     assert made.files is not None and counted(made.files) == wanted
     assert made.n_sketches == made.files.read == 3, "a sketch is made of every file"
-    records = read_image_folder(folder)
+    back = recover_sketches(made.file, originals=folder, size=16, count=2)
+    assert back.files is not None and counted(back.files) == wanted
+    assert back.tables()[-1] == files_table(back.files)
+    records = read_image_folder(folder, encoder=open_encoder("pixels"))
     assert records.files is not None and counted(records.files) == wanted
+    protect(folder, tmp_path / "release", encoder="pixels", seed=1)
+    hits = search(tmp_path / "release", folder, k=1)
+    assert hits.files is not None and (hits.files.read, counted(hits.files)) == (3, wanted)
+    assert len(hits) == 3 and hits.tables()[-1] == files_table(hits.files)
     (tmp_path / "labels.csv").write_text("image,labels\na.png,dog\nb.png,\nbad1.jpg,dog\n")
     labelled = read_labels(tmp_path / "labels.csv", folder)
     assert labelled.files is not None
@@ -111,6 +121,36 @@ def test_the_command_line_ends_with_the_table(
     again = CliRunner().invoke(main.app, [*line, "--json"])
     files = json.loads(again.stdout)["files"]
     assert files["read"] == 2 and {kind["kind"] for kind in files["skipped"]} >= {"videos"}
+
+
+def test_labelled_folders_that_are_sent_or_learned_from_together_are_counted(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(terminal.console, "width", 200)
+    for kind in ("dog", "cat"):
+        (folder / kind).mkdir()
+        for number in range(30):
+            path = folder / kind / f"{number}.png"
+            path.write_bytes(encoded("PNG", number + (100 if kind == "dog" else 200)))
+    (folder / "dog" / "bad.png").write_bytes(b"no picture")
+    wanted = {"videos": 1, "links": 1, "photos that cannot be read": 4}
+    out = tmp_path / "sent.safetensors"
+    sent = send_statistics(folder, out, epsilon=8, encoder="pixels")
+    assert sent.files is not None
+    assert (sent.files.read, sent.files.copies, counted(sent.files)) == (62, 1, wanted)
+    assert sent.tables()[-1] == files_table(sent.files) and sent.to_dict()["files"]
+    learned = learn_from_statistics(out, test=folder)
+    assert learned.test_files == sent.files
+    learning = {"videos": 1, "links": 1, "photos that cannot be read": 1}
+    learning["photos without exactly one label"] = 6
+    rows = read_labelled(folder, encoder="pixels")
+    assert rows.files is not None and (rows.files.read, counted(rows.files)) == (60, learning)
+    made = train_together(folder, sites=3, encoder="pixels", encrypt=False, rounds=1)
+    assert made.files == rows.files and made.tables()[-1] == files_table(rows.files)
+    line = ["send", str(folder), str(tmp_path / "again.safetensors"), "--epsilon", "8"]
+    done = CliRunner().invoke(main.app, [*line, "--encoder", "pixels"])
+    assert done.exit_code == 0, done.output
+    assert "clip.mov" in done.output[done.output.rindex("Files") :]
 
 
 def test_a_folder_with_every_format_and_every_kind_of_broken_file_is_counted_whole(
@@ -145,6 +185,7 @@ def test_a_folder_with_every_format_and_every_kind_of_broken_file_is_counted_who
     assert len(images) == files.read == expected
     assert files.skipped_count == 2 * len(good) + 6 + 1 + deep
     assert sum(kind.count for kind in files.skipped if "cannot be read" in kind.kind) == 18
+    assert sum(kind.count for kind in files.skipped if "is empty" in kind.advice) == len(good)
     for row in files.rows():
         assert all(cell.isprintable() for cell in row)
 

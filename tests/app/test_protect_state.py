@@ -71,7 +71,7 @@ class Owner:
         with Ledger(self.ledger, dataset="photos") as ledger:
             return float(ledger.balance("record").spent.epsilon)
 
-    def codes(self, out: str) -> dict[str, bytes]:
+    def codes(self, out: str | Path) -> dict[str, bytes]:
         loaded = HammingIndex.load(self.base / out / "codes.index")
         return {
             str(name): code.tobytes()
@@ -214,7 +214,10 @@ def test_kill_9_after_the_charge_charges_once_and_changes_no_code(owner):
         assert process.stdout is not None
         assert "stored\n" in iter(process.stdout.readline, "")
         os.kill(process.pid, signal.SIGKILL)
-    before = owner.codes("release")
+    assert not (owner.base / "release").exists(), "nothing is shared before all is written"
+    (journal,) = owner.vault.glob("journals/*")
+    before = owner.codes(journal)
+    assert before
     made = owner.protect("release")
     assert owner.spent() == 8 and "earlier run" in made.charged
     assert owner.codes("release").items() >= before.items()

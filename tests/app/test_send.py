@@ -71,6 +71,19 @@ def test_another_epsilon_is_another_release_with_other_noise_and_another_charge(
     assert _spent(tmp_path / "budget.db") > 9.0
 
 
+def test_missing_photos_are_listed_and_nothing_to_learn_is_said_before_the_charge(photos, tmp_path):
+    names = sorted(path.relative_to(photos).as_posix() for path in photos.rglob("*.png"))
+    lines = [f"{name},{name[:3]}\n" for name in names]
+    (tmp_path / "labels.csv").write_text("".join(["image,label\n", *lines, "nowhere.png,red\n"]))
+    _ledger(tmp_path / "budget.db")
+    options = {**OPTIONS, "labels": tmp_path / "labels.csv", "ledger": tmp_path / "budget.db"}
+    with pytest.raises(InvalidData, match=r"nothing to learn from\. Nothing was charged"):
+        send_statistics(photos, tmp_path / "none", classes=["cat", "dog"], **options)
+    assert _spent(tmp_path / "budget.db") == 0
+    sent = send_statistics(photos, tmp_path / "sent", classes=["blu", "red"], **options)
+    assert [kind.first for kind in sent.files.skipped] == [("nowhere.png",)]
+
+
 def test_without_budget_nothing_is_written(photos, tmp_path):
     _ledger(tmp_path / "budget.db", epsilon=1.0)
     out = tmp_path / "sent.statistics"

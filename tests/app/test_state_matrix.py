@@ -20,12 +20,14 @@ import pytest
 
 from app import releasing_verbs
 from app.releasing_verbs import VERBS, Owner
+from blindsight.app import labelled_images
 from blindsight.app.accounts import records_of
 from blindsight.core.errors import BlindsightError, InvalidData, MissingData, RolledBack
 from blindsight.data.confined import ConfinedReader
 from blindsight.privacy import Ledger
 from blindsight.privacy.reconcile import join
 from blindsight.privacy.vault import Vault
+from memory_disk import folder_in_memory
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::blindsight.core.errors.UnchargedRelease"),
@@ -34,18 +36,19 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def prepared() -> Iterator[Path]:
     """An owner's folder from which nothing was released."""
-    base: Path = tmp_path_factory.mktemp("owner") / "base"
-    Owner.create(base)
-    return base
+    with folder_in_memory() as folder:
+        Owner.create(folder / "base")
+        yield folder / "base"
 
 
 @pytest.fixture
-def owner(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str) -> Owner:
-    monkeypatch.setattr(ConfinedReader, "decode", ConfinedReader.decode)  # put back afterwards
-    releasing_verbs.decode_in_this_process()
-    return copied(prepared, tmp_path / "here", verb)
+def owner(prepared: Path, memory_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str) -> Owner:
+    for target, name in ((ConfinedReader, "decode"), (labelled_images, "BUILT_IN_PICTURES")):
+        monkeypatch.setattr(target, name, getattr(target, name))  # put back afterwards
+    releasing_verbs.work_in_this_process()
+    return copied(prepared, memory_path / "here", verb)
 
 
 def copied(prepared: Path, base: Path, verb: str) -> Owner:
@@ -99,13 +102,9 @@ def test_an_older_copy_is_named_and_nothing_is_released(
     restore = backup(
         owner, *{"vault": [vault], "ledger": ["budget.db"], "both": [vault, "budget.db"]}[older]
     )
-    first = VERBS[verb].run(owner)
+    VERBS[verb].run(owner)
     restore()
     before = owner.spent()
-    if older == "both" and not VERBS[verb].names_itself:
-        assert VERBS[verb].run(owner) == first, "the same again, charged again"
-        assert sum(owner.spent().values()) > sum(before.values())
-        return
     words = {
         "vault": r"vault .* is older than the ledger",
         "ledger": r"ledger .* is older than the vault",
@@ -189,7 +188,7 @@ def test_kill_9_at_any_write_charges_once_and_releases_once(
     owner: Owner,
     verb: str,
     killer: Callable[[str, Path, int], tuple[list[str], bool]],
-    tmp_path: Path,
+    memory_path: Path,
 ) -> None:
     """Killed at the end, and at the first, a middle and the last write of the vault."""
     said, killed = killer(verb, owner.base, 0)
@@ -200,7 +199,7 @@ def test_kill_9_at_any_write_charges_once_and_releases_once(
     first = VERBS[verb].run(owner)  # what was given away before it was killed, and free
     assert owner.spent() == paid
     for commits in sorted({1, (writes + 1) // 2, writes}):
-        again = copied(prepared, tmp_path / f"killed at {commits}", verb)
+        again = copied(prepared, memory_path / f"killed at {commits}", verb)
         said, killed = killer(verb, again.base, commits)
         assert killed, said
         second = VERBS[verb].run(again)
@@ -229,7 +228,7 @@ def test_a_charge_names_its_photos_its_actor_and_its_vault(owner: Owner, verb: s
 
 def test_every_verb_that_charges_asks_for_actor_and_purpose() -> None:
     """All verbs share one definition of each option, so that none is forgotten or differs."""
-    from blindsight.cli import budget, federate, metric, protect, sketch, tag
+    from blindsight.cli import budget, federate, metric, protect, send, sketch, tag
     from blindsight.cli.options import ActorOption, LedgerOption, PurposeOption
 
     charging = (
@@ -238,6 +237,7 @@ def test_every_verb_that_charges_asks_for_actor_and_purpose() -> None:
         tag.apply,
         metric.learn,
         sketch.make,
+        send.make,
         federate.run,
         budget.grant,
         budget.charge,

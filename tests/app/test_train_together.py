@@ -9,7 +9,12 @@ import pytest
 from PIL import Image
 
 from blindsight.app.federation import accept_roster, agree_federation, join_federation, site_rows
-from blindsight.app.train_together import plan_federation, read_labelled, train_together
+from blindsight.app.train_together import (
+    LabelledRows,
+    plan_federation,
+    read_labelled,
+    train_together,
+)
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.federated import FederatedClassifier
 from blindsight.federated.deploy.folders import PartyFolder
@@ -144,6 +149,8 @@ def test_labels_may_come_from_a_table(tmp_path: Path) -> None:
     rows = read_labelled(folder, labels=tmp_path / "labels.csv", encoder="pixels")
     assert sorted(rows.labels.tolist()) == ["x", "y"]
     assert rows.skipped == 4  # three without a label, one that is no picture
+    assert rows.files is not None
+    assert "photos without exactly one label" in {kind.kind for kind in rows.files.skipped}
 
 
 def test_what_excludes_each_other_is_refused(sites: list[Path]) -> None:
@@ -181,3 +188,15 @@ def test_statistics_are_summed_once_with_noise_and_name_classes(
     assert made.accuracy is not None and made.accuracy > 0.8
     loaded = StatisticsClassifier.load(tmp_path / "model.safetensors")
     assert (loaded.predict(centres + 0.5) == ["a", "b", "c"]).all()
+
+
+def test_statistics_of_too_few_photos_are_advised_against() -> None:
+    public = LabelledRows(np.random.default_rng(0).random((60, 12)), np.zeros(60, dtype=int))
+    options = {"sites": 3, "method": "statistics", "names": list(COLOURS), "public": public}
+    few = plan_federation(epsilon=1.0, records=20, **options)
+    assert few.advice is not None and "too few" in few.advice
+    enough = plan_federation(epsilon=1.0, records=2000, **options)
+    assert enough.advice is None
+    assert enough.plan.method == "statistics"
+    with pytest.raises(InvalidParameter, match="epsilon per record"):
+        plan_federation(**options)

@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks.hashing.privunit import PrivUnitHasher
 from benchmarks.hashing.sampling import SampledPHashing
+from benchmarks.metric.baselines import InputPerturbation
 from blindsight.audit import audit, audit_file
 from blindsight.audit.engine.worst_inputs import worst_inputs
 from blindsight.audit.report.advice import changes
@@ -21,7 +22,6 @@ from blindsight.federated import FederatedClassifier, SumNoise
 from blindsight.hashing import LSH, PITQ, CodebookHasher, PHashing
 from blindsight.index import HammingIndex
 from blindsight.metric import DPPMetric
-from blindsight.metric.baselines import InputPerturbation
 from blindsight.privacy import Guarantee
 from blindsight.privacy.mechanisms import BitFlip
 from blindsight.sketching import CodebookSketcher, FlippedBits, NegativeSketcher

@@ -9,9 +9,14 @@ import pytest
 from scipy import stats
 
 from blindsight.audit.engine.blackbox import collect, distinguish
-from blindsight.audit.engine.bounds import clopper_pearson, epsilon_from_guesses, epsilon_from_rates
-from blindsight.audit.engine.exact import exact_epsilon, likelihood_ratio
-from blindsight.audit.engine.onerun import audit_in_one_run
+from blindsight.audit.engine.bounds import (
+    audit_in_one_run,
+    clopper_pearson,
+    epsilon_from_guesses,
+    epsilon_from_rates,
+    exact_epsilon,
+    likelihood_ratio,
+)
 from blindsight.core.errors import InvalidParameter
 from blindsight.privacy.mechanisms import BitFlip, Gaussian, KaryResponse, Laplace
 from contracts.mechanisms import CASES

@@ -110,8 +110,14 @@ def test_an_opendp_measurement_whose_map_promises_too_much_is_refuted(dp: Any) -
 ROWS, STEPS = 240, 40
 
 
-def training(*, poisson: bool = True, clip: float | None = 1.0, told: float | None = None) -> Any:
-    """A small classifier trained by Opacus, with one mistake or none, from one seed."""
+def training(**mistake: Any) -> Any:
+    return audit_training(*training_of(**mistake), delta=1e-5)
+
+
+def training_of(
+    *, poisson: bool = True, clip: float | None = 1.0, told: float | None = None
+) -> tuple[Any, Any]:
+    """A small classifier trained by Opacus, with one mistake or none, from one seed; its data."""
     torch = pytest.importorskip("torch", reason="torch is not installed: no training is audited")
     pytest.importorskip("opacus", reason="opacus is not installed: no training is audited")
     from opacus import PrivacyEngine
@@ -152,9 +158,13 @@ def training(*, poisson: bool = True, clip: float | None = 1.0, told: float | No
     rng = np.random.default_rng(1)
     inputs = torch.as_tensor(rng.standard_normal((ROWS, 20)), dtype=torch.float32)
     dataset = torch.utils.data.TensorDataset(inputs, torch.as_tensor(rng.integers(0, 3, ROWS)))
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return audit_training(train, dataset, delta=1e-5)
+
+    def seeded(given: Any) -> Any:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            return train(given)
+
+    return seeded, dataset
 
 
 def test_a_sound_training_is_not_refuted() -> None:

@@ -4,11 +4,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from benchmarks.audit.mutants import outcomes
+from benchmarks.audit.mutants import SceneServer, outcome_of
 from benchmarks.audit.mutations import EARLY, LATE, NEW
 
 SOME = {
@@ -33,6 +34,12 @@ ALL = (*EARLY, *LATE, *NEW)
 SOURCE = Path(__file__).parents[2] / "src" / "blindsight"
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[SceneServer]:
+    with SceneServer() as started:
+        yield started
+
+
 @pytest.mark.parametrize("mutant", ALL, ids=lambda mutant: mutant.name)
 def test_every_mutant_can_still_be_written(mutant) -> None:
     text = (SOURCE / mutant.path).read_text()
@@ -44,8 +51,8 @@ def test_every_mutant_can_still_be_written(mutant) -> None:
 @pytest.mark.parametrize(
     "mutant", [m for m in ALL if m.name in SOME], ids=lambda mutant: mutant.name
 )
-def test_a_bug_in_the_source_is_caught(mutant) -> None:
-    (outcome,) = outcomes([mutant])
+def test_a_bug_in_the_source_is_caught(mutant, server: SceneServer) -> None:
+    outcome = outcome_of(mutant, server)
     assert outcome.word == "caught", f"{outcome.word}: {outcome.says}"
 
 

@@ -15,7 +15,7 @@ from blindsight.audit.report.figures import Figure, gallery, three_numbers
 from blindsight.audit.report.page import Report
 from blindsight.audit.target import audit_file
 from blindsight.cli.main import app
-from blindsight.core.errors import BlindsightError, InvalidData
+from blindsight.core.errors import BlindsightError, HostileFile, InvalidData
 from blindsight.hashing import ITQ, LSH, CodebookHasher, PHashing
 from blindsight.metric import DPPMetric
 from blindsight.privacy import Disclosure
@@ -113,6 +113,20 @@ def test_sketches_get_a_disclosure_and_no_epsilon(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["audit", str(tmp_path / "sent.sketch")])
     assert done.exit_code == 0
     assert "DISCLOSURE CARD" in done.stdout
+
+
+def test_a_damaged_file_is_called_damaged_whatever_it_holds(saved, tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (3, 12, 12), dtype=np.uint8)
+    NegativeSketcher("Q6").fit(images).sketch(images).save(tmp_path / "sketches")
+    for path in (
+        tmp_path / "sketches",
+        saved(PHashing(LSH(24), epsilon=2.0, learned_from="public"), X),
+    ):
+        content = bytearray(path.read_bytes())
+        content[-200] ^= 1  # within an array
+        path.write_bytes(content)
+        with pytest.raises(HostileFile, match="is damaged"):
+            audit_file(path, trials=2000)
 
 
 def test_what_promises_nothing_says_so(saved, tmp_path: Path) -> None:

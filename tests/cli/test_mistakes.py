@@ -163,6 +163,7 @@ def test_a_full_disk_while_a_vault_is_made_is_said(
     say: Any, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from blindsight.core import durable
+    from blindsight.privacy import vault_store
 
     def full(path: Path, *_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
@@ -172,6 +173,17 @@ def test_a_full_disk_while_a_vault_is_made_is_said(
     assert (code, "the disk is full" in err) == (5, True)
     monkeypatch.undo()
     monkeypatch.chdir(photos.parent)
+    connect = vault_store._connect
+
+    def small(path: Path) -> sqlite3.Connection:
+        connection = connect(path)
+        connection.execute("PRAGMA max_page_count = 3")
+        return connection
+
+    with monkeypatch.context() as patch:
+        patch.setattr(vault_store, "_connect", small)
+        code, _, err = say("protect photos --out index --features pixels")
+    assert (code, "the disk is full" in err, "database" in err) == (5, True, False)
     assert say("protect photos --out index --features pixels")[0] == 0
 
 

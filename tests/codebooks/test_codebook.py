@@ -26,6 +26,7 @@ from blindsight.codebooks.cells import (
     Embedding,
     GroupCells,
     PairCells,
+    class_points,
     head_space,
     unit_rows,
     ward_groups,
@@ -267,14 +268,24 @@ def test_too_few_public_pictures_are_refused_in_words() -> None:
         books()[0].assign(np.zeros((2, 3)))
 
 
-def test_the_head_s_space_weighs_directions_by_the_square_root_of_their_strength() -> None:
+def test_the_head_s_space_weighs_directions_by_the_cube_root_of_their_strength() -> None:
     head = RNG.normal(size=(40, 64)) * np.linspace(1, 3, 64)
     _, S, Vt = np.linalg.svd(head - head.mean(axis=0), full_matrices=False)
     x = np.abs(RNG.normal(size=(3, 64))).astype(np.float32)
-    expected = unit_rows((x - x.mean(axis=1, keepdims=True)) @ (Vt.T * np.sqrt(S)))
+    expected = unit_rows((x - x.mean(axis=1, keepdims=True)) @ (Vt.T * np.cbrt(S)))
     embedding = Embedding.of_head(head)
     # Axes without strength are left out, so compare inner products.
     np.testing.assert_allclose(embedding(x) @ embedding(x).T, expected @ expected.T, atol=1e-4)
+
+
+def test_classes_lie_in_a_codebook_s_own_space_whatever_axes_this_machine_would_make() -> None:
+    head = RNG.normal(size=(30, 16)).astype(np.float32)
+    here = Embedding.of_head(head)
+    signs = np.where(np.arange(here.axes.shape[1]) % 2, -1, 1).astype(np.float32)
+    elsewhere = Embedding(here.axes * signs, here.centre)  # another machine's eigenvectors
+    x = elsewhere(RNG.normal(size=(5, 16)))
+    expected = (x * signs) @ class_points(here, head).T
+    np.testing.assert_allclose(x @ class_points(elsewhere, head).T, expected, atol=1e-5)
 
 
 @needs_weights

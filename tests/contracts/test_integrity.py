@@ -21,11 +21,13 @@ from blindsight.core.errors import BlindsightError
 from blindsight.federated import FederatedClassifier, SumNoise
 from blindsight.hashing import LSH, CodebookHasher, PHashing
 from blindsight.index import HammingIndex
+from blindsight.index.bulk import sketch_to
 from blindsight.index.release_folder import ReleaseFolder
 from blindsight.metric import DPPMetric
 from blindsight.privacy import Cost
 from blindsight.privacy.charges import read_release_file, write_release_file
 from blindsight.privacy.vault import Vault
+from blindsight.sketching import FeatureStatistics, FlippedBits, SketchSet
 from blindsight.tagging import Prior, PrivateTagger
 
 FLIPS = 25
@@ -76,6 +78,28 @@ def _federated_model(folder: Path) -> Stored:
     return _estimator(folder, model.fit(rows, np.arange(20) % 2, np.repeat(np.arange(5), 4)))
 
 
+def _sketches(folder: Path) -> Stored:
+    images = RNG.integers(0, 256, (6, 8, 8), dtype=np.uint8)
+    path = folder / "sent.sketches"
+    sketcher = FlippedBits(6.0, random_state=0).fit(images)
+    sketch_to(path, images, sketcher, y=np.arange(6) % 2, block=2)
+    return Stored(path, lambda: SketchSet.open(path))
+
+
+def _message_of_sketches(folder: Path) -> Stored:
+    stored = _sketches(folder)
+    path = folder / "message"
+    path.write_bytes(stored.read().to_bytes())
+    return Stored(path, lambda: SketchSet.from_bytes(path.read_bytes()))
+
+
+def _statistics(folder: Path) -> Stored:
+    sender = FeatureStatistics(
+        2.0, classes=("0", "1"), public=RNG.random((30, 6)), moments=0.5, refuse=False
+    )
+    return _estimator(folder, sender.fit(RNG.random((12, 6)), np.arange(12) % 2))
+
+
 def _release(folder: Path) -> Path:
     photos = folder / "photos"
     photos.mkdir()
@@ -123,6 +147,9 @@ KINDS: dict[str, Callable[[Path], Stored]] = {
     "tagger": _tagger,
     "federated model": _federated_model,
     "release file": _release_file,
+    "sketches": _sketches,
+    "message of sketches": _message_of_sketches,
+    "statistics": _statistics,
 }
 PARTS_OF_A_RELEASE: dict[str, Callable[[Path], Stored]] = {
     "header of a release": _about,

@@ -1,8 +1,9 @@
-"""The replay contract of the verbs `tag` and of the pages Tags, Publish and Compare: from photos
-and what their owner says about them to the files that leave.
+"""The replay contract of the verbs `tag` and `send` and of the pages Tags, Publish, Compare and
+Send: from photos and what their owner says about them to the files that leave.
 
 The page Protect is in `test_replay_index`. The page Train together charges, and its sums are in
-`test_replay_federated`. The page Send tries out sketches, which carry no guarantee and stay here.
+`test_replay_federated`. The page Send also tries out sketches, which carry no guarantee and stay
+here.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from blindsight.app.library import pairs, photos, tags
+from blindsight.app.library import pairs, photos, statistics, tags
 from blindsight.app.library.datasets import DataSet, DataSets
 from blindsight.audit.engine import Neighbour
-from blindsight.cli import tag
+from blindsight.cli import send, tag
 from blindsight.index import encoder
 from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.vault import Vault
@@ -40,6 +41,8 @@ WORDS = ("dark", "bright")
 RNG = np.random.default_rng(4)
 PHOTOS = RNG.integers(0, 256, (12, SIDE, SIDE, 3), dtype=np.uint8)
 LABELS = (np.arange(12) % 2).astype(np.uint8)
+MANY = RNG.integers(0, 256, (30, SIDE, SIDE, 3), dtype=np.uint8)
+MANY_LABELS = (np.arange(30) % 2).astype(np.uint8)
 # Each photo is in few pairs, and who is in which pair is public.
 PAIRS = [(i, (i + step) % 12) for step in (1, 2, 3, 4) for i in range(12)]
 SAME = RNG.integers(0, 2, len(PAIRS))
@@ -204,6 +207,115 @@ class TestComparePage(_Page):
         pairs.learn_to_compare(datasets, data_set)
 
 
+class _Labelled(ReplayContract):
+    """Photos whose label may be missing or may be two: that, too, belongs to the record.
+
+    That the table has any labels at all is public.
+    """
+
+    given: ClassVar[Any] = (["dark"], ["bright"], [], ["dark", "bright"])
+
+    def data(self) -> Any:
+        return MANY, MANY_LABELS
+
+    def neighbours(self) -> list[Neighbour]:
+        made = []
+        for name, pixels, label in (
+            ("black", 0, 0),
+            ("white, the other class", 255, 1),
+            ("white, no class", 255, 2),
+            ("black, two classes", 0, 3),
+        ):
+            images, labels = MANY.copy(), MANY_LABELS.copy()
+            images[0], labels[0] = pixels, label
+            made.append(Neighbour(name, (images, labels), record=0))
+        return made
+
+    def unrelated(self) -> list[Any]:
+        rng = np.random.default_rng(6)
+        other = rng.integers(0, 256, MANY.shape, dtype=np.uint8)
+        labels = np.where(np.arange(len(MANY)) == 5, 0, 2)  # one photo has a label, at least
+        return [(other, rng.integers(0, 4, len(MANY))), (MANY[::-1].copy(), labels)]
+
+
+class TestSend(_Labelled):
+    """The statistics of `send`; what it prints is for the owner."""
+
+    asked: ClassVar[dict[str, Any]] = {
+        "epsilon": 8.0,
+        "classes": "dark,bright",
+        "encoder": "pixels",
+        "all_images": len(MANY),
+    }
+
+    def run(self, data: Any, folder: Path) -> Any:
+        images, labels = data
+        with tempfile.TemporaryDirectory() as kept, _numbered(), _counted(), _for_the_owner():
+            _write(images, Path(kept) / "photos")
+            table = Path(kept) / "labels.csv"
+            people = Path(kept) / "people.csv"
+            names = [f"{n:02}.png,Person {n}" for n in range(len(images))]
+            people.write_text("\n".join(["image,person", *names]))
+            lines = [
+                f"{n:02}.png,{word}"
+                for n, label in enumerate(labels)
+                for word in self.given[int(label)] or [""]
+            ]
+            table.write_text("\n".join(["image,labels", *lines]))
+            with _few_public_pictures():
+                send.make(
+                    str(Path(kept) / "photos"),
+                    folder / "sent.statistics",
+                    labels=str(table),
+                    vault=Path(kept) / "vault",
+                    person=f"{people}:person" if "most" in self.asked else None,
+                    **self.asked,
+                )
+
+
+class TestSendHead(TestSend):
+    """The classifier of `send --head`."""
+
+    asked: ClassVar[dict[str, Any]] = {
+        "epsilon": 8.0,
+        "classes": "dark,bright",
+        "encoder": "pixels",
+        "head": True,
+    }
+
+
+class TestSendOfPeople(TestSend):
+    """Statistics that protect persons; each photo here is the only one of its person."""
+
+    asked: ClassVar[dict[str, Any]] = {
+        "epsilon": 8.0,
+        "classes": "dark,bright",
+        "encoder": "pixels",
+        "most": 1,
+    }
+
+
+class TestSendPage(_Page, _Labelled):
+    """The statistics that the page Send releases."""
+
+    data = _Labelled.data
+    neighbours = _Labelled.neighbours
+    unrelated = _Labelled.unrelated
+
+    def act(self, datasets: DataSets, data_set: DataSet, ids: list[str], said: Any) -> None:
+        given = {each: self.given[int(label)] for each, label in zip(ids, said, strict=True)}
+        tags.keep_labels(datasets, data_set, {"names": list(WORDS), "given": given})
+        with mock.patch.object(statistics, "SEND_EPSILON", 24.0), _few_public_pictures():
+            statistics.release_statistics(datasets, data_set)
+
+
+@contextmanager
+def _few_public_pictures() -> Iterator[None]:
+    """A basis from 20 of the built-in pictures: they are public, whatever their number."""
+    with mock.patch("blindsight.app.labelled_images.BUILT_IN_PICTURES", 5):
+        yield
+
+
 @contextmanager
 def _for_the_owner() -> Iterator[None]:
     """What is printed meanwhile is not compared."""
@@ -257,12 +369,29 @@ WITHOUT_SCENE = {
         "encoder": "computes each photo's features by itself",
         **dict.fromkeys(("json", "format"), "the same answers in another format"),
     },
+    "make": {
+        **dict.fromkeys(("source", "labels", "out", "vault", "person"), INPUT),
+        **dict.fromkeys(("ledger", "dataset", "actor", "purpose"), LEDGER),
+        "json": OWNER,
+        "delta": "a number in the plan",
+        **dict.fromkeys(("public", "picture_size"), "public pictures"),
+        "split": "chooses among public data sets",
+        "force": "a whole release again, charged again",
+        "seed": SEED,
+    },
 }
 
 
-@pytest.mark.parametrize(("verb", "scene"), [(tag.train, TestTagTrain), (tag.apply, TestTagApply)])
-def test_every_option_of_a_tag_verb_has_a_scene_or_a_reason(verb: Any, scene: Any) -> None:
+@pytest.mark.parametrize(
+    ("verb", "scenes"),
+    [
+        (tag.train, (TestTagTrain,)),
+        (tag.apply, (TestTagApply,)),
+        (send.make, (TestSend, TestSendHead, TestSendOfPeople)),
+    ],
+)
+def test_every_option_of_a_verb_has_a_scene_or_a_reason(verb: Any, scenes: tuple[Any, ...]) -> None:
     reasons = WITHOUT_SCENE[verb.__name__]
     options = set(inspect.signature(verb).parameters)
-    assert not options - set(scene.asked) - set(reasons)
+    assert not options - {name for scene in scenes for name in scene.asked} - set(reasons)
     assert not set(reasons) - options, "a reason for an option that is gone"

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from blindsight.audit.engine import Neighbour
 from blindsight.metric import DPPMetric
 from contracts.replay import ReplayContract
 
@@ -28,7 +29,7 @@ class _Metric(ReplayContract):
     params: ClassVar[dict[str, Any]]
 
     def make(self) -> Any:
-        return DPPMetric(epsilon=5000.0, **self.params)
+        return DPPMetric(**{"epsilon": 5000.0, "unit": "pair", **self.params})
 
     def data(self) -> Any:
         return (PAIRS, SAME)
@@ -71,15 +72,6 @@ class TestTriplet(_Metric):
 
     def data(self) -> Any:
         return np.random.default_rng(5).normal(size=(8, 3, 3))
-
-
-class TestNPair(_Metric):
-    """Tuples of four."""
-
-    params: ClassVar[dict[str, Any]] = {"loss": "npair"}
-
-    def data(self) -> Any:
-        return np.random.default_rng(6).normal(size=(8, 4, 3))
 
 
 class TestRecord(ReplayContract):
@@ -132,3 +124,56 @@ class TestLabelsPerPair(TestLabels):
     """The same per pair."""
 
     unit = "pair"
+
+
+class TestLabelUnit(TestLabels):
+    """The default statement: one label of a public pair graph is replaced by the other one."""
+
+    unit = "label"
+    loss: ClassVar[str] = "moments"
+
+    def neighbours(self) -> list[Neighbour]:
+        labels = self.data()
+        flipped = [np.where(np.arange(6) == i, 1 - labels, labels) for i in (0, 3)]
+        return [
+            Neighbour(f"label {i} replaced", other)
+            for i, other in zip((0, 3), flipped, strict=True)
+        ]
+
+    def run(self, data: Any, folder: Path) -> Any:
+        metric = DPPMetric(epsilon=5000.0, loss=self.loss, preprocessor=RECORDS)
+        fitted = metric.fit(self.triangle, data)
+        fitted.save(folder / "model.safetensors")
+        return (
+            fitted.public_,
+            fitted.released_,
+            fitted.guarantee_,
+            fitted.predict(QUERIES[None, :2]),
+        )
+
+
+class TestLabelUnitDescent(TestLabelUnit):
+    """The same by descent, whose gradients may turn around."""
+
+    loss: ClassVar[str] = "contrastive"
+
+
+class TestLabelUnitPlain(TestLabelUnit):
+    """The same where nothing but threshold and error rates is learned."""
+
+    loss: ClassVar[str] = "plain"
+
+
+class TestPerson(TestRecord):
+    """Per person: all records of a person change together."""
+
+    def neighbours(self) -> list[Neighbour]:
+        other = RECORDS.copy()
+        other[[0, 1]] = np.random.default_rng(9).normal(size=(2, 3)) * 5
+        return [Neighbour("both records of person 0 replaced", other)]
+
+    def run(self, data: Any, folder: Path) -> Any:
+        metric = DPPMetric(epsilon=5000.0, unit="person", loss="moments", preprocessor=data)
+        fitted = metric.fit(TABLE, [1, 0, 1, 0, 1], people=np.arange(10) // 2)
+        fitted.save(folder / "model.safetensors")
+        return fitted.public_, fitted.released_, fitted.guarantee_

@@ -170,6 +170,36 @@ def test_mutated_files_end_no_run(reader: ConfinedReader, kind: str) -> None:
             assert str(error).endswith(".")
 
 
+@pytest.mark.parametrize("suffix", sorted(RAW_SUFFIXES))
+def test_mutated_raw_files_end_no_run(reader: ConfinedReader, suffix: str) -> None:
+    magic = {".orf": 0x4F52, ".rw2": 0x55}.get(suffix, 42)
+    good = raw_file([encoded("JPEG", GRADIENT[:8, :8]), encoded("JPEG")], magic=magic)
+    rng = np.random.default_rng(len(suffix))
+    for number in range(20):
+        name = f"camera {number}{suffix}"
+        try:
+            reader.decode(mutated(good, rng), name=name, limits=Limits(pixels=10**6))
+        except HostileFile as error:
+            assert name in str(error)
+
+
+def test_mutated_heic_files_end_no_run() -> None:
+    pytest.importorskip("pi_heif", reason="the extra heic is not installed")
+    rng = np.random.default_rng(0)
+    refused = 0
+    with ConfinedReader("heif") as heif:
+        for number in range(60):
+            name = f"phone {number}.heic"
+            data = mutated(HEIC.read_bytes(), rng)
+            try:
+                heif.decode(data, name=name, limits=Limits(pixels=10**6))
+            except HostileFile as error:
+                refused += 1
+                assert name in str(error)
+        np.testing.assert_array_equal(heif.decode(HEIC.read_bytes()).shape, GRADIENT.shape)
+    assert refused
+
+
 def mutated(data: bytes, rng: np.random.Generator) -> bytes:
     changed = bytearray(data)
     for _ in range(int(rng.integers(1, 6))):

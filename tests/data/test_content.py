@@ -114,8 +114,8 @@ def test_a_vault_decodes_a_file_once(tmp_path, monkeypatch):
     monkeypatch.setattr("blindsight.data.content.decode_image", None)
     with recognising(Vault(tmp_path / "v")) as recognise:
         assert recognise(content, "a.png") == first
-    assert vault.shows(hashlib.sha256(content).digest(), first)
-    assert not vault.shows(hashlib.sha256(content + b"x").digest(), first)
+    digests = [hashlib.sha256(bytes_).digest() for bytes_ in (content, content + b"x")]
+    assert vault.shows(digests, [first, first]) == [True, False]
 
 
 def test_a_dicom_file_without_its_names_is_the_same_picture():

@@ -14,8 +14,8 @@ import pytest
 from PIL import Image
 
 from blindsight.core.errors import InvalidData, MissingData
-from blindsight.data.keywords import embedded_keywords, photo_keywords, sidecar_text
 from blindsight.data.label_tables import LabelTable, read_label_table, read_table
+from blindsight.data.tag_files import embedded_keywords, photo_keywords, sidecar_text
 
 PHOTOS = ("beach/001.jpg", "beach/002.JPG", "Grün/003.png", "004.png")
 WANTED = {"beach/001.jpg": {"dog", "person"}, "004.png": {"cat"}}
@@ -61,12 +61,50 @@ SHAPES: dict[str, bytes | str] = {
     "lists of Python": "image,labels\nbeach/001.jpg,\"['dog', 'person']\"\n004.png,['cat']\n",
     "empty lines": CSV.replace("004", "\n,\n\n004"),
     "spaces": "image , labels\n beach/001.jpg , dog ; person \n004.png, cat\n",
+    "no line of names": "beach/001.jpg,dog,person\n004.png,cat\n",
+    "a list for AutoML": "TRAIN,gs://b/beach/001.jpg,dog,person\nTEST,gs://b/004.png,cat\n",
+    "a list with blanks": "beach/001.jpg dog\nbeach/001.jpg person\n004.png cat\n",
+    "remarks before it": "# exported\n# by a program\n" + CSV,
+    "a mark before the names": "#" + CSV,
+    "German": "Dateiname;Schlagwörter\nbeach/001.jpg;dog,person\n004.png;cat\n".encode("cp1252"),
+    "Open Images": "ImageID,Source,LabelName,Confidence\n001,human,dog,1\n001,human,person,1\n004,human,cat,1\n",  # noqa: E501
+    "Label Studio's CSV": "image,id,choice\n/data/upload/3/0123abcd-001.jpg,1,dog;person\n/data/upload/3/89abcdef-004.png,2,cat\n",  # noqa: E501
+}
+JSON_SHAPES = {
+    "names and labels": ("a.json", {"beach/001.jpg": ["dog", "person"], "004.png": "cat"}),
+    "records": (
+        "a.json",
+        [
+            {"file_name": "001.jpg", "Labels": ["dog", "person"]},
+            {"file_name": "004.png", "Labels": ["cat"]},
+        ],
+    ),
+    "Label Studio's short form": (
+        "a.json",
+        [
+            {
+                "id": 1,
+                "image": "/data/upload/0123abcd-001.jpg",
+                "choice": {"choices": ["dog", "person"]},
+            },
+            {"id": 2, "image": "/data/upload/0123abcd-004.png", "choice": "cat"},
+        ],
+    ),
 }
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_tables_of_every_shape_are_read(tmp_path: Path, shape: str) -> None:
     assert labels(table(tmp_path, SHAPES[shape])) == WANTED
+
+
+@pytest.mark.parametrize("shape", JSON_SHAPES)
+def test_json_of_every_shape_is_read(tmp_path: Path, shape: str) -> None:
+    name, content = JSON_SHAPES[shape]
+    assert labels(table(tmp_path, json.dumps(content), name)) == WANTED
+    if isinstance(content, list):
+        lines = "\n".join(json.dumps(record) for record in content)
+        assert labels(table(tmp_path, lines, "a.jsonl")) == WANTED
 
 
 def test_windows_letters_are_read(tmp_path: Path) -> None:
@@ -143,6 +181,9 @@ def test_json_of_coco_and_label_studio_is_read(tmp_path: Path) -> None:
     [
         ("a.csv", "", "empty"),
         ("a.csv", "image,size\n004.png,9\n", "no column with labels"),
+        ("a.csv", "image,dx,count\n004.png,mel,1\n", "no column with labels"),
+        ("a.csv", "image,dx,checked\n004.png,mel,1\n001.jpg,nv,0\n", "no column with labels"),
+        ("a.xml", "<annotation/>", "Export them as CSV"),
         ("a.csv", "image,labels\n004.png,\n", "nothing to learn from"),
         ("a.csv", "image,labels\nnowhere.jpg,dog\n", "none of the 1 photos"),
         ("a.csv", 'image,labels\n004.png,"dog\n', "Check its quotes"),

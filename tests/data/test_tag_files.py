@@ -9,9 +9,8 @@ from xml.etree import ElementTree
 import pytest
 
 from blindsight.core.errors import InvalidData, InvalidParameter
-from blindsight.data.keywords import photo_keywords
 from blindsight.data.label_tables import read_label_table
-from blindsight.data.tag_files import FORMATS, TaggedImage, format_of, write_tags
+from blindsight.data.tag_files import FORMATS, TaggedImage, format_of, photo_keywords, write_tags
 
 IMAGES = (
     TaggedImage("trip/caf\u00e9 1.jpg", ("dog", "beach & <sea>"), (0.9, 0.6)),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+import warm
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "docs" / "examples").glob("*.py"))
 ROOMS = ("hashing", "federated", "metric", "sketching", "tagging", "audit")
@@ -18,14 +17,7 @@ PATIENCE = 600
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_runs_and_prints(path: Path, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, str(path)],
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
+    done = warm.run([path], cwd=tmp_path, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) >= 3
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+import warm
+
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "blindsight"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -36,15 +38,7 @@ WITH_CODE = [page for page in PAGES if _blocks(page) and page.name != "README.md
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: str(page.relative_to(ROOT)))
 def test_code_in_pages_runs(page: Path, tmp_path: Path) -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
-    done = subprocess.run(
-        [sys.executable, "-c", _blocks(page)],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    done = warm.run(["-c", _blocks(page)], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
+import warm
 from blindsight import Ledger
 
 ROOT = Path(__file__).parents[2]
@@ -17,15 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def _run(folder: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", LINES],
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    done = warm.run(["-W", "error", "-c", LINES], cwd=folder)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return done.stdout

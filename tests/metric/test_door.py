@@ -23,6 +23,8 @@ CASES = {
     "private scale": {"loss": "moments", "scale": "private"},
     "record": {"loss": "contrastive", "unit": "record", "scale": "private"},
     "kappa": {"loss": "moments", "unit": "kappa pairs", "kappa": 3, "select": 3},
+    "plain": {"loss": "plain"},
+    "pair": {"loss": "moments", "unit": "pair"},
 }
 
 
@@ -90,8 +92,67 @@ def test_taking_a_unit_away_moves_every_release_by_at_most_its_sensitivity(tmp_p
 def _units(parameters, fitted):
     if parameters.get("unit") == "record":
         return [np.flatnonzero((record == PAIRS).any(axis=1)) for record in (0, 7, 23)]
-    size = fitted.public_["groups"][parameters.get("unit", "pair")]
+    size = fitted.public_["groups"][parameters.get("unit", "label")]
     return [np.arange(first, first + size) for first in (0, 5, fitted.n_pairs_ - size)]
+
+
+@pytest.mark.parametrize("scale", [None, "private"])
+@pytest.mark.parametrize("loss", ["plain", "moments", "contrastive"])
+def test_a_replaced_label_moves_every_release_by_at_most_its_sensitivity(tmp_path, loss, scale):
+    """Some release reaches it exactly: the label unit wastes nothing and hides nothing."""
+    first = Listener()
+    run(tmp_path, X, SIMILAR, first, loss=loss, scale=scale)
+    reached = []
+    for pair in range(len(PAIRS)):
+        labels = SIMILAR.copy()
+        labels[pair] = ~labels[pair]
+        second = Listener(first.left)
+        run(tmp_path, X, labels, second, loss=loss, scale=scale)
+        for here, there in zip(first.seen, second.seen, strict=True):
+            domain = here.planned.mechanism.domain
+            assert here.planned.mechanism.neighbours == "replace one"
+            reached.append(domain.distance(here.value, there.value) / domain.reach)
+    assert max(reached) <= 1 + 1e-9 and max(reached) > 0.99
+
+
+def test_triplets_with_the_answer_turned_round_stay_within_the_sensitivity():
+    triplets = np.array([[0, 1, 2], [3, 4, 5], [6, 7, 8], [0, 9, 10]])
+    for loss in ("plain", "triplet"):
+        first = Listener()
+        with listening(first):
+            DPPMetric(preprocessor=X, random_state=0, loss=loss).fit(triplets)
+        for place in range(len(triplets)):
+            turned = triplets.copy()
+            turned[place, 1:] = turned[place, :0:-1]
+            second = Listener(first.left)
+            with listening(second):
+                DPPMetric(preprocessor=X, random_state=0, loss=loss).fit(turned)
+            for here, there in zip(first.seen, second.seen, strict=True):
+                domain = here.planned.mechanism.domain
+                assert domain.distance(here.value, there.value) <= domain.reach * (1 + 1e-9)
+
+
+def test_everything_that_touches_a_person_moves_by_at_most_the_sensitivity():
+    """A person whose records are in several pairs, two of them in one pair."""
+    people = np.arange(len(X)) // 2
+    for select in ("all", 2):
+        settings = {"loss": "moments", "unit": "person", "select": select}
+        first = Listener()
+        with listening(first):
+            fitted = DPPMetric(preprocessor=X, random_state=0, **settings).fit(
+                PAIRS, SIMILAR, people=people
+            )
+        used = fitted._read(PAIRS, SIMILAR, people)[0].numbers
+        for person in np.unique(people):
+            touched = (people[used] == person).any(axis=1)
+            second = Listener(first.left, absent=touched)
+            with listening(second):
+                DPPMetric(preprocessor=X, random_state=0, **settings).fit(
+                    PAIRS, SIMILAR, people=people
+                )
+            for here, there in zip(first.seen, second.seen, strict=True):
+                domain = here.planned.mechanism.domain
+                assert domain.distance(here.value, there.value) <= domain.reach * (1 + 1e-9)
 
 
 def test_the_hub_reaches_what_the_record_was_promised(tmp_path):

@@ -12,7 +12,8 @@ from sklearn.exceptions import NotFittedError
 
 from blindsight.core.errors import BudgetExceeded, HostileFile, InvalidData, InvalidParameter
 from blindsight.data import PairSet
-from blindsight.metric import DPPMetric, EuclideanMetric, MendedDML, PairGraph, kappa
+from blindsight.metric import DPPMetric, EuclideanMetric, PairGraph, kappa
+from blindsight.metric.paper import MendedDML
 from blindsight.privacy import Cost, Guarantee, Ledger
 
 DIGITS, CLASSES = load_digits(return_X_y=True)
@@ -44,7 +45,8 @@ def small(n=60, d=5, seed=0):
 
 def learned(**parameters):
     X, pairs, similar = small()
-    return DPPMetric(**{"preprocessor": X, "random_state": 0, **parameters}).fit(pairs, similar)
+    defaults = {"preprocessor": X, "random_state": 0, "loss": "contrastive"}
+    return DPPMetric(**{**defaults, **parameters}).fit(pairs, similar)
 
 
 def large(n=4000, d=6, seed=0):
@@ -62,7 +64,9 @@ def large(n=4000, d=6, seed=0):
 
 
 def test_at_epsilon_1_per_pair_it_beats_the_plain_distance_and_algorithm_1():
-    ours = DPPMetric(epsilon=1.0, preprocessor=DIGITS, random_state=0).fit(PAIRS, SIMILAR)
+    ours = DPPMetric(epsilon=1.0, unit="pair", preprocessor=DIGITS, random_state=0).fit(
+        PAIRS, SIMILAR
+    )
     plain = EuclideanMetric().fit(DIGITS)
     mended = MendedDML(epsilon=1.0, preprocessor=DIGITS, random_state=0).fit(PAIRS, SIMILAR)
     held_out = DIGITS[HELD_OUT]
@@ -123,15 +127,19 @@ def test_what_is_learned_does_not_depend_on_which_record_a_row_equals():
 
 def test_a_pair_set_is_pairs_and_labels_in_one():
     X, pairs, similar = small()
-    one = DPPMetric(preprocessor=X, random_state=3).fit(PairSet(pairs, similar.astype(int)))
-    two = DPPMetric(preprocessor=X, random_state=3).fit(pairs, similar)
+    one = DPPMetric(loss="moments", preprocessor=X, random_state=3).fit(
+        PairSet(pairs, similar.astype(int))
+    )
+    two = DPPMetric(loss="moments", preprocessor=X, random_state=3).fit(pairs, similar)
     np.testing.assert_array_equal(one.components_, two.components_)
 
 
 def test_a_preprocessor_may_be_a_function():
     X, pairs, similar = small()
-    one = DPPMetric(preprocessor=lambda numbers: X[numbers], random_state=3).fit(pairs, similar)
-    two = DPPMetric(preprocessor=X, random_state=3).fit(pairs, similar)
+    one = DPPMetric(loss="moments", preprocessor=lambda numbers: X[numbers], random_state=3).fit(
+        pairs, similar
+    )
+    two = DPPMetric(loss="moments", preprocessor=X, random_state=3).fit(pairs, similar)
     np.testing.assert_allclose(one.components_, two.components_)
     np.testing.assert_allclose(one.pair_distance(pairs), two.pair_distance(pairs))
     with pytest.raises(InvalidData, match="one row for each index"):
@@ -164,15 +172,15 @@ def test_clones_carry_parameters_and_nothing_learned():
     assert copy.epsilon == 3.0 and not hasattr(copy, "components_")
 
 
-@pytest.mark.parametrize("unit", ["pair", "kappa pairs", "record"])
-@pytest.mark.parametrize("loss", ["moments", "contrastive"])
+@pytest.mark.parametrize("unit", ["label", "pair", "kappa pairs", "record"])
+@pytest.mark.parametrize("loss", ["plain", "moments", "contrastive"])
 @pytest.mark.parametrize("scale", [None, "private"])
 def test_the_guarantee_is_the_budget_in_the_unit_asked_for(unit, loss, scale):
     guarantee = learned(epsilon=2.0, unit=unit, loss=loss, scale=scale).guarantee_
     assert (guarantee.epsilon, guarantee.delta, guarantee.unit) == (2.0, 1e-5, unit)
     assert (guarantee.calibration, guarantee.neighbours, guarantee.sampler) == (
         "proven",
-        "add or remove one",
+        "replace one" if unit == "label" else "add or remove one",
         "exact",
     )
     assert guarantee.assumes("public structure")
@@ -182,23 +190,36 @@ def test_the_plan_is_known_before_the_data_and_wastes_little():
     from blindsight.privacy.accounting import price
 
     fitted = learned()
-    promised = DPPMetric(random_state=0).promise(**fitted.public_)
+    promised = DPPMetric(loss="contrastive", random_state=0).promise(**fitted.public_)
     assert promised == fitted.guarantee_
     assert 0.99 < price(promised.releases, delta=1e-5).epsilon <= 1.0
 
 
 def test_the_same_release_is_priced_in_all_units():
-    by_pair = learned().guarantee_
+    by_pair = learned(unit="pair").guarantee_
     prices = {cost.unit: cost.epsilon for cost in by_pair.also}
     assert by_pair.epsilon < prices["kappa pairs"] <= prices["record"]
+
+
+@pytest.mark.parametrize("loss", ["plain", "moments", "contrastive"])
+def test_a_replaced_label_costs_more_than_a_removed_pair_and_ten_pairs_more_than_ten_times(loss):
+    """What the pages once said wrongly: epsilon 1 per pair is not epsilon 1 per label."""
+    facts = {"n_pairs": 1000, "n_features": 8, "groups": {"label": 1, "pair": 1, "person": 10}}
+    by_pair = DPPMetric(unit="pair", loss=loss).promise(**facts)
+    other = {cost.unit: cost for cost in by_pair.also}
+    assert 1.4 < other["label"].epsilon < 2.16 and other["label"].neighbours == "replace one"
+    assert other["person"].epsilon == pytest.approx(14.4, abs=0.1)
+    by_label = DPPMetric(loss=loss).promise(**facts)
+    pair = next(cost for cost in by_label.also if cost.unit == "pair")
+    assert by_label.unit == "label" and 0.45 < pair.epsilon < 0.75
 
 
 def test_the_ledger_is_charged_before_anything_is_learned(tmp_path):
     X, pairs, similar = small()
     ledger = Ledger(tmp_path / "ledger.db", dataset="ward-7")
-    ledger.grant(Cost(epsilon=1.5, delta=1e-4, unit="pair", neighbours="add or remove one"))
+    ledger.grant(Cost(epsilon=1.5, delta=1e-4, unit="label"))
     metric = DPPMetric(preprocessor=X, random_state=0).fit(pairs, similar, ledger=ledger)
-    assert ledger.balance("pair").spent.epsilon == pytest.approx(1.0)
+    assert ledger.balance("label").spent.epsilon == pytest.approx(1.0)
     before = metric.components_.copy()
     with pytest.raises(BudgetExceeded):
         metric.fit(pairs, similar, ledger=ledger)
@@ -221,31 +242,31 @@ def test_a_forest_makes_kappa_pairs_one_pair_and_a_matching_makes_a_record_one()
     assert learned(unit="record", select=2).guarantee_.releases[0].group == 2
 
 
-@pytest.mark.parametrize("loss", ["triplet", "npair"])
-def test_triplets_and_n_pair_tuples_learn_too(loss):
+def test_triplets_teach_too():
     rng = np.random.default_rng(0)
     by_class = [np.flatnonzero(CLASSES[:1200] == c) for c in range(10)]
     tuples = []
     for _ in range(1500):
-        a, *others = rng.permutation(10)[: 2 if loss == "triplet" else 5]
+        a, *others = rng.permutation(10)[:2]
         anchor, positive = rng.choice(by_class[a], 2, replace=False)
         tuples.append([anchor, positive, *(rng.choice(by_class[c]) for c in others)])
     tuples = np.array(tuples)
-    metric = DPPMetric(
-        loss=loss, epsilon=8.0, unit="pair", preprocessor=DIGITS, random_state=0
-    ).fit(tuples)
+    metric = DPPMetric(epsilon=8.0, preprocessor=DIGITS, random_state=0).fit(tuples)
     plain = EuclideanMetric().fit(DIGITS)
     assert metric.score(HELD_OUT, HELD_LABELS) > plain.score(DIGITS[HELD_OUT], HELD_LABELS) + 0.02
-    assert metric.guarantee_.epsilon == 8.0
-    if loss == "triplet":
-        assert metric.score(tuples) == (metric.predict(tuples) == 1).mean() > 0.9
+    assert metric.guarantee_.epsilon == 8.0 and metric.loss_ == "triplet"
+    assert metric.score(tuples) == (metric.predict(tuples) == 1).mean() > 0.9
+    right = (metric.predict(HELD_OUT) == 1) == HELD_LABELS
+    assert right.mean() > 0.7 and metric.curve_.known
 
 
 def test_the_guarantee_of_triplets_counts_every_tuple_a_pair_is_in():
     X, _, _ = small()
     triplets = np.array([[0, 1, 2], [0, 1, 3], [1, 0, 4], [5, 6, 7]])
-    metric = DPPMetric(loss="triplet", preprocessor=X, random_state=0).fit(triplets)
+    metric = DPPMetric(loss="triplet", unit="pair", preprocessor=X, random_state=0).fit(triplets)
     assert metric.guarantee_.releases[0].group == 3
+    by_label = DPPMetric(loss="plain", preprocessor=X, random_state=0).fit(triplets)
+    assert by_label.guarantee_.releases[0].group == 1
     with pytest.raises(InvalidParameter, match="no y"):
         DPPMetric(loss="triplet", preprocessor=X).fit(triplets, [1, 1, 0, 0])
 
@@ -260,7 +281,7 @@ def test_a_saved_metric_comes_back_equal_and_holds_no_pair(tmp_path, loss, scale
     np.testing.assert_array_equal(back.transform(X), metric.transform(X))
     np.testing.assert_array_equal(back.predict(X[pairs]), metric.predict(X[pairs]))
     assert back.guarantee_ == metric.guarantee_ and back.about_ == {"image_features": "pixels"}
-    assert (tmp_path / "metric.safetensors").stat().st_size < 9000
+    assert (tmp_path / "metric.safetensors").stat().st_size < 12000
 
 
 def test_a_file_that_is_not_a_metric_is_refused(tmp_path):
@@ -357,3 +378,71 @@ def test_a_delta_of_one_over_the_pairs_or_more_is_questioned():
     X, pairs = rng.normal(size=(60, 4)), np.arange(60).reshape(30, 2)
     with pytest.warns(UserWarning, match="given away whole"):
         DPPMetric(delta=0.5, preprocessor=X, random_state=0).fit(pairs, rng.integers(0, 2, 30))
+
+
+def test_the_plain_distance_is_kept_where_learning_is_not_expected_to_pay():
+    """A public rule decides, and says so before anything is charged."""
+    facts = {"n_features": 64, "groups": {"label": 1}}
+    forecasts = {
+        epsilon: DPPMetric(epsilon=epsilon).forecast(n_pairs=2400, **facts)
+        for epsilon in (0.5, 2.0, 8.0)
+    }
+    assert [forecast.loss for forecast in forecasts.values()] == [
+        "plain",
+        "contrastive",
+        "moments",
+    ]
+    assert "2,400" in str(forecasts[0.5]) and forecasts[0.5].needed > 2400
+    wide = DPPMetric().forecast(n_pairs=10**9, n_features=1280, groups={"label": 1})
+    assert not wide.learns and "too many columns" in str(wide)
+
+
+def test_the_plain_distance_is_that_of_whole_records_and_its_file_is_small(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(40, 300))
+    pairs, labels = np.arange(40).reshape(20, 2), np.arange(20) % 2
+    metric = DPPMetric(preprocessor=rows, random_state=0).fit(pairs, labels)
+    assert metric.loss_ == "plain"
+    plain = EuclideanMetric().fit(rows)
+    np.testing.assert_allclose(metric.pair_distance(pairs), plain.pair_distance(rows[pairs]))
+    metric.save(tmp_path / "metric.safetensors")
+    assert (tmp_path / "metric.safetensors").stat().st_size < 12000
+    back = DPPMetric.load(tmp_path / "metric.safetensors")
+    np.testing.assert_array_equal(back.transform(rows), metric.transform(rows))
+    assert back.curve_.thresholds.tolist() == metric.curve_.thresholds.tolist()
+
+
+def test_people_bound_the_pairs_of_a_person_and_are_priced():
+    X, pairs, similar = small()
+    people = np.array([f"person {i // 3}" for i in range(60)])
+    common = {"loss": "moments", "preprocessor": X, "random_state": 0}
+    by_person = DPPMetric(unit="person", select=2, **common).fit(pairs, similar, people=people)
+    used = by_person.guarantee_
+    assert used.unit == "person" and used.releases[0].group == 2 and used.assumes("public people")
+    whole = DPPMetric(**common).fit(pairs, similar, people=people).guarantee_
+    prices = {cost.unit: cost.epsilon for cost in whole.costs}
+    assert prices["person"] > prices["record"] > prices["pair"]
+    matched = DPPMetric(unit="person", select="matching", **common).fit(
+        pairs, similar, people=people
+    )
+    assert matched.guarantee_.releases[0].group == 1
+    with pytest.raises(InvalidParameter, match="people="):
+        DPPMetric(unit="person", **common).fit(pairs, similar)
+    with pytest.raises(InvalidData, match="one for each record"):
+        DPPMetric(unit="person", **common).fit(pairs, similar, people=people[:-1])
+
+
+def test_answers_say_how_often_they_are_wrong_and_hidden_rates_are_not_invented():
+    X, pairs, similar = large()
+    rows = X / [1, *[1000] * 5]
+    metric = DPPMetric(epsilon=1.0, preprocessor=rows, random_state=0).fit(pairs, similar)
+    answers = metric.answers(pairs)
+    same = np.array([answer.same for answer in answers])
+    np.testing.assert_array_equal(same, metric.predict(pairs) == 1)
+    point = metric.curve_.at_threshold(metric.threshold_)
+    assert abs(point.false_accept - same[~similar].mean()) < 0.03
+    assert abs(point.false_reject - (~same)[similar].mean()) < 0.03
+    strict = metric.curve_.at(false_accept=0.1)
+    assert strict.threshold < metric.threshold_ and strict.false_accept <= 0.1
+    with pytest.raises(InvalidParameter, match="noise hides"):
+        learned(epsilon=0.01).answers(small()[1])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.metric.drawing import draw, layout
 from blindsight.core.errors import InvalidData
-from blindsight.metric import PairGraph, draw, pair_labels
-from blindsight.metric.drawing import layout
+from blindsight.metric import PairGraph, pair_labels
 
 
 def graph(pairs, y, **keywords):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.metric.baselines import InputPerturbation
 from blindsight.core.errors import InvalidData, InvalidParameter
-from blindsight.metric import DPPDML, DPPMetric, EuclideanMetric, InputPerturbation, MendedDML
-from blindsight.metric.linear import best_threshold, cut
+from blindsight.metric import DPPMetric, EuclideanMetric
+from blindsight.metric.linear import best_threshold
+from blindsight.metric.paper import DPPDML, MendedDML
 
 
 def world(n=200, d=4, seed=0):
@@ -115,14 +117,6 @@ def test_a_threshold_needs_both_kinds_and_a_known_strategy():
         best_threshold(np.ones(3), np.ones(3, dtype=bool))
     with pytest.raises(InvalidParameter, match="strategy"):
         best_threshold(np.ones(2), np.array([True, False]), strategy="f_beta")
-
-
-def test_histograms_are_parted_where_they_differ_and_drowned_ones_in_the_middle():
-    edges = np.linspace(0, 3, 7)
-    near, far = np.array([500.0, 400, 100, 0, 0, 0]), np.array([0.0, 0, 100, 500, 300, 100])
-    assert cut(near, far, edges, noise=1.0) in (1.0, 1.5)
-    assert cut(near, far, edges, noise=1e4) == 1.0
-    assert cut(near * 0, far, edges, noise=1.0) == 1.0  # all dissimilar: some threshold, no refusal
 
 
 def test_a_score_needs_both_kinds(metric):

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blindsight.metric import Contrastive, NPair, Triplet, group_size, mean_dissimilar_distance
+from blindsight.core.errors import InvalidParameter
+from blindsight.metric import Contrastive, Triplet, group_size, mean_dissimilar_distance
 from blindsight.metric.losses import Gradients
 
 SEEDS = st.integers(0, 2**31)
@@ -19,11 +20,10 @@ def make(kind, seed, n=12, d=5, margin=0.8):
     rng = np.random.default_rng(seed)
     if kind == "contrastive":
         return Contrastive(rng.normal(size=(n, d)) * 0.4, rng.random(n) < 0.5, margin=margin)
-    tuples = rng.normal(size=(n, 3 if kind == "triplet" else 6, d)) * 0.5
-    return Triplet(tuples, margin=margin) if kind == "triplet" else NPair(tuples)
+    return Triplet(rng.normal(size=(n, 3, d)) * 0.5, margin=margin)
 
 
-KINDS = ["contrastive", "triplet", "npair"]
+KINDS = ["contrastive", "triplet"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -46,11 +46,8 @@ def torch_values(loss, W, torch):
         far = torch.tensor(loss.dissimilar)
         return 0.5 * torch.where(far, torch.clamp(loss.margin - distance, min=0), distance) ** 2
     f = torch.tensor(loss.tuples) @ W.T
-    if isinstance(loss, Triplet):
-        near, far = ((f[:, 0] - f[:, i]).square().sum(1) for i in (1, 2))
-        return torch.clamp(loss.margin + near - far, min=0)
-    gaps = (f[:, :1] * (f[:, 2:] - f[:, 1:2])).sum(2)
-    return torch.log1p(gaps.exp().sum(1))
+    near, far = ((f[:, 0] - f[:, i]).square().sum(1) for i in (1, 2))
+    return torch.clamp(loss.margin + near - far, min=0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -187,3 +184,16 @@ def test_group_sizes_count_what_a_unit_touches():
     triplets = np.array([[0, 1, 2], [0, 1, 3], [1, 0, 4]])
     assert group_size(triplets, "pair") == 3  # 0 and 1 are compared in all three
     assert group_size(triplets, "record") == 3
+    assert group_size(pairs, "label") == group_size(triplets, "label") == 1
+    # The same question twice, once with the other answer.
+    assert group_size(np.array([[0, 1, 2], [0, 2, 1], [1, 0, 2]]), "label") == 2
+
+
+def test_a_person_is_in_every_pair_that_touches_one_of_their_records():
+    pairs = np.array([[0, 1], [0, 2], [1, 3], [2, 3]])
+    people = np.array([7, 7, 5, 5])
+    # Person 7 is in (0, 1) once, although both records are theirs.
+    assert group_size(pairs, "person", people=people) == 3
+    assert group_size(np.array([[0, 1, 2], [2, 3, 0]]), "person", people=people) == 2
+    with pytest.raises(InvalidParameter, match="people"):
+        group_size(pairs, "person")

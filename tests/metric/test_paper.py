@@ -11,19 +11,10 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+from benchmarks.metric.baselines import ContrastiveMetric, Descent, InputPerturbation
 from blindsight.core.errors import InvalidParameter, NotProven
-from blindsight.metric import (
-    DPPDML,
-    ContrastiveMetric,
-    Descent,
-    InputPerturbation,
-    MendedDML,
-    PairGraph,
-    RowNoise,
-    Steps,
-    Trace,
-    kappa,
-)
+from blindsight.metric import PairGraph, RowNoise, Steps, Trace, kappa
+from blindsight.metric.paper import DPPDML, MendedDML
 from blindsight.privacy import Cost, Guarantee, Ledger
 from blindsight.privacy.door import listening
 

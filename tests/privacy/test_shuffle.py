@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections import Counter
@@ -9,6 +10,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from blindsight.audit.methods.shuffle import epsilon_of_shuffled_counts
 from blindsight.core.errors import InvalidParameter
 from blindsight.privacy.shuffle import ShuffleStatement, shuffled_delta, shuffled_epsilon
 
@@ -104,3 +106,19 @@ def test_the_statement_says_both_numbers_and_what_it_assumes() -> None:
     assert "adds no protection" in str(ShuffleStatement(8.0, 1e-3, 8.0, 414, 2))
     with pytest.raises(InvalidParameter, match="at least 2"):
         shuffled_epsilon(1.0, 1, 10, 1e-6)
+
+
+@pytest.mark.parametrize(("local", "k", "n"), [(3.0, 4, 200), (4.0, 29, 300), (2.0, 2, 100)])
+def test_the_audit_of_counts_does_not_refute_the_statement(local: float, k: int, n: int) -> None:
+    """By fixed draws; under fresh ones it would be refuted wrongly in one run of a million."""
+    statement = ShuffleStatement.of_batch(local, k, n)
+    found = epsilon_of_shuffled_counts(statement, rng=np.random.default_rng(n))
+    assert 0 < found <= statement.epsilon < local
+
+
+def test_the_audit_of_counts_refutes_a_statement_that_forgets_most_of_the_noise() -> None:
+    """The central epsilon of ten times as many photos, claimed for these."""
+    claimed = ShuffleStatement.of_batch(3.0, 4, 3_000)
+    forged = dataclasses.replace(claimed, records=100)
+    found = epsilon_of_shuffled_counts(forged, rng=np.random.default_rng(0))
+    assert found > forged.epsilon

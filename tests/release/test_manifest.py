@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from blindsight import answer_request, open_release, protect, search
+from blindsight import answer_request, hand_over, open_release, protect, search
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.release.manifest import Signer, check_folder, fingerprint_of, write_manifest
 
@@ -223,3 +223,41 @@ def test_a_request_about_another_release_is_refused(made, tmp_path):
     path = request_file(tmp_path / "request.json", release="0" * 32, ids=[])
     with pytest.raises(InvalidData, match="another release"):
         answer_request(path, made.release)
+
+
+def test_the_log_of_requests_only_grows(made, tmp_path):
+    """An earlier line stays as it is, byte for byte, and the file is never written anew."""
+    release = open_release(made.release)
+    path = request_file(
+        tmp_path / "request.json",
+        release=release.manifest.release,
+        ids=sorted(release.entries["id"])[:1],
+    )
+    answer_request(path, made.release)
+    log = made.vault / "requests.log"
+    before, file = log.read_bytes(), log.stat().st_ino
+    answer_request(path, made.release)
+    assert log.read_bytes().startswith(before) and log.stat().st_ino == file
+    assert len(log.read_bytes().splitlines()) == len(before.splitlines()) + 1
+
+
+def test_the_owner_hands_over_copies_of_the_chosen_photos_only(made, tmp_path):
+    release = open_release(made.release)
+    wanted = sorted(release.entries["id"])[:3]
+    path = request_file(tmp_path / "request.json", release=release.manifest.release, ids=wanted)
+    files = dict(answer_request(path, made.release).photos)
+    copies = hand_over(path, made.release, wanted[1:], tmp_path / "given")
+    photos = made.release.parent / "photos"
+    assert [copy.read_bytes() for copy in copies] == [
+        (photos / files[key][0]).read_bytes() for key in wanted[1:]
+    ]
+    assert sorted(os.listdir(tmp_path / "given")) == sorted(copy.name for copy in copies)
+    assert not any("secret" in copy.name for copy in copies)
+    assert (
+        json.loads((made.vault / "requests.log").read_text().splitlines()[-1])["handed_over"] == 2
+    )
+    other = sorted(release.entries["id"])[4]
+    with pytest.raises(InvalidParameter, match="not asked for"):
+        hand_over(path, made.release, [other], tmp_path / "more")
+    with pytest.raises(InvalidParameter, match="exists"):
+        hand_over(path, made.release, wanted, tmp_path / "given")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 
 import numpy as np
@@ -142,14 +143,35 @@ def test_flipping_is_charged(folder, tmp_path):
 
 def test_records_are_written_only_behind_the_unsafe_option(folder, tmp_path):
     run("sketch", folder, tmp_path / "s", "--json")
-    assert [path.name for path in tmp_path.iterdir()] == ["s"]
+    assert {path.name for path in tmp_path.iterdir()} == {"s", "s.shared"}
     run("sketch", folder, tmp_path / "t", "--unsafe-records", "--json")
     assert len(NegativeDatabase.load(tmp_path / "t.records-0")) == 40768
+    for name in ("s", "t"):  # what is shared never holds records
+        shared = {path.name: path for path in (tmp_path / f"{name}.shared").rglob("*")}
+        assert shared.keys() == {
+            name,
+            "README.md",
+            "card.json",
+            "card.txt",
+            "manifest.json",
+            "manifest.sig",
+        }
+        assert shared[name].read_bytes() == (tmp_path / name).read_bytes()
+
+
+def contents(folder):
+    """Every file below a folder with the digest of its bytes."""
+    return {
+        path.relative_to(folder): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def test_a_finished_release_is_not_written_over(folder, tmp_path):
     run("sketch", folder, tmp_path / "s", "--q", "Q6", "--json")
-    first = (tmp_path / "s").read_bytes()
+    first = contents(tmp_path)
+    assert {path.parts[0] for path in first} == {"s", "s.shared"}
     for again in (
         ("--q", "Q6"),
         ("--q", "Q3"),
@@ -160,11 +182,10 @@ def test_a_finished_release_is_not_written_over(folder, tmp_path):
         run("sketch", folder, tmp_path / "s", "--q", "Q3")
     with pytest.raises(InvalidData, match="second release"):
         run("sketch", folder, tmp_path / "s", "--flip-epsilon", 6)
-    assert (tmp_path / "s").read_bytes() == first and [
-        path.name for path in tmp_path.iterdir()
-    ] == ["s"]
+    assert contents(tmp_path) == first, "a refused run changes nothing"
     run("sketch", folder, tmp_path / "s", "--q", "Q3", "--force", "--json")
-    assert SketchSet.open(tmp_path / "s").parameters.name == "Q3"
+    for written in (tmp_path / "s", tmp_path / "s.shared" / "s"):
+        assert SketchSet.open(written).parameters.name == "Q3"
     (tmp_path / "other").write_bytes(b"precious")
     with pytest.raises(HostileFile):
         run("sketch", folder, tmp_path / "other", "--force")

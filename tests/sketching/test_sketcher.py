@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import json
+import struct
 import tracemalloc
 
 import numpy as np
 import pytest
 
 from blindsight import data
-from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
+from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, UncheckedFile
 from blindsight.data import ImageSet
 from blindsight.evaluation.reconstruction import mean_psnr, mean_ssim
 from blindsight.index.bulk import sketch_to
@@ -267,3 +269,24 @@ def test_sets_are_sliced_and_batched():
     assert [len(part) for part in sketches.batches(8)] == [8, 8, 8, 6]
     assert sketches[3].labels.tolist() == [3] and sketches[-1].labels.tolist() == [29]
     assert sketches[[4, 1]].labels.tolist() == [4, 1]
+
+
+def test_sketches_of_an_earlier_version_are_read_with_a_warning():
+    """Version 1 had no digests."""
+    sketches = NegativeSketcher("Q6", random_state=0).fit(GREY).sketch(GREY)
+    message = sketches.to_bytes()
+    (length,) = struct.unpack("<Q", message[:8])
+    header = json.loads(message[8 : 8 + length])
+    start, end = header.pop("digests")["data_offsets"]
+    metadata = json.loads(header["__metadata__"]["blindsight"])
+    header["__metadata__"]["blindsight"] = json.dumps({**metadata, "version": 1})
+    text = json.dumps(header).encode()
+    earlier = struct.pack("<Q", len(text)) + text + message[8 + length : 8 + length + start]
+    assert len(message) == 8 + length + end
+    with pytest.warns(UncheckedFile, match="without digests"):
+        assert (SketchSet.from_bytes(earlier).counts == sketches.counts).all()
+    claimed = json.dumps({**metadata, "version": 2})
+    header["__metadata__"]["blindsight"] = claimed
+    text = json.dumps(header).encode()
+    with pytest.raises(HostileFile, match="digests are missing"):
+        SketchSet.from_bytes(struct.pack("<Q", len(text)) + text + message[8 + length :])

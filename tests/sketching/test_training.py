@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import inspect
 import subprocess
 import sys
@@ -260,14 +261,21 @@ def test_what_crosses_the_boundary_is_sketches_labels_and_parameters(digits):
     from safetensors.numpy import load
 
     arrays = load(message)
-    assert arrays.keys() == {"counts", "labels"}
+    # The digests are those of the header with the labels and of the only block of counts: whoever
+    # has the rest of the message knows them.
+    assert arrays.keys() == {"counts", "labels", "digests"}
+    header = message[: 8 + int.from_bytes(message[:8], "little")]
+    assert [row.tobytes() for row in arrays["digests"]] == [
+        hashlib.sha256(header + arrays["labels"].tobytes()).digest(),
+        hashlib.sha256(arrays["counts"].tobytes()).digest(),
+    ]
     assert arrays["counts"].shape == (50, 1, 8, 2, 8, 8)
     assert (arrays["labels"] == y[:50]).all()
     # No image, row of an image, or plane of bits is in the message in the clear.
     for image in x[:50]:
         assert image.tobytes() not in message
         assert np.packbits(image > 127).tobytes() not in message
-    assert load(SketchUser(NegativeSketcher("Q6")).ask(x[:5])).keys() == {"counts"}
+    assert load(SketchUser(NegativeSketcher("Q6")).ask(x[:5])).keys() == {"counts", "digests"}
 
 
 def test_two_messages_of_the_same_images_differ(digits):

@@ -93,11 +93,12 @@ def test_the_noise_of_the_weights_is_what_the_noise_of_the_gradients_makes_it():
     assert trusted_share(3 * found, expected, 100) == pytest.approx(0.1)
 
 
-def test_more_photos_and_more_epsilon_pay_sooner():
-    few, many = forecast(DPTraining(epsilon=2), 100), forecast(DPTraining(epsilon=2), 1000)
+def test_more_photos_more_epsilon_and_fewer_labels_pay_sooner():
+    few, many = (forecast(DPTraining(epsilon=2), n, n_labels=20) for n in (100, 1000))
     assert (few.pays, many.pays) == (False, True)
     assert "free start is kept" in few.line()
-    assert forecast(DPTraining(epsilon=8), 100).least < few.least
+    assert forecast(DPTraining(epsilon=8), 100, n_labels=20).least < few.least
+    assert forecast(DPTraining(epsilon=2), 100, n_labels=80).least > 2 * few.least
 
 
 def test_a_tenth_of_the_account_goes_to_the_counts():

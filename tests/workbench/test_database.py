@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +17,7 @@ import sqlalchemy as sql
 from blindsight.app.library.datasets import Release, today
 from blindsight.core.errors import InvalidParameter
 from blindsight.privacy import Cost, Ledger
-from blindsight.workbench.infra.database import JOBS, Database
+from blindsight.workbench.infra.database import JOBS, METADATA, SCHEMA, VERSION_TABLE, Database
 from blindsight.workbench.infra.identity import Identity, Keys
 from blindsight.workbench.infra.jobs import JobContext
 from blindsight.workbench.pages import protect
@@ -40,20 +44,72 @@ def test_a_database_that_cannot_be_reached_is_named_without_its_password() -> No
     assert "secret" not in str(found.value)
 
 
-def test_keys_and_jobs_of_an_earlier_version_are_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", ["0.2", "0.3"])
+def test_a_database_of_an_earlier_version_is_brought_to_the_newest_schema(
+    tmp_path: Path, version: str
+) -> None:
+    path = tmp_path / "workbench.db"
+    old = Path(__file__).parent / "files" / f"workbench-{version}.sql"
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.executescript(old.read_text())
+        if version == "0.2":  # columns that were added by hand later
+            for column in ("runner", "lease"):
+                connection.execute(f"ALTER TABLE blindsight_studio_jobs DROP COLUMN {column}")
+        connection.commit()
+    database = Database(f"sqlite:///{path}")
+    assert database.schema() == SCHEMA
+    keys = Keys(database)
+    assert keys.identify("bs_key-of-ann") == Identity("ann", "owner")
+    assert keys.identify("bs_key-of-ben") is None, "it was revoked before the upgrade"
+    assert keys.known_session("session-of-ann") == Identity("ann", "owner")
+    jobs = database.rows(sql.select(JOBS.c.id, JOBS.c.dataset, JOBS.c.state).order_by(JOBS.c.id))
+    assert [job["dataset"] for job in jobs] == ["ab" * 6, "cd" * 6, None]
+    assert [job["state"] for job in jobs] == ["done", "failed", "queued"]
+    keys.grant("ann", "owner", "ab" * 6)
+    database.close()
+    again = Database(f"sqlite:///{path}")  # nothing left to do
+    assert again.schema() == SCHEMA
+    again.close()
+
+
+def test_the_scripts_make_the_schema_that_the_program_expects(tmp_path: Path) -> None:
+    from alembic.autogenerate import compare_metadata
+    from alembic.config import Config
+    from alembic.migration import MigrationContext
+    from alembic.script import ScriptDirectory
+
+    database = Database(f"sqlite:///{tmp_path / 'new.db'}")
+    with database.engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
+        assert compare_metadata(context, METADATA) == []
+    database.close()
+    config = Config()
+    config.set_main_option("script_location", "blindsight.workbench:migrations")
+    assert ScriptDirectory.from_config(config).get_heads() == [SCHEMA]
+
+
+def test_a_database_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'workbench.db'}"
     database = Database(url)
-    key = Keys(database).make("ann", "owner")
     with database.begin() as connection:
-        for name in ("keys", "sessions", "jobs"):
-            connection.execute(
-                sql.text(
-                    f"ALTER TABLE blindsight_workbench_{name} RENAME TO blindsight_studio_{name}"
-                )
-            )
+        connection.execute(sql.text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'"))  # noqa: S608
     database.close()
-    database = Database(url)
-    assert Keys(database).identify(key) == Identity("ann", "owner")
+    with pytest.raises(InvalidParameter, match="newer version"):
+        Database(url)
+
+
+def test_many_processes_may_open_an_old_database_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "workbench.db"
+    old = Path(__file__).parent / "files" / "workbench-0.3.sql"
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.executescript(old.read_text())
+    program = (
+        f"from blindsight.workbench.infra.database import Database as D; D('sqlite:///{path}')"
+    )
+    started = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(3)]
+    assert [process.wait(300) for process in started] == [0, 0, 0]
+    database = Database(f"sqlite:///{path}")
+    assert Keys(database).identify("bs_key-of-ann") == Identity("ann", "owner")
     database.close()
 
 

@@ -434,7 +434,7 @@ def test_errors_are_the_same_whatever_the_data(make: Callable[..., Any]) -> None
 def test_a_mistake_of_ours_is_told_without_its_words(make: Callable[..., Any], caplog: Any) -> None:
     app = make()
 
-    def fail() -> None:
+    def fail(**_: Any) -> None:
         raise RuntimeError("pixels of Ann")
 
     app.state.workbench.jobs.listed = fail

@@ -11,7 +11,8 @@ from typing import Any
 import sqlalchemy as sql
 
 from blindsight.workbench.infra.database import JOBS
-from blindsight.workbench.infra.jobs import JobContext
+from blindsight.workbench.infra.jobs import JobContext, unexpected_end
+from blindsight.workbench.pages import protect
 from workbench import web
 from workbench.asgi import Client, run
 
@@ -112,3 +113,69 @@ def test_the_queue_has_an_end(make: Callable[..., Any], stocked: Path) -> None:
     client = Client(app)
     found = [client.post(f"/api/send/{number}/try").status_code for _ in range(3)]
     assert found == [202, 202, 429]
+
+
+def test_every_job_and_what_happened_to_it_stays_in_the_database(make: Callable[..., Any]) -> None:
+    app = make()
+    jobs, client = app.state.workbench.jobs, Client(app)
+    made = [jobs.add("send", SMALL, "ann", limited=False)["id"] for _ in range(230)]
+    with app.state.workbench.database.begin() as connection:
+        connection.execute(sql.update(JOBS).values(state="done", ended="2026-01-01"))
+    for job in made[:205]:
+        jobs.folder(job).mkdir(parents=True)
+    jobs._forget_files()
+    assert len(list(jobs.folder("x").parent.iterdir())) == 200, "files of old jobs go"
+    pages, before = [], None
+    while page := client.get(
+        "/api/jobs", params={"most": 100} | ({"before": before} if before else {})
+    ).json():
+        pages += [job["id"] for job in page]
+        before = jobs.get(pages[-1])["number"]
+    assert pages == made[::-1], "rows stay"
+    assert client.get("/api/jobs?state=failed").json() == []
+    job = made[0]
+    assert client.post(f"/api/jobs/{job}/rerun").json()["state"] == "queued"
+    assert jobs.claim()["id"] == job
+    context = JobContext(app.state.workbench.settings, job, 1)
+    context.fail("photo IMG_0007.jpg cannot be read. Replace it, and run the job again.")
+    context.database.close()
+    history = client.get(f"/api/jobs/{job}/history").json()
+    assert [event["state"] for event in history] == ["queued", "queued", "running", "failed"]
+    assert "IMG_0007.jpg" in history[-1]["note"]
+    waiting = jobs.add("send", SMALL, "ann", limited=False)["id"]
+    assert client.post(f"/api/jobs/{waiting}/stop").json()["state"] == "stopped"
+    assert client.get(f"/api/jobs/{waiting}/history").json()[-1]["state"] == "stopped"
+
+
+def test_a_job_that_dies_says_where_it_was_and_what_to_do(tmp_path: Path) -> None:
+    traceback = b"Traceback (most recent call last):\n  ...\nKeyError: 'pixels of Ann'\n"
+    said = unexpected_end("reading photos: 17 of 40", traceback, 1, tmp_path)
+    assert "reading photos: 17 of 40" in said
+    assert "KeyError" in said
+    assert "Ann" not in said
+    assert str(tmp_path / "stderr.txt") in said
+    assert "memory" in unexpected_end("starting", b"", -9, tmp_path)
+
+
+def test_charges_name_who_asked_and_for_what(make: Callable[..., Any], stocked: Path) -> None:
+    app = make(state=stocked, require_purpose=True)
+    workbench, client = app.state.workbench, Client(app)
+    data_set = workbench.datasets.listed()[0]
+    order = {"epsilon": 1.0, "sure": True}
+    address = f"/api/protect/{data_set.id}/release"
+    refused = client.post(address, json=order)
+    assert (refused.status_code, refused.json()["error"]) == (422, "purpose_needed")
+    headers = {"X-Purpose": "study%20on%20coasts"}
+    job = client.post(address, json=order, headers=headers).json()["job"]
+    while (row := workbench.jobs.claim()) is not None and row["id"] != job:
+        pass
+    context = JobContext(workbench.settings, job, 1)
+    context.finish(protect.run(context.row["arguments"], context))
+    context.database.close()
+    ledger = workbench.budgets.named(data_set.account)
+    charges = [entry for entry in ledger.entries() if entry.kind == "charge"]
+    assert all(entry.actor and entry.purpose for entry in charges), charges
+    assert (charges[-1].actor, charges[-1].purpose) == ("local", "study on coasts")
+    last = list(workbench.access_log.records())[-1]
+    assert (last.actor, last.action, last.dataset) == ("local", "job protect release", data_set.id)
+    assert last.purpose == "study on coasts"

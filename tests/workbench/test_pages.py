@@ -28,6 +28,8 @@ def test_pages_say_what_leaves_the_numbers_and_the_balance(
             said = ("You share", "You keep private", "Guarantee", "Price", "proven")
         for words in (*said, "Keys are off", "Skip to"):
             assert words in text, (page, words)
+        if page != "search":  # which reads one photo that is asked for
+            assert "photos read" in text and "what to do" in text, page
         assert "<script>" not in text
         assert " style=" not in text
 

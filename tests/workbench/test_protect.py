@@ -103,7 +103,7 @@ def test_a_release_holds_no_name_no_path_and_no_order_of_the_photos(
     )
     for secret in ("IMG_", "coast", str(folder), *ALBUM):
         assert secret.encode() not in given, secret
-    ids, _, _ = photo_library.released_cells(datasets, release)
+    ids, _, _ = photo_library.released_cells(datasets, one, release)
     assert sorted(ids) == ids
     assert {photo.id for photo in datasets.photos(one)} == set(ids)
     for path in datasets.vault(one).rglob("*"):
@@ -119,9 +119,9 @@ def test_a_release_is_charged_once_however_often_its_job_runs(
     app = make()
     one = scanned(app, folder)
     first = released(app, one)
-    _, codes, _ = photo_library.released_cells(app.state.workbench.datasets, first)
+    _, codes, _ = photo_library.released_cells(app.state.workbench.datasets, one, first)
     released(app, one)
-    _, again, _ = photo_library.released_cells(app.state.workbench.datasets, first)
+    _, again, _ = photo_library.released_cells(app.state.workbench.datasets, one, first)
     np.testing.assert_array_equal(codes, again)
     with Ledger(app.state.workbench.settings.ledger_place, dataset=one.account) as ledger:
         assert ledger.balance("record").spent.epsilon == 8
@@ -147,7 +147,7 @@ def test_two_releases_that_wait_together_do_not_share_a_folder(
     made = [app.state.workbench.datasets.get(one.id).releases[0] for one in sets]
     assert made[0].folder != made[1].folder
     for one, release in zip(sets, made, strict=True):
-        ids, _, _ = photo_library.released_cells(app.state.workbench.datasets, release)
+        ids, _, _ = photo_library.released_cells(app.state.workbench.datasets, one, release)
         assert set(ids) == {photo.id for photo in app.state.workbench.datasets.photos(one)}
 
 

@@ -47,11 +47,32 @@ def test_keys_are_off_on_loopback_only() -> None:
     assert Settings(keys="off").open
     assert not Settings().open
     assert Settings().local
-    assert not Settings(host="192.0.2.1").local
-    assert not Settings(host="0.0.0.0").open  # noqa: S104
+    assert not Settings(host="192.0.2.1", plain_http=True).local
+    assert not Settings(host="0.0.0.0", proxies="192.0.2.7").open  # noqa: S104
     assert not Settings(keys="required").open
     with pytest.raises(InvalidParameter, match="loopback"):
         Settings(host="192.0.2.1", keys="off")
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "0.0.0.0", "::"])  # noqa: S104
+def test_keys_never_cross_a_network_in_clear_by_accident(host: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidParameter, match="unencrypted"):
+        Settings(host=host)
+    with pytest.raises(InvalidParameter, match="belong together"):
+        Settings(host=host, tls_cert=tmp_path / "cert.pem")
+    assert Settings(host=host, tls_cert=tmp_path / "c.pem", tls_key=tmp_path / "k.pem").https
+    assert Settings(host=host, proxies="192.0.2.7").proxies
+
+
+def test_an_identity_provider_is_asked_over_https_only() -> None:
+    with pytest.raises(InvalidParameter, match="https"):
+        Settings(oidc_issuer="http://login.example", oidc_client="workbench")
+    with pytest.raises(InvalidParameter, match="belong together"):
+        Settings(oidc_issuer="https://login.example")
+    found = Settings(
+        oidc_issuer="https://login.example", oidc_client="workbench", oidc_secret="hidden"
+    )
+    assert "hidden" not in repr(found)
 
 
 def test_a_misspelt_name_is_refused_wherever_it_stands() -> None:

@@ -11,32 +11,38 @@ import hashlib
 import json
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from blindsight.app.library import photos as photo_library
+from blindsight.app.library import statistics
 from blindsight.app.library.accounts import charge_training, check_state, has_own_vault
 from blindsight.app.library.datasets import DataSet
 from blindsight.core.errors import BlindsightError, InvalidParameter, MissingData, RolledBack
 from blindsight.privacy import Ledger
 from blindsight.workbench import Settings, create_app
-from blindsight.workbench.pages import compare, tags
+from blindsight.workbench.pages import compare, send, tags
 from blindsight.workbench.pages.home import open_account
+from memory_disk import folder_in_memory
 from workbench.asgi import Client
 from workbench.photos import album, light, released, scanned, work  # noqa: F401
 
-PAGES = ("protect", "tags", "publish", "compare")
+PAGES = ("protect", "tags", "publish", "compare", "send")
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def prepared() -> Iterator[Path]:
     """A state folder with a data set, labels, a tagger and answers, from which nothing was
     released.
     """
-    base = tmp_path_factory.mktemp("prepared")
+    with folder_in_memory() as base:
+        yield _prepared(base)
+
+
+def _prepared(base: Path) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("blindsight.index.encoder.default_features", lambda **_: "pixels")
         app = opened(base / "state")
@@ -55,14 +61,15 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def here(prepared: Path, tmp_path: Path) -> Path:
-    shutil.copytree(prepared, tmp_path / "here")
-    return tmp_path / "here"
+def here(prepared: Path, memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(statistics, "SEND_EPSILON", 24.0)  # so few photos suffice for statistics
+    shutil.copytree(prepared, memory_path / "here")
+    return memory_path / "here"
 
 
 def opened(state: Path, **settings: Any) -> Any:
     """A workbench that was just started."""
-    options: dict[str, Any] = {"keys": "off", "public": "", "photo_budget": 40.0, **settings}
+    options: dict[str, Any] = {"keys": "off", "public": "", "photo_budget": 100.0, **settings}
     return create_app(Settings(state=state, **options))
 
 
@@ -96,28 +103,30 @@ def release(state: Path, page: str, epsilon: float = 4.0, order: str = "") -> di
             if not model.exists():
                 _plain_tagger(app, dataset, model)
             work(app, tags, {"dataset": dataset.id, "step": "publish"})
+        elif page == "send":
+            work(app, send, {"dataset": dataset.id, "step": "statistics"})
         else:
             work(app, compare, {"dataset": dataset.id})
         made = [r for r in datasets.get(dataset.id).releases if r.id not in before]
         return {
             name: digest
             for each in made or datasets.get(dataset.id).releases
-            for name, digest in _digests(datasets, each).items()
+            for name, digest in _digests(datasets, dataset, each).items()
         }
     finally:
         close(app)
 
 
-def _digests(datasets: Any, release: Any) -> dict[str, str]:
+def _digests(datasets: Any, dataset: Any, release: Any) -> dict[str, str]:
     """What a release says about the photos: the codes of an index, a table, or a model."""
     if release.kind == "search":
-        ids, cells, _ = photo_library.released_cells(datasets, release)
+        ids, cells, _ = photo_library.released_cells(datasets, dataset, release)
         content = json.dumps(sorted(zip(ids, cells.tolist(), strict=True))).encode()
         return {f"codes at {release.epsilon:g}": hashlib.sha256(content).hexdigest()}
     return {
         f"{release.folder}/{path.name}": hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(datasets.folder(release).iterdir())
-        if path.suffix in (".csv", ".safetensors")
+        if path.suffix in (".csv", ".safetensors", ".statistics")
     }
 
 
@@ -325,9 +334,9 @@ def test_two_runs_at_once_release_the_same_once(here: Path, page: str) -> None:
 
 
 def test_one_photo_in_many_data_sets_has_one_vault_and_is_charged_to_each(
-    make: Callable[..., Any], tmp_path: Path
+    make: Callable[..., Any], memory_path: Path
 ) -> None:
-    folder = album(tmp_path / "coast", each=2)
+    folder = album(memory_path / "coast", each=2)
     app = make(photo_budget=16.0)
     sets = [scanned(app, folder, f"Copy {number}") for number in range(4)]
     workbench = app.state.workbench
@@ -342,7 +351,7 @@ def test_one_photo_in_many_data_sets_has_one_vault_and_is_charged_to_each(
     codes = []
     for dataset in sets:
         made = released(app, dataset, 4.0, dataset.id)
-        codes.append(photo_library.released_cells(workbench.datasets, made)[1].tolist())
+        codes.append(photo_library.released_cells(workbench.datasets, dataset, made)[1].tolist())
     assert codes == [codes[0]] * 4, "the same photo has the same code in every data set"
     assert left() == [12.0] * 4, "one release, charged to every account that contains it"
     released(app, sets[0], 8.0, "cd" * 6)
@@ -358,12 +367,12 @@ def test_one_photo_in_many_data_sets_has_one_vault_and_is_charged_to_each(
 
 
 def test_a_data_set_of_an_earlier_version_keeps_its_vault_and_its_releases_are_charged_to_others(
-    make: Callable[..., Any], tmp_path: Path
+    make: Callable[..., Any], memory_path: Path
 ) -> None:
     from blindsight.privacy import Cost
     from blindsight.privacy.vault import Vault
 
-    folder = album(tmp_path / "coast", each=2)
+    folder = album(memory_path / "coast", each=2)
     app = make()
     workbench = app.state.workbench
     earlier = workbench.datasets.add("Earlier", folder)

@@ -13,13 +13,18 @@ import signal
 import stat
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from blindsight.app.library.statistics import added_epsilon
+from blindsight.app.together_statistics import plan_statistics
+from blindsight.app.train_together import PlannedFederation
 from blindsight.privacy import Ledger
+from blindsight.sketching import FeatureBasis
 from blindsight.workbench import Settings
 from blindsight.workbench.infra.federations import Federations, Run, read_invitation
 from blindsight.workbench.infra.problems import Problem
@@ -36,7 +41,7 @@ def agreed(sites: int, port: int, rounds: int = 2) -> Run:
         "Common tags",
         1,
         SITES[:sites],
-        ("sea", "land"),
+        ("land", "sea"),
         "pixels",
         rounds,
         f"127.0.0.1:{port}",
@@ -58,7 +63,15 @@ def test_sites_learn_one_model_in_processes_of_their_own_although_one_is_killed(
     way.
     """
     places = [Federations(Settings(state=tmp_path / str(n))) for n in range(sites)]
-    run = places[0].start(agreed(sites, held_port(), rounds=1 if sites == 3 else 2), *rows(0))
+    run, planned = agreed(sites, held_port()), None
+    if sites == 3:  # one round of statistics; so much epsilon that noise decides nothing
+        run = replace(run, method="statistics", epsilon=90.0, rounds=1)
+        basis = FeatureBasis.learn(np.random.default_rng(4).normal(0, 0.6, (200, 8)), width=8)
+        agreement, plan = plan_statistics(
+            basis, sites=3, names=run.classes, epsilon=added_epsilon(90.0), records=60
+        )
+        planned = PlannedFederation(agreement.settings, plan, agreement.guarantee(1), None)
+    run = places[0].start(run, *rows(0), planned)
     keys_here = list((places[0].root / run.id).rglob("keys.bin"))
     assert len(keys_here) == 1, "the host has its own keys and nobody else's"
     for number, place in enumerate(places[1:], 2):
@@ -140,6 +153,9 @@ def test_invitations_that_are_not_whole_are_refused_with_the_same_words(tmp_path
         packed(access={**fields["access"], "token": "a token\r\nHost: elsewhere"}),
         packed(address="nowhere"),
         packed(rounds=10**9),
+        packed(method="anything"),
+        packed(epsilon=2.0),
+        packed(classes=["sea", "land"]),
         b"blindsight-invitation:" + base64.urlsafe_b64encode(b"[" * 100_000),
     )
     for text in bad:
@@ -163,6 +179,7 @@ def test_a_run_is_started_and_joined_from_the_pages_and_is_paid_where_it_has_noi
         "dataset": one.id,
         "sites": "Harbour museum, County library",
         "noise": "8",
+        "records": 20,
     }
     for wrong in (
         {"sites": "only one"},
@@ -179,7 +196,7 @@ def test_a_run_is_started_and_joined_from_the_pages_and_is_paid_where_it_has_noi
     number = made.json()["next"].rpartition("=")[2]
     page = reader.get(f"/together?run={number}").text
     assert "linked to 2 sites" in page
-    assert "Much noise for few sites" in page
+    assert "ε 8" in page and "per photo, over one round" in page
     assert 'id="fingerprint"' in page and "Every site made its own keys" in page
     assert "{&#34;" not in page
     with Ledger(app.state.workbench.settings.ledger_place, dataset=one.account) as ledger:

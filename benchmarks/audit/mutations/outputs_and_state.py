@@ -381,23 +381,30 @@ NEW: tuple[Mutant, ...] = (
         ),
     ),
     *bugs(
-        "index/sync.py",
+        "app/protect.py",
         (
             "new-thumbnails-in-the-release",
-            "        stored = len(index)\n    new =",
-            "        stored = len(index)\n"
-            "    small = {one: _small(root / records[one][0]) or b'' for one in chosen}\n"
-            "    Thumbnails(place.path).keep(small.items())\n    new =",
+            "        return ProtectedPhotos(\n            release=target,",
+            "        from blindsight.data import read_image\n"
+            "        from blindsight.index.contact_sheet import thumbnail\n"
+            "        with (target / 'README.md').open('ab') as readme:\n"
+            "            for path in sorted(Path(source).rglob('*.png')):\n"
+            "                readme.write(thumbnail(read_image(path)))\n"
+            "        return ProtectedPhotos(\n            release=target,",
             "index:TestPhotos",
         ),
         (
             "new-file-sizes-in-the-release",
-            "        stored = len(index)\n    new =",
-            "        stored = len(index)\n"
-            "    sizes = sorted((root / name).stat().st_size for name in names)\n"
-            "    (place.path / 'sizes.json').write_text(str(sizes))\n    new =",
+            "        return ProtectedPhotos(\n            release=target,",
+            "        sizes = sorted(p.stat().st_size for p in Path(source).rglob('*.png'))\n"
+            "        with (target / 'README.md').open('a') as readme:\n"
+            "            readme.write(str(sizes))\n"
+            "        return ProtectedPhotos(\n            release=target,",
             "index:TestPhotos",
         ),
+    ),
+    *bugs(
+        "index/sync.py",
         (
             "new-names-printed",
             "        stored = len(index)\n    new =",

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 from blindsight.core.errors import InvalidParameter
 
 if TYPE_CHECKING:
+    from blindsight.data import DecodedPhotos
+    from blindsight.privacy import Guarantee
     from blindsight.privacy.ledger import Ledger
     from blindsight.privacy.vault import Vault
 
-__all__ = ["open_ledger", "open_vault", "records_of"]
+__all__ = ["open_ledger", "open_vault", "records_of", "share_file"]
 
 
 def open_vault(given: str | Path | None, model: Path) -> Vault:
@@ -22,6 +24,20 @@ def open_vault(given: str | Path | None, model: Path) -> Vault:
     from blindsight.privacy.vault import Vault
 
     return Vault.open_or_create(given or vault_beside(model))
+
+
+def share_file(
+    file: Path,
+    kind: str,
+    guarantee: Guarantee | None,
+    vault: Vault | None = None,
+    *,
+    card: str = "",
+) -> None:
+    """Put a file with its card, signed, into a folder beside it that can be sent to others."""
+    from blindsight.release.bundle import write_bundle
+
+    write_bundle(file, kind, guarantee=guarantee, card=card, vault=vault)
 
 
 def open_ledger(
@@ -63,13 +79,21 @@ def open_ledger(
     return Ledger(str(where), dataset=dataset, actor=actor, purpose=purpose)
 
 
-def records_of(vault: Vault, files: Iterable[Path]) -> list[str]:
-    """The ids in a vault of the pictures that image files show, in the order of the files."""
+def records_of(
+    vault: Vault, files: Iterable[Path], decoded: DecodedPhotos | None = None
+) -> list[str]:
+    """The ids in a vault of the pictures that image files show, in the order of the files.
+
+    Parameters:
+        vault: the vault.
+        files: the image files.
+        decoded: pixels of files that were decoded already.
+    """
     from blindsight.data import LIMITS
     from blindsight.data.content import recognising
     from blindsight.data.limits import read_bytes
 
-    with recognising(vault) as recognise:
+    with recognising(vault, find=None if decoded is None else decoded.find) as recognise:
         return [
             recognise(read_bytes(file, largest=LIMITS.image_bytes), file.name) for file in files
         ]

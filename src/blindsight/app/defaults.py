@@ -27,6 +27,7 @@ __all__ = [
     "MAX_IMAGES_PER_PERSON",
     "MEASURED_PHOTOS",
     "MILVUS_COLLECTION",
+    "NETWORKS_OFFERED",
     "SEARCH_HITS",
     "code_recipe",
     "code_size",
@@ -36,6 +37,11 @@ __all__ = [
 
 #: Names of the image encoders that every job offers.
 ENCODERS = encoder.FEATURES
+#: Networks that the workbench offers for reading photos, with what a person should know of them.
+NETWORKS_OFFERED = {
+    "lite2": "the default; finds more",
+    "lite0": "four times as fast; finds less",
+}
 #: Names of the methods by which photos become codes; the first is the default.
 HASH_METHODS = encoder.METHODS
 #: Epsilons per photo that the workbench offers for a release.

@@ -9,15 +9,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blindsight.app.result import Progress, Result, ResultTable, no_progress
+from blindsight.app.accounts import share_file
+from blindsight.app.result import Progress, Result, ResultTable, files_table, no_progress, to_plain
 from blindsight.app.train_together import (
     PlannedFederation,
+    default_encoder,
     plan_federation,
     read_labelled,
 )
@@ -26,8 +28,9 @@ from blindsight.core.errors import InvalidParameter, MissingData
 from blindsight.privacy import Disclosure, Guarantee
 
 if TYPE_CHECKING:
+    from blindsight.data.listing import FilesRead
     from blindsight.federated.deploy.folders import PartyFolder
-    from blindsight.federated.deploy.plan import Plan
+    from blindsight.federated.deploy.plan import LearnedModel, Plan
     from blindsight.federated.deploy.services import SiteRows
     from blindsight.federated.own_updates import NoisedUpdate
     from blindsight.federated.sums import Roster
@@ -40,6 +43,7 @@ __all__ = [
     "accept_roster",
     "agree_federation",
     "join_federation",
+    "load_model",
     "make_update",
     "merge_update_files",
     "run_site",
@@ -53,7 +57,7 @@ Status = dict[str, Any]
 FLOWER_SITES = 100
 _LINGER = 60.0  # seconds for sites that lack the last result; it is over at once when all have it
 _GOODBYE = 10.0
-_BUILT_IN_ENCODERS = ("lite0", "lite2", "both", "pixels")
+_BUILT_IN_ENCODERS = ("lite0", "lite0-224", "lite2", "both", "pixels")
 
 
 @dataclass(frozen=True)
@@ -128,6 +132,7 @@ class Agreed(Result):
         guarantee: what the sums tell at most.
         advice: what to change, or None.
         roster: the file, where it was written.
+        files: what became of every file of a folder of public photos.
     """
 
     fingerprint: str
@@ -141,6 +146,7 @@ class Agreed(Result):
     guarantee: Guarantee
     advice: str | None = None
     roster: Path | None = None
+    files: FilesRead | None = None
 
     @property
     def title(self) -> str:
@@ -156,8 +162,9 @@ class Agreed(Result):
         return found if self.advice is None else [*found, ("note", self.advice)]
 
     def tables(self) -> list[ResultTable]:
-        """The parties."""
-        return [ResultTable("parties", ("party", "roles"), self.parties)]
+        """The parties, and what became of public photos."""
+        files = [] if self.files is None else [files_table(self.files)]
+        return [ResultTable("parties", ("party", "roles"), self.parties), *files]
 
     def to_dict(self) -> dict[str, object]:
         """As the command's `--json` has it."""
@@ -170,6 +177,7 @@ class Agreed(Result):
             "guarantee": self.guarantee.cost.to_dict(),
             "disclosure": self.disclosure.rows(),
             "note": self.advice,
+            "files": to_plain(self.files),
         }
 
 
@@ -210,6 +218,7 @@ def agree_federation(
     labels: PathText | None = None,
     encoder: str | None = None,
     names: Sequence[str] = (),
+    method: str | None = None,
     progress: Progress = no_progress,
     **options: Any,
 ) -> Agreed:
@@ -222,9 +231,11 @@ def agree_federation(
         requests: all parties' requests, users in order.
         public: a folder or .npz file that anybody may see.
         labels: of the public folder, see `read_labelled`.
-        encoder: how sites turn photos into rows. By default "lite0" if the public data are a
-            folder, or if nothing else says what a row is; None with rows.
+        encoder: how sites turn photos into rows. By default a built-in one if the public data
+            are a folder; None with rows.
         names: the classes' names.
+        method: "statistics", "gradients" or "updates", see `plan_federation`. By default
+            statistics for photos with epsilon per record, unless `rounds` are given.
         progress: told how many public photos are done.
         options: further keywords of `plan_federation`.
 
@@ -232,6 +243,7 @@ def agree_federation(
         InvalidParameter: the file exists, or the model's shape is not known.
         InvalidData: the requests do not fit together.
     """
+    import blindsight.app.together_statistics  # noqa: F401  (plans of that method are read)
     from blindsight.core.storage import write_atomically
     from blindsight.federated.deploy import folders
     from blindsight.federated.sums import Role
@@ -240,8 +252,12 @@ def agree_federation(
     if path.exists():
         raise InvalidParameter(f"{path} exists: a roster is never overwritten.")
     given = [folders.read_request(request) for request in requests]
-    if encoder is None and public is not None and Path(public).is_dir():
-        encoder = "lite0"
+    folder = public is not None and Path(public).is_dir()
+    if method is None and (folder or encoder is not None):
+        private = options.get("epsilon") is not None and options.get("unit", "record") == "record"
+        method = "statistics" if private and options.get("rounds") is None else None
+    if encoder is None and folder:
+        encoder = default_encoder(method)
     shown = None
     if public is not None:
         shown = read_labelled(public, labels=labels, encoder=encoder, progress=progress)
@@ -251,11 +267,13 @@ def agree_federation(
         names=names,
         public=shown,
         encoder=encoder,
+        method=method,
         **options,
     )
     data = folders.make_roster(planned.settings, planned.plan, given)
     write_atomically(path, data)
-    return _agreed(folders.read_roster(data)[0], planned, path)
+    agreed = _agreed(folders.read_roster(data)[0], planned, path)
+    return agreed if shown is None else replace(agreed, files=shown.files)
 
 
 def accept_roster(folder: PathText, roster: PathText) -> Agreed:
@@ -267,6 +285,7 @@ def accept_roster(folder: PathText, roster: PathText) -> Agreed:
         folder: the party's folder.
         roster: the file that was sent.
     """
+    import blindsight.app.together_statistics  # noqa: F401  (plans of that method are read)
     from blindsight.federated.agreement import Agreement
     from blindsight.federated.deploy import folders
 
@@ -284,12 +303,38 @@ def accept_roster(folder: PathText, roster: PathText) -> Agreed:
     return _agreed(agreed, planned)
 
 
+def ignore_files(files: FilesRead | None) -> None:
+    """Show no table of files."""
+
+
+def load_model(path: PathText) -> LearnedModel:
+    """Read the model of a federation, by whichever method it was learned.
+
+    Parameters:
+        path: `model.safetensors` in a party's folder, or what `train_together` saved.
+
+    Returns:
+        A classifier with `predict`: a `FederatedClassifier`, or a `StatisticsClassifier` where
+        feature statistics were summed.
+
+    Raises:
+        HostileFile: the file holds something else.
+    """
+    from blindsight.core.storage import load_any
+    from blindsight.federated import FederatedClassifier
+    from blindsight.sketching import StatisticsClassifier
+
+    statistics = load_any(path)[0] == "statistics classifier"
+    return (StatisticsClassifier if statistics else FederatedClassifier).load(path)
+
+
 def site_rows(
     party: PartyFolder,
     data: PathText,
     *,
     labels: PathText | None = None,
     encoder: str | None = None,
+    show_files: Callable[[FilesRead | None], None] = ignore_files,
     progress: Progress = no_progress,
 ) -> SiteRows:
     """A site's rows and class numbers, as the plan wants them.
@@ -299,6 +344,7 @@ def site_rows(
         data: a folder of photos, or an .npz file of rows.
         labels: of a folder, see `read_labelled`.
         encoder: where the agreed encoder is on this machine; not needed for a built-in one.
+        show_files: told what became of every file of a folder.
         progress: told how many photos are done.
 
     Raises:
@@ -325,6 +371,7 @@ def site_rows(
         opened = open_encoder(str(name))
         require_same_encoder(plan.encoder.get("identity", {}), opened, what="this federation")
     rows = read_labelled(data, labels=labels, encoder=opened, progress=progress)
+    show_files(rows.files)
     numbers = class_numbers(rows.labels, plan.names)
     plan.task(rows.X, numbers, user=party.number(Role.USER))  # refuse bad rows now
     return rows.X, numbers
@@ -342,6 +389,7 @@ def run_site(
     test: PathText | None = None,
     bind: str | None = None,
     say: Callable[[str], None] = print,
+    show_files: Callable[[FilesRead | None], None] = ignore_files,
     progress: Progress = no_progress,
 ) -> Iterator[Status | None]:
     """Run every role of a party until the last round; after a kill, run it again.
@@ -357,11 +405,13 @@ def run_site(
         test: the aggregator's labelled rows, on which each round's accuracy is measured.
         bind: where the aggregator listens, if not at its address.
         say: told what happens.
+        show_files: told what became of every file of a folder of photos.
         progress: told how many photos are done.
 
     Yields:
         The status at the aggregator, again and again; nothing at other parties.
     """
+    import blindsight.app.together_statistics  # noqa: F401  (plans of that method are read)
     from blindsight.federated.deploy.folders import PartyFolder
     from blindsight.federated.deploy.running import run_aggregator, run_party
     from blindsight.federated.deploy.services import charge
@@ -372,7 +422,9 @@ def run_site(
     if Role.USER in party.roles:
         if data is None:
             raise InvalidParameter("a user needs its data: --data photos/ or --data rows.npz.")
-        rows = site_rows(party, data, labels=labels, encoder=encoder, progress=progress)
+        rows = site_rows(
+            party, data, labels=labels, encoder=encoder, show_files=show_files, progress=progress
+        )
         if ledger is not None:
             account = Ledger(str(ledger), dataset=Path(data).stem, actor=actor, purpose=purpose)
             with account as opened:
@@ -477,8 +529,12 @@ def merge_update_files(
     from blindsight.federated.deploy.plan import read_rows
     from blindsight.federated.own_updates import NoisedUpdate, merge_updates
 
-    model = merge_updates(_public_plan(public), [NoisedUpdate.load(path) for path in updates])
+    loaded = [NoisedUpdate.load(path) for path in updates]
+    model = merge_updates(_public_plan(public), loaded)
     model.save(out)
+    stated = ", ".join(f"epsilon {update.epsilon:g} (delta {update.delta:g})" for update in loaded)
+    card = f"The mean of {len(loaded)} updates. Each site added noise of its own: {stated}."
+    share_file(Path(out), "federated model", None, card=card)
     if test is None:
         return model, None
     X, y = read_rows(test)

@@ -196,8 +196,11 @@ clinics' updates and nothing of a single one: `secure_sum_mod` in `secure_digits
     (the same with 1 and 2, and another --port each)
     flwr run . --stream --run-config 'parties="/full/path/parties"'
 With TLS: --ssl-ca-certfile, --ssl-certfile and --ssl-keyfile instead of --insecure at the
-SuperLink, --root-certificates at the SuperNodes. A node or the server that is killed continues when
-it is started again.
+SuperLink, --root-certificates at the SuperNodes. With --enable-supernode-auth at the SuperLink only
+nodes whose public key was registered (`flwr supernode register KEY.pub`) are let in; each starts
+with --auth-supernode-private-key. A node that is killed continues when it is started again; with
+--database FILE the SuperLink finds its nodes again, and the next `flwr run` continues from the last
+sum.
 
 ## With keys of their own
 `make_parties.py` makes everybody's keys on one machine, which protects nobody from that machine.

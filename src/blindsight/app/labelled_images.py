@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,12 @@ from numpy.typing import NDArray
 
 from blindsight.app.result import Progress, no_progress
 from blindsight.core.errors import BlindsightError, InvalidData, InvalidParameter, MissingData
+from blindsight.data import read_image
+from blindsight.data.confined import decode_image
+from blindsight.data.content import pixel_digest
+from blindsight.data.label_tables import read_label_table
+from blindsight.data.limits import LIMITS, read_bytes
+from blindsight.data.listing import FilesRead, Inventory, list_photos, no_photos
 
 if TYPE_CHECKING:
     from blindsight.data import ImageSet
@@ -25,6 +33,7 @@ __all__ = [
     "ListedImages",
     "class_names",
     "encode_images",
+    "encoder_of_model",
     "list_images",
     "public_basis",
 ]
@@ -41,7 +50,17 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class LabelledImages:
-    """Labelled images, with the distinct picture and the person behind each."""
+    """Labelled images, with the distinct picture and the person behind each.
+
+    Parameters:
+        features: one row per image.
+        labels: the class of each; "" where it has none of the classes, or several.
+        records: the distinct picture that each image shows.
+        people: the person of each image, where people were named.
+        unreadable: names of files that could not be read, with the reason.
+        without_class: how many labels are "".
+        files: what became of every file, where a folder was read.
+    """
 
     features: Floats
     labels: NDArray[np.str_]
@@ -49,6 +68,7 @@ class LabelledImages:
     people: tuple[str, ...] | None
     unreadable: tuple[tuple[str, str], ...]
     without_class: int
+    files: FilesRead | None = None
 
 
 def public_basis(
@@ -63,16 +83,27 @@ def public_basis(
 
     Parameters:
         encoder: how images become features.
-        public: a folder of public pictures, or the name of a known data set; None for the built-in
-            pictures and the encoder's own classifier.
+        public: a folder of public pictures, the name of a known data set, or a file of public
+            vectors of the same model; None for the built-in pictures and the encoder's own
+            classifier.
         width: the largest length of the rows.
         picture_size: side in pixels that public pictures are shrunk to first.
         progress: called with (stage, done, total).
     """
     from blindsight.app.sketch import read_images
+    from blindsight.encoders import Embeddings
     from blindsight.encoders.public_pictures import built_in_images
+    from blindsight.index.public_images import is_vector_file
     from blindsight.sketching import FeatureBasis
 
+    if public is not None and is_vector_file(str(public)):
+        vectors = Embeddings(public).take(MAX_PUBLIC_PICTURES)[1]
+        return FeatureBasis.learn(vectors, width=width)
+    if isinstance(encoder, Embeddings):
+        raise InvalidParameter(
+            f"{encoder.name} is a file of vectors: give public vectors of the same model too, as a "
+            "file (--public FILE.npz)."
+        )
     known = None if public is not None else encoder.classes()
     if public is not None:
         stored = read_images(str(public), None)
@@ -88,18 +119,52 @@ def public_basis(
     return FeatureBasis.learn(features, width=width)
 
 
+def encoder_of_model(model: Path, given: str | PathLike[str] | Encoder | None) -> Encoder:
+    """The encoder that a model of `train_together` was learned with; any other is refused."""
+    from blindsight.core import storage
+    from blindsight.encoders import open_same_encoder
+    from blindsight.federated import FederatedClassifier
+    from blindsight.sketching import StatisticsClassifier
+
+    identity: dict[str, object]
+    if storage.load_any(model)[0] == StatisticsClassifier.kind:
+        identity = StatisticsClassifier.load(model).encoder_
+    else:
+        identity = FederatedClassifier.load(model).public_.get("encoder", {})
+    return open_same_encoder(identity, given, what=f"the model {model}")
+
+
 @dataclass(frozen=True)
 class ListedImages:
-    """Labelled images that are not read yet: files of a folder, or the arrays of a data set."""
+    """Labelled images that are not read yet: files of a folder, or the arrays of a data set.
+
+    Parameters:
+        labels: the label of each image; "" where it has none of the classes, or several.
+        folder: the folder, where the images are files.
+        names: their names in the folder.
+        arrays: the images, where they are those of a data set.
+        picture_size: the longer side of these.
+        inventory: everything that is in the folder.
+        missing: names in the table of labels that fit no single photo.
+    """
 
     labels: NDArray[np.str_]
     folder: Path | None = None
     names: tuple[str, ...] = ()
     arrays: LazyImages | NDArray[np.uint8] | None = None
     picture_size: int | None = None
+    inventory: Inventory | None = None
+    missing: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def labelled(self) -> ListedImages:
+        """The images that have a label."""
+        rows = np.flatnonzero(self.labels != "")
+        if self.folder is None or len(rows) == len(self):
+            return self
+        return replace(self, labels=self.labels[rows], names=tuple(self.names[row] for row in rows))
 
 
 def class_names(
@@ -145,7 +210,7 @@ def list_images(
     source: str,
     split: str | None,
     labels: str | Path | None,
-    classes: Sequence[str],
+    classes: Sequence[str] | None,
     *,
     leave_out: Path | None,
 ) -> ListedImages:
@@ -155,11 +220,9 @@ def list_images(
         source: a folder, or the name of a known data set.
         split: "train" or "test", for known data sets.
         labels: a table of labels; by default the first subfolder is the label.
-        classes: the names of the classes.
+        classes: the names of the classes; None for whatever labels there are.
         leave_out: a file inside the folder that is being written, with its vault.
     """
-    from blindsight.data.label_tables import read_label_table
-    from blindsight.data.listing import list_photos
     from blindsight.index.release_folder import vault_beside
 
     folder = Path(source)
@@ -174,22 +237,29 @@ def list_images(
             picture_size=max(first.shape[:2]),
         )
     outside = () if leave_out is None else (leave_out, vault_beside(leave_out))
-    found = list_photos(folder, leave_out=outside).photos
+    inventory = list_photos(folder, leave_out=outside)
+    found = inventory.photos
     if not found:
-        raise MissingData(f"{folder} holds no images. Check the path.")
+        raise MissingData(no_photos(folder, inventory.skipped))
+    missing: tuple[str, ...] = ()
     if labels is None:
-        given = {name: {name.partition("/")[0]} for name in found if "/" in name}
+        given = {name: frozenset(name.split("/")[:-1][:1]) for name in found}
     else:
-        given = {
-            name: set(words)
-            for name, words in read_label_table(labels, folder, found).labels.items()
-        }
-    wanted = set(classes)
+        table = read_label_table(labels, folder, found)
+        given, missing = table.labels, (*table.missing, *table.ambiguous)
     chosen = []
     for name in found:
-        own = sorted(given.get(name, set()) & wanted)
-        chosen.append(own[0] if len(own) == 1 else "")
-    return ListedImages(np.array(chosen), folder=folder, names=tuple(found))
+        own = given.get(name, frozenset())
+        own = own if classes is None else own & set(classes)
+        chosen.append(next(iter(own)) if len(own) == 1 else "")
+    if classes is not None and not any(chosen):
+        raise InvalidData(
+            f"no photo in {folder} has exactly one of the classes {', '.join(classes)}: there is "
+            "nothing to learn from. Nothing was charged."
+        )
+    return ListedImages(
+        np.array(chosen), folder=folder, names=found, inventory=inventory, missing=missing
+    )
 
 
 def encode_images(
@@ -200,63 +270,165 @@ def encode_images(
     dataset: str,
     progress: Progress,
 ) -> LabelledImages:
-    """Features of the images that can be read, with their records and persons."""
-    from blindsight.data.content import content_digest, pixel_digest
-    from blindsight.data.limits import LIMITS, read_bytes
-    from blindsight.index.release_folder import persons_of, scan
+    """Features of the images that can be read, with their records and persons.
 
+    Each image is decoded once: the pixels by which a vault recognises it are prepared for the
+    encoder in the same step.
+    """
     if listed.folder is None:
-        if people is not None:
-            raise InvalidParameter("people are named for the images of a folder, not of a set.")
-        pictures = [np.asarray(listed.arrays[place]) for place in range(len(listed))]  # type: ignore[index]
-        digests = [pixel_digest(picture) for picture in pictures]
-        records = tuple(
-            digest.hex() if vault is None else vault.record_of(digest) for digest in digests
-        )
-        features = _features(encoder, pictures, "encoding images", progress)
-        return LabelledImages(
-            features, listed.labels, records, None, (), int((listed.labels == "").sum())
-        )
+        return _encode_arrays(listed, encoder, vault, people, progress)
+    from blindsight.encoders import Embeddings
+    from blindsight.index.release_folder import persons_of
+
+    vectors = encoder if isinstance(encoder, Embeddings) else None
+    reader: Encoder | _NoPicture = encoder if vectors is None else _NoPicture()
     folder, names = listed.folder, listed.names
     persons = persons_of(folder, names, people) if isinstance(people, str) else people
-    label_of = dict(zip(names, listed.labels.tolist(), strict=True))
-    record_of: dict[str, str] = {}
-    refused: list[tuple[str, str]] = []
-    if vault is not None:
-        scanned = scan(
-            folder,
-            names,
-            vault,
-            persons=persons,
-            dataset=dataset,
-            progress=lambda done, total: progress("recognising images", done, total),
-        )
-        record_of = {photo.name: photo.record for photo in scanned.photos}
-        refused = list(scanned.refused)
+    if vault is None:
+        pictures = _pictures(folder, names, reader, progress)
     else:
-        for name in names:
-            try:
-                content = read_bytes(folder / name, largest=LIMITS.image_bytes)
-                record_of[name] = content_digest(content, name=name).hex()
-            except (OSError, BlindsightError) as error:
-                refused.append((name, str(error)))
-    used = [name for name in names if name in record_of]
-    if not used:
-        raise InvalidData(f"no image of {folder} can be read.")
-    made = []
-    for start in range(0, len(used), _BATCH):
-        batch = np.stack([encoder.read(folder / name) for name in used[start : start + _BATCH]])
-        made.append(encoder.images(batch))
-        progress("encoding images", min(start + _BATCH, len(used)), len(used))
-    labels = np.array([label_of[name] for name in used])
+        pictures = _known_pictures(folder, names, reader, vault, persons, dataset, progress)
+    records: dict[str, str] = {}
+    rows: list[Floats] = []
+    refused: list[tuple[str, str]] = []
+    waiting: list[NDArray[np.uint8]] = []
+    for name, record, picture in pictures:
+        if picture is None:
+            refused.append((name, record))
+            continue
+        records[name] = record
+        if vectors is None:
+            waiting.append(picture)
+        if len(waiting) == _BATCH:
+            rows.append(encoder.images(np.stack(waiting)))
+            waiting.clear()
+    if waiting:
+        rows.append(encoder.images(np.stack(waiting)))
+    distinct = len(set(records.values()))
+    inventory = listed.inventory or Inventory(names)
+    files = inventory.files_read(
+        read=distinct, copies=len(records) - distinct, damaged=refused
+    ).plus_skipped(
+        "photos without exactly one label",
+        "give each photo one label to include it",
+        sorted(set(inventory.photos) - set(names)),
+    )
+    files = files.plus_skipped(
+        "names in the table of labels", "no single photo has such a name: check it", listed.missing
+    )
+    if not records:
+        raise InvalidData(no_photos(folder, files.skipped))
+    label_of = dict(zip(names, listed.labels.tolist(), strict=True))
+    labels = np.array([label_of[name] for name in records])
     return LabelledImages(
-        np.concatenate(made),
+        np.concatenate(rows) if vectors is None else vectors.of(list(records)),
         labels,
-        tuple(record_of[name] for name in used),
-        None if persons is None else tuple(persons[name] for name in used),
+        tuple(records.values()),
+        None if persons is None else tuple(persons[name] for name in records),
         tuple(refused),
         int((labels == "").sum()),
+        files,
     )
+
+
+class _NoPicture:
+    """In place of an encoder where vectors are looked up: photos are recognised, not encoded."""
+
+    def prepare(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        return np.zeros((1, 1, 3), np.uint8)
+
+    def read(self, source: Path) -> NDArray[np.uint8]:
+        return np.zeros((1, 1, 3), np.uint8)
+
+
+# Name, record and prepared picture of a photo; or name, reason and None where it cannot be read.
+_Pictures = Iterator[tuple[str, str, NDArray[np.uint8] | None]]
+
+
+def _pictures(
+    folder: Path, names: Sequence[str], encoder: Encoder | _NoPicture, progress: Progress
+) -> _Pictures:
+    """The photos, known by their pixels' digest."""
+    reduced = _reads_reduced(encoder)
+    for number, name in enumerate(names, start=1):
+        try:
+            pixels = read_image(folder / name)
+            digest = pixel_digest(pixels).hex()
+            picture = encoder.read(folder / name) if reduced else encoder.prepare(pixels)
+            yield name, digest, picture
+        except (OSError, BlindsightError) as error:
+            yield name, str(error), None
+        progress("encoding images", number, len(names))
+
+
+def _known_pictures(
+    folder: Path,
+    names: Sequence[str],
+    encoder: Encoder | _NoPicture,
+    vault: Vault,
+    persons: Mapping[str, str] | None,
+    dataset: str,
+    progress: Progress,
+) -> _Pictures:
+    """The photos, known by their records in a vault."""
+    from blindsight.index.bulk.hashing import PreparedPhotos
+    from blindsight.index.release_folder import scan
+
+    reduced = _reads_reduced(encoder)
+    prepared = PreparedPhotos(vault.path, encoder.prepare)
+    scanned = scan(
+        folder,
+        names,
+        vault,
+        persons=persons,
+        dataset=dataset,
+        decoded=None if reduced else prepared.keep,
+        progress=lambda done, total: progress("recognising images", done, total),
+    )
+    for name, reason in scanned.refused:
+        yield name, reason, None
+    for number, photo in enumerate(scanned.photos, start=1):
+        try:
+            content = read_bytes(folder / photo.name, largest=LIMITS.image_bytes)
+            digest = hashlib.sha256(content).digest()
+            # The record was charged for what the file held when it was recognised.
+            if not vault.shows([digest], [photo.record])[0]:
+                raise InvalidData("it changed while it was read. Run the command again.")
+            picture = prepared.find(digest)
+            if picture is None and reduced:
+                picture = encoder.read(folder / photo.name)
+            elif picture is None:
+                file_name = photo.name.rpartition("/")[2]
+                picture = encoder.prepare(decode_image(content, name=file_name))
+            yield photo.name, photo.record, picture
+        except (OSError, BlindsightError) as error:
+            yield photo.name, str(error), None
+        progress("encoding images", number, len(scanned.photos))
+
+
+def _reads_reduced(encoder: Encoder | _NoPicture) -> bool:
+    """Whether an encoder takes JPEGs at a reduced scale: photos are recognised by other pixels."""
+    preparation = getattr(encoder, "preparation", None)
+    return getattr(preparation, "at_least", None) is not None
+
+
+def _encode_arrays(
+    listed: ListedImages,
+    encoder: Encoder,
+    vault: Vault | None,
+    people: object,
+    progress: Progress,
+) -> LabelledImages:
+    if people is not None:
+        raise InvalidParameter("people are named for the images of a folder, not of a set.")
+    pictures = [np.asarray(listed.arrays[place]) for place in range(len(listed))]  # type: ignore[index]
+    digests = [pixel_digest(picture) for picture in pictures]
+    records = tuple(
+        digest.hex() if vault is None else vault.record_of(digest) for digest in digests
+    )
+    features = _features(encoder, pictures, "encoding images", progress)
+    without = int((listed.labels == "").sum())
+    return LabelledImages(features, listed.labels, records, None, (), without)
 
 
 def _features(

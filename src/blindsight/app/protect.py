@@ -65,8 +65,7 @@ from blindsight.index.sync import SyncResult, charge, sync_release, sync_thumbna
 from blindsight.index.vectors import VectorRows, refuse_private_vectors, scan_vectors
 from blindsight.privacy import Guarantee
 from blindsight.privacy.vault import Vault
-from blindsight.release.contents import SharedFacts, write_contents
-from blindsight.release.manifest import Manifest, Signer, remove_manifest
+from blindsight.release.contents import refuse_foreign_files, share_release
 
 __all__ = ["ProtectedPhotos", "protect"]
 
@@ -352,8 +351,9 @@ def protect(
     options |= chosen.fields
     if own_names is not None:
         options["own_names"] = defaults.own_names(own_names)
-    replaced = existing if new_release else None
-    if replaced is not None:
+    if existing is not None:
+        refuse_foreign_files(target)
+    if existing is not None and new_release:
         existing, vault_path = None, _unused_path(vault_path)
     if vectors is not None and not len(vectors):
         raise InvalidData(f"{source} holds no vectors. Check the path.")
@@ -437,17 +437,19 @@ def protect(
             if vault_is_new and (not charging or refused):
                 shutil.rmtree(vault_path, ignore_errors=True)
             raise
-        if replaced is not None:
-            replaced.clear()
         folder = existing or ReleaseFolder(
             target, recipe.to_fields(), opened.number, number, id_choice, per_person
         )
         opened.note(source=str(source.resolve()), **{f"recipe {number}": recipe.to_fields()})
-        remove_manifest(target)  # until everything is written, nobody vouches for the folder
-        folder.write()
-        coder.save(target)
+        journal = folder.begin_journal(
+            opened.path,
+            n_bits=coder.n_bits,
+            guarantee=guarantee,
+            decoding=coder.decoding,
+            continued=existing is not None,
+        )
         counts = sync_release(
-            folder,
+            journal,
             source if rows is None else rows,
             contents,
             opened,
@@ -469,12 +471,12 @@ def protect(
                 progress=lambda done, total: progress("making thumbnails", done, total),
             )
         progress("writing what is shared", 0, 0)
-        manifest = _share(
+        manifest = share_release(
             folder,
+            journal,
             coder,
             guarantee,
             opened,
-            counts,
             continued=existing is not None,
             page=page,
             link=link,
@@ -496,30 +498,6 @@ def protect(
             expected=expected,
             fingerprint=manifest.fingerprint,
         )
-
-
-def _share(
-    folder: ReleaseFolder,
-    coder: PhotoEncoder,
-    guarantee: Guarantee,
-    vault: Vault,
-    counts: SyncResult,
-    *,
-    continued: bool,
-    page: bool,
-    link: bool,
-) -> Manifest:
-    """Make the folder whole and sign it."""
-    signer = Signer(vault.signing_seed(None if link else folder.release))
-    fact = f"batches {folder.release}"
-    # A release that an earlier version began may have had any number of batches.
-    batches = vault.fact(fact) or (2 if continued else 0)
-    if counts.released:
-        batches += 1
-        vault.note(**{fact: batches})
-    return write_contents(
-        folder, coder, SharedFacts(guarantee, one_batch=batches == 1, page=page), signer
-    )
 
 
 @dataclass(frozen=True)

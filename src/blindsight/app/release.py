@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import datetime
 import json
+import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -17,23 +19,33 @@ from blindsight.app import defaults
 from blindsight.app.result import Result, ResultTable
 from blindsight.app.search import SearchResult, search
 from blindsight.core import checks, durable
-from blindsight.core.errors import HostileFile, InvalidData
+from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.encoders import Encoder
 from blindsight.index.release_folder import OwnerNames, ReleaseFolder, vault_beside
 from blindsight.privacy import Guarantee
 from blindsight.privacy.vault import Vault
+from blindsight.release.bundle import BUNDLE_KINDS, read_card
 from blindsight.release.contents import PHOTO_CODES
-from blindsight.release.manifest import Manifest, check_folder
+from blindsight.release.manifest import Manifest, check_folder, fingerprint_of, is_signed
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["AnsweredRequest", "OpenedRelease", "answer_request", "open_release"]
+__all__ = [
+    "AnsweredRequest",
+    "OpenedFile",
+    "OpenedRelease",
+    "answer_request",
+    "hand_over",
+    "log_request",
+    "open_release",
+    "open_shared",
+    "request_signer",
+]
 
 PathText = str | PathLike[str]
 _REQUEST = "blindsight request 1"
 _MAX_REQUEST_BYTES, _MAX_REQUEST_IDS, _MAX_MESSAGE = 1 << 20, 1000, 2000
-_MAX_CARD_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -152,22 +164,105 @@ def open_release(folder: PathText, *, fingerprint: str | None = None) -> OpenedR
         raise InvalidData(f"{target} is not a folder. Give the folder that the owner shared.")
     manifest = check_folder(target, fingerprint=fingerprint)
     if manifest.kind != PHOTO_CODES:
-        raise InvalidData(f"{target} holds {manifest.kind!r}, which this version cannot open.")
-    card = target / "card.json"
+        known = (
+            "open_shared opens it" if manifest.kind in BUNDLE_KINDS else "unknown to this version"
+        )
+        raise InvalidData(f"{target} holds {manifest.kind!r} and no release of photos: {known}.")
+    fields = read_card(target)
     try:
-        if card.stat().st_size > _MAX_CARD_BYTES:
-            raise ValueError("too large")
-        fields = json.loads(card.read_bytes())
         guarantee = Guarantee.from_json(json.dumps(fields["guarantee"]))
         checks.whole("entries", fields["entries"], least=0)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise HostileFile(f"{card} is not a privacy card. Ask the owner for a new copy.") from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise HostileFile(
+            f"{target / 'card.json'} is not a privacy card. Ask the owner for a new copy."
+        ) from error
     stated = ReleaseFolder.read(target)
     if stated.release != manifest.release:
         raise HostileFile(
             f"{target} was put together from two releases. Ask the owner for a new copy."
         )
     return OpenedRelease(target, manifest, guarantee, fields)
+
+
+@dataclass(frozen=True)
+class OpenedFile(Result):
+    """A shared model, metric, set of statistics or file of sketches that was checked.
+
+    Parameters:
+        folder: the folder.
+        manifest: what the owner signed.
+        file: the file in it.
+        guarantee: what is promised about the data behind it; None where nothing is.
+        card: the card, as JSON values.
+    """
+
+    folder: Path
+    manifest: Manifest
+    file: Path
+    guarantee: Guarantee | None
+    card: dict[str, object]
+
+    @property
+    def title(self) -> str:
+        return f"{self.folder}: {self.manifest.kind} {self.file.name!r}, signed and unchanged"
+
+    def facts(self) -> list[tuple[str, str]]:
+        promise = "none: see card.txt" if self.guarantee is None else self.guarantee.line()
+        return [
+            ("signed by", f"{self.manifest.fingerprint} (compare with what the owner told you)"),
+            ("promise", promise),
+            ("use", BUNDLE_KINDS[self.manifest.kind].replace("FILE", str(self.file))),
+            ("made with", f"Blindsight {self.manifest.version}"),
+        ]
+
+    def to_dict(self) -> dict[str, object]:
+        return {
+            "folder": str(self.folder),
+            "kind": self.manifest.kind,
+            "fingerprint": self.manifest.fingerprint,
+            "version": self.manifest.version,
+            "card": self.card,
+        }
+
+    def verify(self, fingerprint: str | None = None) -> None:
+        """Check the signature and every file again, as `OpenedRelease.verify` does."""
+        check_folder(self.folder, fingerprint=fingerprint)
+
+
+def open_shared(folder: PathText, *, fingerprint: str | None = None) -> OpenedRelease | OpenedFile:
+    """Open anything that was shared, after checking the signature and every file.
+
+    Parameters:
+        folder: a release of photos, or the folder of a model, a metric, statistics or sketches.
+        fingerprint: as for `open_release`.
+
+    Returns:
+        What the folder holds.
+
+    Raises:
+        HostileFile: Any byte was changed, a file was added or removed, or another key signed.
+        InvalidData: The folder is not finished, or of a kind that this version does not know.
+    """
+    target = Path(folder)
+    if not target.is_dir():
+        raise InvalidData(f"{target} is not a folder. Give the folder that the owner shared.")
+    manifest = check_folder(target, fingerprint=fingerprint)
+    if manifest.kind not in BUNDLE_KINDS:
+        return open_release(target, fingerprint=fingerprint)
+    card = read_card(target)
+    name = card.get("file")
+    if card.get("kind") != manifest.kind or name not in manifest.files:
+        raise HostileFile(f"{target} has a card of something else. Ask the owner for a new copy.")
+    guarantee = None
+    if card.get("guarantee") is not None:
+        try:
+            guarantee = Guarantee.from_json(json.dumps(card["guarantee"]))
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise HostileFile(
+                f"the card of {target} states no guarantee that can be read. Ask the owner for a "
+                "new copy."
+            ) from error
+    return OpenedFile(target, manifest, target / str(name), guarantee, card)
 
 
 @dataclass(frozen=True)
@@ -179,19 +274,22 @@ class AnsweredRequest(Result):
         message: what the receiver wrote.
         photos: for each requested id the files that show it.
         unknown: ids that the vault does not know.
+        signed_by: the fingerprint of the key that signed the request; None for an unsigned one.
     """
 
     release: str
     message: str
     photos: tuple[tuple[str, tuple[str, ...]], ...]
     unknown: tuple[str, ...] = ()
+    signed_by: str | None = None
 
     @property
     def title(self) -> str:
         return f"A request for {len(self.photos)} photos. Nothing was sent: you decide."
 
     def facts(self) -> list[tuple[str, str]]:
-        pairs = [("message", self.message or "none")]
+        signer = self.signed_by or "nobody: ask the sender whether the request is theirs"
+        pairs = [("message", self.message or "none"), ("signed by", signer)]
         if self.unknown:
             pairs.append(("unknown ids", f"{len(self.unknown)}, not photos of this release"))
         return pairs
@@ -218,7 +316,7 @@ def answer_request(
         HostileFile: The file is not a request.
         InvalidData: The request is about another release, or the vault is not here.
     """
-    ids, message, number = _read_request(Path(request))
+    ids, message, number, signed_by = _read_request(Path(request))
     folder = ReleaseFolder.read(Path(release))
     if number != folder.release:
         raise InvalidData(
@@ -232,11 +330,91 @@ def answer_request(
     known = set(Vault(names.vault).codes(folder.release)) if folder.names == "random" else None
     photos = tuple((key, tuple(names.of(key))) for key in ids if known is None or key in known)
     unknown = tuple(key for key in ids if known is not None and key not in known)
-    _log(names.vault, folder.release, len(photos), len(unknown))
-    return AnsweredRequest(folder.release, message, photos, unknown)
+    log_request(names.vault, folder.release, photos=len(photos), unknown=len(unknown))
+    return AnsweredRequest(folder.release, message, photos, unknown, signed_by)
 
 
-def _read_request(path: Path) -> tuple[list[str], str, str]:
+def hand_over(
+    request: PathText,
+    release: PathText,
+    ids: Sequence[str],
+    out: PathText,
+    *,
+    vault: PathText | None = None,
+) -> tuple[Path, ...]:
+    """Copy the requested photos that the owner chose into a new folder. Nothing is sent.
+
+    The copies are the files as they are, with everything that is written in them. Their number is
+    noted in the vault's log.
+
+    Parameters:
+        request: the file that the receiver saved in `search.html`.
+        release: the release that it is about.
+        ids: the ids that the owner decided to hand over; each must be one that was asked for.
+        out: the folder for the copies, which must not exist.
+        vault: the owner's vault (default: beside the release).
+
+    Returns:
+        The copies, each named by its id.
+
+    Raises:
+        InvalidParameter: An id was not asked for, or the folder exists.
+        InvalidData: A photo is not where the vault saw it.
+    """
+    answer = answer_request(request, release, vault=vault)
+    known = dict(answer.photos)
+    if unasked := [key for key in ids if key not in known]:
+        raise InvalidParameter(f"{unasked[0]} was not asked for. Choose among the requested ids.")
+    folder = ReleaseFolder.read(Path(release))
+    names = OwnerNames(folder, vault_beside(folder.path) if vault is None else Path(vault))
+    target = Path(out)
+    if target.exists():
+        raise InvalidParameter(f"{target} exists. Choose a new folder for the copies.")
+    if names.vault is None or names.source is None:
+        raise InvalidData("the vault does not know where the photos lie. Run protect again.")
+    copies = []
+    staging = durable.staging_folder(target.resolve())
+    try:
+        for number, key in enumerate(dict.fromkeys(ids)):
+            photo = names.source / known[key][0]
+            if not photo.is_file():
+                raise InvalidData(f"{photo} is not there any more. Run protect again.")
+            # By a number and the id: a name may say more than the owner wants to hand over.
+            name = (
+                f"{number + 1:03d}-{key[:12]}" if folder.names == "random" else f"{number + 1:03d}"
+            )
+            copies.append(f"{name}{photo.suffix.lower()}")
+            shutil.copyfile(photo, staging / copies[-1])
+        durable.replace_folder(staging, target.resolve(), last="")
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    log_request(names.vault, folder.release, handed_over=len(copies))
+    return tuple(target / name for name in copies)
+
+
+def request_signer(
+    format_: str, release: str, message: str, ids: Sequence[str], key: str, signature: str
+) -> str:
+    """The fingerprint of the key that signed a request.
+
+    Parameters:
+        format_, release, message, ids: what the request says; the signature is of these as JSON.
+        key: the public key, as hexadecimal digits.
+        signature: as hexadecimal digits.
+
+    Raises:
+        ValueError: The signature is not of this request.
+    """
+    public = bytes.fromhex(key)
+    signed = json.dumps(
+        [format_, release, message, *ids], separators=(",", ":"), ensure_ascii=False
+    )
+    if not is_signed(public, bytes.fromhex(signature), signed.encode()):
+        raise ValueError("the signature does not fit")
+    return fingerprint_of(public)
+
+
+def _read_request(path: Path) -> tuple[list[str], str, str, str | None]:
     try:
         if path.stat().st_size > _MAX_REQUEST_BYTES:
             raise ValueError("too large")
@@ -249,6 +427,11 @@ def _read_request(path: Path) -> tuple[list[str], str, str]:
             raise ValueError("other values")
         if len(message) > _MAX_MESSAGE or any(len(text) > _MAX_MESSAGE for text in ids):
             raise ValueError("too long")
+        signed_by = None
+        if "signature" in fields or "key" in fields:
+            signed_by = request_signer(
+                _REQUEST, release, message, ids, fields["key"], fields["signature"]
+            )
     except OSError as error:
         raise InvalidData(f"{path} cannot be read: {error.strerror}. Check the path.") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -256,17 +439,27 @@ def _read_request(path: Path) -> tuple[list[str], str, str]:
             f"{path} is not a request that search.html saved. Ask the receiver for another."
         ) from error
     printable = "".join(letter for letter in message if letter.isprintable() or letter == "\n")
-    return list(dict.fromkeys(ids)), printable, release
+    return list(dict.fromkeys(ids)), printable, release, signed_by
 
 
-def _log(vault: Path, release: str, photos: int, unknown: int) -> None:
-    """One line for each request: when, about which release, how many photos; no names."""
+def log_request(vault: Path, release: str, **counts: int) -> None:
+    """Append one line to a vault's log of requests: when, about which release, how many photos.
+
+    Parameters:
+        vault: the folder of the vault.
+        release: the number of the release.
+        counts: numbers of photos, each under a word; names are not written.
+    """
     line = {
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "release": release,
-        "photos": photos,
-        "unknown": unknown,
+        **counts,
     }
     path = vault / "requests.log"
-    earlier = path.read_bytes() if path.exists() else b""
-    durable.write_file(path, earlier + json.dumps(line).encode() + b"\n")
+    with suppress(FileExistsError):
+        durable.write_file(path, b"", replace=False)
+    log = durable.DurableFile(path)
+    try:
+        log.append(json.dumps(line).encode() + b"\n")
+    finally:
+        log.close()

@@ -13,12 +13,19 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from blindsight.app import defaults
-from blindsight.app.result import Progress, Result, ResultTable, no_progress, to_plain
+from blindsight.app.result import (
+    Progress,
+    Result,
+    ResultTable,
+    files_table,
+    no_progress,
+    to_plain,
+)
 from blindsight.core import checks
-from blindsight.core.errors import InvalidData, InvalidParameter
+from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.core.storage import write_atomically
 from blindsight.data import read_image
-from blindsight.data.listing import list_photos
+from blindsight.data.listing import FilesRead, list_photos, no_photos
 from blindsight.encoders import Embeddings, Encoder, open_encoder
 from blindsight.encoders.words import read_dictionary, translated
 from blindsight.index.base import CodeIndex, Hit, Hits, by_photos
@@ -109,6 +116,8 @@ class QueryHits:
     def notice(self) -> str | None:
         """Return a sentence where there is no hit, or nothing like the query is stored."""
         title = Path(self.query).name or self.query
+        if not self.hits and not self.present:
+            return f"{title}: nothing like this here."
         if not self.hits:
             return f"{title}: no photo passes what was asked for."
         if not self.present:
@@ -127,6 +136,7 @@ class SearchResult(Result):
         meaning: the same in sentences.
         guarantee: what is promised for the stored codes.
         html: the contact sheet that was written, if one was asked for.
+        files: what became of the files of the query photos; None for other queries.
     """
 
     queries: tuple[QueryHits, ...]
@@ -135,6 +145,7 @@ class SearchResult(Result):
     meaning: str
     guarantee: Guarantee | None
     html: Path | None = None
+    files: FilesRead | None = None
 
     @property
     def title(self) -> str:
@@ -157,7 +168,8 @@ class SearchResult(Result):
         return pairs if self.html is None else [*pairs, ("contact sheet", str(self.html))]
 
     def tables(self) -> list[ResultTable]:
-        return [query.table(self.match_word) for query in self.queries]
+        files = [] if self.files is None else [files_table(self.files)]
+        return [*(query.table(self.match_word) for query in self.queries), *files]
 
     def explanations(self) -> list[str]:
         """Return what the columns of the hits mean, as sentences."""
@@ -192,6 +204,7 @@ class SearchResult(Result):
             "match": self.meaning,
             "guarantee": to_plain(self.guarantee),
             "html": None if self.html is None else str(self.html),
+            "files": to_plain(self.files),
         }
 
 
@@ -335,6 +348,7 @@ def search(
             meaning=coder.meaning(stored),
             guarantee=stored.guarantee,
             html=None if html is None else Path(html),
+            files=asked.files,
         )
 
 
@@ -441,6 +455,7 @@ class _Queries:
         records: the ids of stored photos, where the queries are those.
         interpretations: how words were understood.
         known: whether words mean anything to the encoder; empty for other queries.
+        files: what became of the files, where the queries are pictures.
     """
 
     titles: list[str]
@@ -452,6 +467,7 @@ class _Queries:
     records: tuple[str, ...] = ()
     interpretations: tuple[str, ...] = ()
     known: Sequence[bool] = ()
+    files: FilesRead | None = None
 
     @property
     def meant(self) -> Sequence[bool]:
@@ -497,18 +513,11 @@ def _asked(
             rows = encoder.prepared(array)
         return _Queries(titles, encoder.present(stored, rows).tolist(), rows=rows)
     if queries:
-        paths = [
-            path / name if path.is_dir() else path
-            for path in queries
-            for name in (list_photos(path).photos if path.is_dir() else [""])
-        ]
-        if not paths:
-            raise InvalidParameter(f"{queries[0]} holds no photos to look for.")
-        pixels = [read_image(path) for path in paths]
+        titles, pixels, files = _read_queries(queries)
         squeezed = np.stack([encoder.recipe.image.prepare(image) for image in pixels])
         rows = encoder.rows(squeezed)
         present = encoder.present(stored, rows).tolist()
-        return _Queries([str(path) for path in paths], present, pixels, squeezed, rows)
+        return _Queries(titles, present, pixels, squeezed, rows, files=files)
     if words:
         similarity = encoder.similarity_of_words(words)
         present = encoder.present_like(stored, similarity, words=True).tolist()
@@ -528,6 +537,35 @@ def _asked(
     records = tuple(names.record(name) for name in like)
     similarity = encoder.similarity_of_stored(stored, records)
     return _Queries(like, [True] * len(records), similarity=similarity, records=records)
+
+
+def _read_queries(paths: Sequence[Path]) -> tuple[list[str], list[NDArray[np.uint8]], FilesRead]:
+    """Read query photos: in a folder damaged ones are counted, a photo that was named must be read.
+
+    Returns:
+        The paths, the pixels, and what became of every file.
+    """
+    titles: list[str] = []
+    pixels: list[NDArray[np.uint8]] = []
+    files = FilesRead(0)
+    for path in paths:
+        if not path.is_dir():
+            titles.append(str(path))
+            pixels.append(read_image(path))
+            files += FilesRead(1)
+            continue
+        listed = list_photos(path)
+        damaged: list[tuple[str, str]] = []
+        for name in listed.photos:
+            try:
+                pixels.append(read_image(path / name))
+                titles.append(str(path / name))
+            except HostileFile as error:
+                damaged.append((name, str(error)))
+        files += listed.files_read(read=len(listed.photos) - len(damaged), damaged=damaged)
+    if not pixels:
+        raise InvalidParameter(no_photos(paths[0], files.skipped))
+    return titles, pixels, files
 
 
 def _search(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from blindsight.app.accounts import open_ledger, open_vault
+from blindsight.app.accounts import open_ledger, open_vault, share_file
 from blindsight.app.labelled_images import (
     LabelledImages,
     class_names,
@@ -24,12 +24,20 @@ from blindsight.app.labelled_images import (
     list_images,
     public_basis,
 )
-from blindsight.app.result import Progress, Result, no_progress
+from blindsight.app.result import (
+    Progress,
+    Result,
+    ResultTable,
+    files_table,
+    no_progress,
+    to_plain,
+)
 from blindsight.core import checks
-from blindsight.core.errors import InvalidData, InvalidParameter, MissingData, RolledBack
+from blindsight.core.errors import InvalidData, InvalidParameter, RolledBack
 from blindsight.privacy.guarantee import Guarantee
 
 if TYPE_CHECKING:
+    from blindsight.data.listing import FilesRead
     from blindsight.encoders import Encoder
     from blindsight.privacy.ledger import Ledger
     from blindsight.privacy.vault import Vault
@@ -80,6 +88,7 @@ class SentStatistics(Result):
         ledger: whether a ledger was named.
         unreadable: names of files that could not be read, with the reason.
         without_class: images whose label is none of the classes.
+        files: what became of every file of the folder; None for a data set.
     """
 
     file: Path
@@ -96,6 +105,7 @@ class SentStatistics(Result):
     ledger: bool = False
     unreadable: tuple[tuple[str, str], ...] = ()
     without_class: int = 0
+    files: FilesRead | None = None
 
     @property
     def title(self) -> str:
@@ -118,9 +128,6 @@ class SentStatistics(Result):
         ]
         if self.without_class:
             facts.append(("without a class", f"{self.without_class:,} images count nothing"))
-        if self.unreadable:
-            first = ", ".join(name for name, _ in self.unreadable[:3])
-            facts.append(("could not be read", f"{len(self.unreadable):,} files: {first}"))
         facts.append(("share", str(self.file)))
         if self.vault is not None:
             facts.append(("keep private", f"{self.vault} (the key of the noise)"))
@@ -145,7 +152,12 @@ class SentStatistics(Result):
             "vault": None if self.vault is None else str(self.vault),
             "unreadable": [list(item) for item in self.unreadable],
             "without_class": self.without_class,
+            "files": to_plain(self.files),
         }
+
+    def tables(self) -> list[ResultTable]:
+        """What became of the files."""
+        return [] if self.files is None else [files_table(self.files)]
 
 
 @dataclass(frozen=True)
@@ -162,6 +174,7 @@ class LearnedFromStatistics(Result):
         n_test: number of test images.
         out: the file of the classifier, if it was written.
         encoder: name of the encoder.
+        test_files: what became of every file of the folder of test images.
     """
 
     files: tuple[Path, ...]
@@ -173,6 +186,7 @@ class LearnedFromStatistics(Result):
     n_test: int = 0
     out: Path | None = None
     encoder: str = ""
+    test_files: FilesRead | None = None
 
     @property
     def title(self) -> str:
@@ -203,7 +217,12 @@ class LearnedFromStatistics(Result):
             "chance": self.chance,
             "tested_on": self.n_test,
             "model": None if self.out is None else str(self.out),
+            "test_files": to_plain(self.test_files),
         }
+
+    def tables(self) -> list[ResultTable]:
+        """What became of the files of the test images."""
+        return [] if self.test_files is None else [files_table(self.test_files)]
 
 
 def predict_sending(
@@ -426,6 +445,7 @@ def send_statistics(
     if number is not None:
         sender.public_["release"] = number
     sender.save(target)
+    share_file(target, "statistics", sender.guarantee_, key)
     return SentStatistics(
         file=target,
         n_bytes=target.stat().st_size,
@@ -441,6 +461,7 @@ def send_statistics(
         ledger=account is not None,
         unreadable=images.unreadable,
         without_class=images.without_class,
+        files=images.files,
     )
 
 
@@ -473,6 +494,7 @@ def learn_from_statistics(
         HostileFile: if a file is damaged or was changed.
         InvalidData: if the statistics do not fit together.
     """
+    from blindsight.encoders import open_same_encoder
     from blindsight.sketching import fit_from_statistics
 
     paths = [Path(files)] if isinstance(files, (str, Path)) else [Path(file) for file in files]
@@ -481,10 +503,13 @@ def learn_from_statistics(
     name = str(merged.encoder.get("name", "unknown"))
     accuracy = chance = None
     n_test = 0
+    files_read = None
     if test is not None:
-        opened = _encoder_of(merged, encoder)
+        what = f"the file of statistics {', '.join(str(path) for path in paths)}"
+        opened = open_same_encoder(merged.encoder, encoder, what=what)
         listed = list_images(str(test), split, None, merged.classes, leave_out=None)
         images = encode_images(listed, opened, None, None, "", progress)
+        files_read = images.files
         known = np.isin(images.labels, merged.classes)
         truth = images.labels[known]
         n_test = len(truth)
@@ -504,6 +529,7 @@ def learn_from_statistics(
         n_test=n_test,
         out=None if out is None else Path(out),
         encoder=name,
+        test_files=files_read,
     )
 
 
@@ -573,18 +599,3 @@ def _merged(paths: Sequence[Path]) -> Statistics:
     from blindsight.sketching import FeatureStatistics, merge_statistics
 
     return merge_statistics([FeatureStatistics.load(path).statistics_ for path in paths])
-
-
-def _encoder_of(statistics: Statistics, given: str | Path | Encoder | None) -> Encoder:
-    """The encoder that the statistics name; a built-in one is opened by its name."""
-    from blindsight.encoders import STORED, open_encoder, require_same_encoder
-
-    name = str(statistics.encoder.get("name", ""))
-    if given is None and name not in STORED:
-        raise MissingData(
-            f"these statistics were made with the encoder {name or 'of an unknown name'}: give it "
-            "with encoder (--encoder)."
-        )
-    opened = STORED[name] if given is None else open_encoder(given)
-    require_same_encoder(statistics.encoder, opened, what="the statistics")
-    return opened

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.app.accounts import open_ledger, open_vault, records_of
+from blindsight.app.accounts import open_ledger, open_vault, records_of, share_file
 from blindsight.app.result import (
     Progress,
     Result,
@@ -175,6 +175,7 @@ class RecoveredImages(Result):
         parameters: the name of the sketches' parameters.
         verdict: one sentence.
         gallery: the drawing of original and recovered images.
+        files: what became of every file of the originals and the public images.
     """
 
     n_sketches: int
@@ -183,6 +184,7 @@ class RecoveredImages(Result):
     parameters: str
     verdict: str
     gallery: Path | None = None
+    files: FilesRead | None = None
 
     @property
     def title(self) -> str:
@@ -194,9 +196,10 @@ class RecoveredImages(Result):
         return [] if self.gallery is None else [("gallery", str(self.gallery))]
 
     def tables(self) -> list[ResultTable]:
-        """One row per attack."""
+        """One row per attack, and what became of the files."""
+        files = [] if self.files is None else [files_table(self.files)]
         if not self.attacks:
-            return []
+            return files
         rows = [
             (
                 item.attack,
@@ -208,7 +211,7 @@ class RecoveredImages(Result):
         ]
         columns = ("attack", "PSNR (dB)", "SSIM", "pixels exactly right")
         title = f"recovered of {self.n_sketches:,} images, the best first"
-        return [ResultTable(title, columns, rows)]
+        return [ResultTable(title, columns, rows), *files]
 
     def to_dict(self) -> dict[str, object]:
         """The fields of `blindsight sketch recover --json`."""
@@ -223,6 +226,7 @@ class RecoveredImages(Result):
             "not_tried": self.not_tried,
             "verdict": self.verdict,
             "gallery": None if self.gallery is None else str(self.gallery),
+            "files": to_plain(self.files),
         }
 
 
@@ -343,6 +347,7 @@ def sketch(
                 ray,
                 progress,
             )
+            share_file(path, "flipped bits", flipped.guarantee, opened_vault)
             return replace(flipped, files=files)
         first = prepare(images[:1])
         parameters = _parameters(
@@ -359,6 +364,8 @@ def sketch(
 
         sketcher = NegativeSketcher(parameters, random_state=source_of_noise).fit(first)
         sketches = _write(path, images, sketcher, prepare, ray, "sketching", progress)
+        card = "" if sketcher.disclosure_ is None else sketcher.disclosure_.card()
+        share_file(path, "sketches", None, opened_vault, card=card)
         if unsafe_records:
             databases = sketcher.records(prepare(images[:1])[0], unsafe_records=True)
             for number, database in enumerate(databases):
@@ -419,12 +426,14 @@ def recover_sketches(
 
     stored = SketchSet.open(Path(sketches))
     chosen = stored[: _affordable(count, stored)]
-    truth = None
+    truth, files = None, None
     if originals is not None:
-        truth = _originals(read_images(str(originals), split), chosen, size, grey)
+        original_images, files = _read_photos(str(originals), split, progress)
+        truth = _originals(original_images, chosen, size, grey)
     known = None
     if public is not None:
-        public_images = read_images(str(public), None)
+        public_images, public_files = _read_photos(str(public), None, progress)
+        files = files + public_files if files and public_files else files or public_files
         known = read_like(public_images, stored.image_shape, most=_MAX_PUBLIC_IMAGES)
     suite = Suite(
         stored.parameters,
@@ -461,6 +470,7 @@ def recover_sketches(
         parameters=stored.parameters.name,
         verdict=verdict,
         gallery=None if gallery is None else Path(gallery),
+        files=files,
     )
 
 
@@ -612,7 +622,8 @@ def _records(vault: Vault, images: ImageSet) -> list[str]:
     """The ids of photos in the vault; none for a data set whose images are not files."""
     from blindsight.data import Files
 
-    return records_of(vault, images.images.paths) if isinstance(images.images, Files) else []
+    files = images.images
+    return records_of(vault, files.paths, files.decoded) if isinstance(files, Files) else []
 
 
 def _delete(path: Path) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from blindsight.encoders import Encoder
     from blindsight.privacy.vault import Vault
     from blindsight.tagging import PrivateTagger
-    from blindsight.tagging.photos import Extractor
+    from blindsight.tagging.photos import Extractor, ImageFiles
 
 __all__ = ["ImageTags", "Tags", "publish_tags", "tag", "tag_format"]
 
@@ -203,7 +203,7 @@ def tag(
     given = _paths(images)
     listed = image_files(given)
     files = listed.digests
-    features = _features_of(list(files), given, extractor, progress)
+    features = _features_of(listed, given, extractor, progress)
     answers = tagger.answer(features(list(range(len(files)))))
     names = _names(list(files), given)
     rows = tuple(
@@ -266,8 +266,8 @@ def publish_tags(
     listed = image_files(given)
     files = listed.digests
     opened_vault = _existing_vault(vault, model_path)
-    records = records_of(opened_vault, files)
-    features = _features_of(list(files), given, extractor, progress)
+    records = records_of(opened_vault, files, listed.decoded)
+    features = _features_of(listed, given, extractor, progress)
     account = open_ledger(
         ledger, dataset or model_path.stem, opened_vault, actor=actor, purpose=purpose
     )
@@ -315,16 +315,17 @@ def _paths(images: str | Path | Iterable[str | Path]) -> list[Path]:
 
 
 def _features_of(
-    files: list[Path], given: list[Path], extractor: Extractor, progress: Progress
+    listed: ImageFiles, given: list[Path], extractor: Extractor, progress: Progress
 ) -> Callable[[list[int]], NDArray[np.float32]]:
-    """A function from places in `files` to the features of these files."""
+    """A function from places in the list of files to the features of these files."""
     from blindsight.data import Files
 
+    files = list(listed.digests)
     names = _names(files, given)
 
     def features(places: list[int]) -> NDArray[np.float32]:
         return extractor(
-            Files([files[place] for place in places]),
+            Files([files[place] for place in places], decoded=listed.decoded),
             names=[names[place] for place in places],
             progress=lambda done, total: progress("features", done, total),
         )

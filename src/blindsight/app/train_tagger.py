@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.app.accounts import open_ledger, open_vault, records_of
+from blindsight.app.accounts import open_ledger, open_vault, records_of, share_file
 from blindsight.app.result import (
     Progress,
     Result,
@@ -362,7 +362,7 @@ def train_tagger(
     )
     predicted = None
     if isinstance(tagger.training, DPTraining) and prior is not None:
-        predicted = forecast(tagger.training, split(rows)[2])
+        predicted = forecast(tagger.training, split(rows)[2], len(photos.classes))
         if not predicted.pays:
             announce(predicted.line())
     fitted, quality = fit_and_measure(
@@ -380,6 +380,7 @@ def train_tagger(
         paid = "" if account is None else " What training costs stays charged."
         raise InvalidData(_not_worth_publishing(publish, quality) + paid)
     fitted.save(model_path)
+    share_file(model_path, "tagger", fitted.guarantee_, opened_vault)
     return _trained(
         fitted,
         model_path,
@@ -428,6 +429,7 @@ def start_tagger(
     tagger = PrivateTagger.from_public(list(known), prior)
     tagger.public_["extractor"] = extractor.to_fields()
     tagger.save(Path(out))
+    share_file(Path(out), "tagger", tagger.guarantee_)
     return _trained(tagger, Path(out), notice=notice)
 
 
@@ -499,7 +501,7 @@ def _records(vault: Vault | None, photos: MultiLabelSet) -> list[str]:
 
     if vault is None or not isinstance(photos.images, Files):
         return []
-    return records_of(vault, photos.images.paths)
+    return records_of(vault, photos.images.paths, photos.images.decoded)
 
 
 def read_features(

@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -15,22 +17,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.app.result import Progress, Result, ResultTable, no_progress
+from blindsight.app.accounts import share_file
+from blindsight.app.result import Progress, Result, ResultTable, files_table, no_progress
 from blindsight.core import checks
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, MissingData
 from blindsight.privacy import Guarantee
 
 if TYPE_CHECKING:
+    from blindsight.data.listing import FilesRead
     from blindsight.encoders import Encoder
     from blindsight.federated import FederatedClassifier
+    from blindsight.federated.agreement import Agreement
     from blindsight.federated.deploy.plan import Plan
     from blindsight.federated.sums import Settings
 
 __all__ = [
+    "METHODS",
     "ROUNDS",
     "LabelledRows",
     "PlannedFederation",
     "TrainedTogether",
+    "default_encoder",
     "load_plan_encoder",
     "plan_federation",
     "read_labelled",
@@ -39,8 +46,8 @@ __all__ = [
 ]
 
 PathText = str | Path
+METHODS = ("statistics", "gradients", "updates")
 ROUNDS = {"updates": 3, "gradients": 30}  # by default
-_BATCH = 64
 _PUBLIC_PICTURES = 200  # by which an encoder's rows are centred where no public folder is given
 _STRENGTH = 1e-3
 
@@ -54,11 +61,13 @@ class LabelledRows:
         labels: class names, or class numbers.
         skipped: how many photos were left out because they cannot be read or have not exactly one
             label.
+        files: what became of every file, where a folder was read.
     """
 
     X: NDArray[np.float64] = field(repr=False)
     labels: NDArray[Any] = field(repr=False)
     skipped: int = 0
+    files: FilesRead | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -70,7 +79,8 @@ def read_labelled(
     data: PathText,
     *,
     labels: PathText | None = None,
-    encoder: str | Encoder | None = None,
+    encoder: PathText | Encoder | None = None,
+    model: PathText | None = None,
     progress: Progress = no_progress,
 ) -> LabelledRows:
     """Read what a site has: a folder of photos, or a file of rows.
@@ -78,17 +88,24 @@ def read_labelled(
     Parameters:
         data: a folder, or an .npz file with arrays X (rows) and y (class names or numbers).
         labels: for a folder: a table of labels, `FILE:COLUMN` or "keywords" (see
-            `blindsight.data.label_tables`). By default a photo's label is the name of the subfolder
-            that it lies in.
+            `blindsight.data.label_tables`). By default a photo's label is the name of the first
+            subfolder that it lies in.
         encoder: for a folder: how photos become rows, see `blindsight.encoders.open_encoder`.
+        model: a file that `train_together` wrote, which the rows are for: its encoder is used, and
+            any other is refused.
         progress: told how many photos are done.
 
     Raises:
         MissingData: there is no such folder or file.
         InvalidData: no photo has a label.
         HostileFile: the file does not hold rows and labels.
+        InvalidParameter: the encoder is not the one that `model` was learned with.
     """
     path = Path(data)
+    if model is not None:
+        from blindsight.app.labelled_images import encoder_of_model
+
+        encoder = encoder_of_model(Path(model), encoder)
     if not path.exists():
         raise MissingData(f"{path} does not exist. Check the path.")
     if path.is_dir():
@@ -108,49 +125,22 @@ def read_labelled(
 
 
 def _read_folder(
-    folder: Path, labels: PathText | None, encoder: str | Encoder | None, progress: Progress
+    folder: Path, labels: PathText | None, encoder: PathText | Encoder | None, progress: Progress
 ) -> LabelledRows:
-    from blindsight.data.label_tables import read_label_table
-    from blindsight.data.listing import list_photos
+    from blindsight.app.labelled_images import encode_images, list_images
     from blindsight.encoders import open_encoder
 
-    opened = open_encoder("lite0" if encoder is None else encoder)
-    photos = list_photos(folder).photos
-    if labels is None:
-        given = {name: Path(name).parent.name for name in photos if len(Path(name).parts) > 1}
-    else:
-        table = read_label_table(labels, folder, photos).labels
-        given = {name: next(iter(words)) for name, words in table.items() if len(words) == 1}
-    if not given:
+    listed = list_images(str(folder), None, labels, None, leave_out=None)
+    labelled = listed.labelled()
+    if not len(labelled):
         raise InvalidData(
             f"no photo in {folder} has a label: put photos into a subfolder for each class, or "
             "give a table of labels."
         )
-    rows, names = [], []
-    for start in range(0, len(given), _BATCH):
-        batch = list(given.items())[start : start + _BATCH]
-        pixels, read = _readable(opened, folder, [name for name, _ in batch])
-        if read:
-            rows.append(np.asarray(opened.images(pixels), np.float64))
-            names += [batch[place][1] for place in read]
-        progress("photos", start + len(batch), len(given))
-    if not names:
-        raise InvalidData(f"no labelled photo in {folder} can be read.")
-    return LabelledRows(np.concatenate(rows), np.array(names), len(photos) - len(names))
-
-
-def _readable(
-    encoder: Encoder, folder: Path, names: Sequence[str]
-) -> tuple[NDArray[np.uint8], list[int]]:
-    """The photos that can be read, prepared, and their places among the names."""
-    pixels, read = [], []
-    for place, name in enumerate(names):
-        try:
-            pixels.append(encoder.read(folder / name))
-            read.append(place)
-        except (HostileFile, InvalidData, OSError):
-            continue
-    return (np.stack(pixels) if pixels else np.zeros((0, 1, 1, 3), np.uint8)), read
+    opened = open_encoder("lite0" if encoder is None else encoder)
+    images = encode_images(labelled, opened, None, None, "", progress)
+    rows = images.features.astype(np.float64)
+    return LabelledRows(rows, images.labels, len(listed) - len(rows), images.files)
 
 
 @dataclass(frozen=True)
@@ -173,12 +163,13 @@ class PlannedFederation:
 def plan_federation(
     *,
     sites: int,
+    method: str | None = None,
     holders: int | None = None,
     names: Sequence[str] = (),
     classes: int | None = None,
     features: int | None = None,
     public: LabelledRows | None = None,
-    encoder: str | None = None,
+    encoder: PathText | Encoder | None = None,
     rounds: int | None = None,
     epsilon: float | None = None,
     delta: float = 1e-5,
@@ -200,6 +191,10 @@ def plan_federation(
 
     Parameters:
         sites: how many sites contribute.
+        method: "statistics": one round of summed feature statistics, with epsilon per record;
+            "gradients": rounds of records' clipped gradients, with epsilon per record; "updates":
+            each site trains, and the changes are averaged. By default gradients with epsilon per
+            record, else updates.
         holders: how many key holders there are; by default up to 20 sites are their own.
         names: the classes' names; sites match their labels by name.
         classes: without names and public rows: how many classes there are, numbered from 0.
@@ -241,6 +236,13 @@ def plan_federation(
 
     checks.one_of("unit", unit, ("record", "site"))
     descent = epsilon is not None and unit == "record"
+    if method is not None:
+        checks.one_of("method", method, METHODS)
+        if (method == "updates") == descent:
+            raise InvalidParameter(
+                "methods 'statistics' and 'gradients' need epsilon per record, and 'updates' has "
+                "none."
+            )
     chosen = tuple(sorted({str(name).strip() for name in names}))
     if not chosen and public is not None:
         chosen = public.names
@@ -256,6 +258,25 @@ def plan_federation(
             "or give public photos or rows (--public)."
         )
     opened, identity = load_plan_encoder(encoder)
+    if method == "statistics" and epsilon is not None:
+        from blindsight.app.together_statistics import plan_statistics
+        from blindsight.sketching.statistics_rules import forecast
+
+        agreement, summed = plan_statistics(
+            sites=sites, names=chosen or [str(number) for number in range(count)],
+            epsilon=epsilon, public=public, encoder=opened, features=features, delta=delta,
+            records=records, holders=holders, colluders=colluders, least_users=least_users,
+            holdout=holdout, patience=patience, encoder_identity=identity,
+        )  # fmt: skip
+        expected = forecast(records * sites, count, epsilon=epsilon, delta=delta)
+        advice = None
+        if expected.refused:
+            advice = (
+                f"{sites} sites of {records:,} photos are too few for {count} classes at this "
+                f"epsilon: about {expected.needed:,} photos of all sites together are needed."
+            )
+        settings = _pad_settings(agreement)
+        return PlannedFederation(settings, summed, agreement.guarantee(1), advice)
     if scale is None:
         scale = _scale(public, opened, features)
     width = scale.shape[1]
@@ -304,19 +325,36 @@ def plan_federation(
         records=records if descent else None,
         contributions=plan.total_rounds,
     )
-    settings: Any = agreement.settings
+    settings = _pad_settings(agreement)
     plan.check(settings)
     return PlannedFederation(settings, plan, agreement.guarantee(plan.rounds), agreement.advice())
 
 
-def load_plan_encoder(encoder: str | None) -> tuple[Encoder | None, dict[str, Any]]:
-    """An encoder, and how a plan names it."""
-    from blindsight.encoders import open_encoder
+def _pad_settings(agreement: Agreement) -> Settings:
+    """The settings, which are not those of the paper's protocol."""
+    from blindsight.federated.sums import Settings
+
+    assert isinstance(agreement.settings, Settings)  # noqa: S101
+    return agreement.settings
+
+
+def default_encoder(method: str | None) -> str:
+    """The encoder of photos where none is named."""
+    return "lite0-224" if method == "statistics" else "lite0"
+
+
+def load_plan_encoder(
+    encoder: PathText | Encoder | None,
+) -> tuple[Encoder | None, dict[str, Any]]:
+    """An encoder, and how a plan names it: never by a path of this machine."""
+    from blindsight.encoders import BUILT_IN, open_encoder
 
     if encoder is None:
         return None, {}
     opened = open_encoder(encoder)
-    return opened, {"open": encoder, "identity": dict(opened.identity())}
+    name = encoder if isinstance(encoder, str) and encoder.startswith("hub:") else opened.name
+    name = next((short for short, known in BUILT_IN.items() if known == opened), name)
+    return opened, {"open": name, "identity": dict(opened.identity())}
 
 
 def _scale(
@@ -326,8 +364,11 @@ def _scale(
     if public is not None:
         X = public.X
     elif encoder is not None:
+        from blindsight.encoders import Embeddings
         from blindsight.encoders.public_pictures import built_in_images
 
+        if isinstance(encoder, Embeddings):
+            raise InvalidParameter(f"{encoder.name}: give public rows of the same model, public=.")
         side = encoder.prepare(np.zeros((8, 8, 3), np.uint8)).shape[0]
         X = np.asarray(encoder.images(built_in_images(_PUBLIC_PICTURES, side)), np.float64)
     elif features is not None:
@@ -360,6 +401,7 @@ class TrainedTogether(Result):
         advice: what to change where noise hides what is learned, or None.
         model: where the model was saved, or None.
         classifier: the model itself.
+        files: what became of every file of the folders of photos.
     """
 
     classes: tuple[str, ...]
@@ -371,6 +413,7 @@ class TrainedTogether(Result):
     advice: str | None = None
     model: Path | None = None
     classifier: Any = field(default=None, repr=False, compare=False)
+    files: FilesRead | None = None
 
     @property
     def title(self) -> str:
@@ -390,13 +433,14 @@ class TrainedTogether(Result):
         return found if self.advice is None else [*found, ("note", self.advice)]
 
     def tables(self) -> list[ResultTable]:
-        """The rounds."""
+        """The rounds, and what became of the files."""
         columns = ("round", "sites", "bytes per site", "seconds")
         rows = [
             (f"{r['round']:.0f}", f"{r['sites']:.0f}", f"{r['bytes']:,.0f}", f"{r['seconds']:.2f}")
             for r in self.rounds
         ]
-        return [ResultTable("rounds", columns, rows)]
+        files = [] if self.files is None else [files_table(self.files)]
+        return [ResultTable("rounds", columns, rows), *files]
 
     def to_dict(self) -> dict[str, object]:
         """Without the model itself."""
@@ -410,7 +454,7 @@ def train_together(
     method: str | None = None,
     labels: PathText | Sequence[PathText] | None = None,
     public: PathText | None = None,
-    encoder: str | None = None,
+    encoder: PathText | Encoder | None = None,
     names: Sequence[str] = (),
     epsilon: float | None = None,
     delta: float = 1e-5,
@@ -438,7 +482,8 @@ def train_together(
             statistics for photos with epsilon, gradients for rows with epsilon, and else updates.
         labels: of a folder, see `read_labelled`; one, or one for each site.
         public: a folder or file that anybody may see.
-        encoder: how photos become rows; by default "lite0-224" for statistics, else "lite0".
+        encoder: how photos become rows, see `open_encoder`; a file of vectors has the photos' names
+            as ids. By default "lite0-224" for statistics, else "lite0".
         names: the classes; by default those of the public data, and else those of all sites
             together (which is no secret then).
         epsilon: per record over all rounds; None: the exact sums are shown.
@@ -471,34 +516,31 @@ def train_together(
     photos = paths[0].is_dir()
     if method is None:
         method = "updates" if epsilon is None else "statistics" if photos else "gradients"
-    checks.one_of("method", method, ("statistics", "gradients", "updates"))
+    checks.one_of("method", method, METHODS)
     if (method == "updates") != (epsilon is None):
         raise InvalidParameter(
             "methods 'statistics' and 'gradients' need epsilon=, and 'updates' has none here."
         )
-    usual = "lite0-224" if method == "statistics" else "lite0"
-    chosen = (usual if encoder is None else encoder) if photos else None
+    from blindsight.encoders import open_encoder
+
+    usual = default_encoder(method)
+    # Opened once: every site and the plan have the same encoder.
+    chosen = open_encoder(usual if encoder is None else encoder) if photos else None
     tables = [labels] * len(paths) if labels is None or isinstance(labels, str | Path) else labels
     given = [
         read_labelled(path, labels=table, encoder=chosen, progress=progress)
         for path, table in zip(paths, tables, strict=True)
     ]
+    files = _added(given)
     if single:
         given = _dealt(given[0], checks.whole("sites", sites, least=3))
     shown = None if public is None else read_labelled(public, encoder=chosen, progress=progress)
     if not names:
         names = shown.names if shown is not None else sorted({n for g in given for n in g.names})
     most = max(len(site.X) for site in given) if records is None else records
-    if method == "statistics":
-        from blindsight.app.together_statistics import train_by_statistics
-
-        return train_by_statistics(
-            given, names=names, public=shown, encoder=chosen, epsilon=epsilon or 0.0, delta=delta,
-            holdout=holdout, records=most, least_users=least_users, encrypt=encrypt, out=out,
-            ledger=ledger, progress=progress,
-        )  # fmt: skip
     planned = plan_federation(
         sites=len(given),
+        method=method,
         names=names,
         classes=max(int(site.labels.max()) + 1 for site in given) if not names else None,
         features=given[0].X.shape[1],
@@ -515,7 +557,14 @@ def train_together(
         from blindsight.privacy.door import Door
 
         Door(planned.guarantee, what="training together", ledger=ledger)
-    return _trained(planned, given, encrypt=encrypt, out=out, progress=progress)
+    made = _trained(planned, given, encrypt=encrypt, out=out, progress=progress)
+    return replace(made, files=files)
+
+
+def _added(sites: Sequence[LabelledRows]) -> FilesRead | None:
+    """What became of the files of all sites; None where all brought rows."""
+    files = [site.files for site in sites if site.files is not None]
+    return functools.reduce(operator.add, files) if files else None
 
 
 def _dealt(rows: LabelledRows, sites: int) -> list[LabelledRows]:
@@ -570,11 +619,12 @@ def _trained(
             }
         )
         progress("rounds", turn, plan.total_rounds)
-    model = plan.classifier(weights, settings)
-    if out is not None:
+    model = plan.learned(weights, settings)
+    if out is not None and model is not None:
         model.save(out)
+        share_file(Path(out), "federated model", planned.guarantee)
     return TrainedTogether(
-        classes=tuple(map(str, model.classes_)),
+        classes=plan.names or tuple(map(str, range(plan.classes))),
         sites=len(given),
         records=sum(len(site.X) for site in given),
         rounds=tuple(rounds),
@@ -646,4 +696,5 @@ def simulate_federation(
     )
     if out is not None:
         model.save(out)
+        share_file(Path(out), "federated model", model.guarantee_)
     return model

@@ -88,10 +88,11 @@ def audit_file(path: str | Path, *, trials: int = 200_000, seed: int = 0) -> Aud
         raise InvalidData(f"{path} does not exist. Give a saved model, sketches, or an index.")
     if source.is_dir():
         return _folder(source, trials, seed)
-    try:
-        kind, _, _ = storage.load_any(source)
-    except HostileFile:
+    from blindsight.index.index_file import is_index
+
+    if is_index(source):
         return _index(source, trials, seed)
+    kind, _, _ = storage.load_any(source)
     if kind not in _READERS:
         raise InvalidData(f"{path} holds a {kind!r}, which promises nothing that can be audited.")
     return audit(_read(kind, source), name=source.name, trials=trials, seed=seed)

@@ -75,10 +75,17 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "metric check": ("blindsight metric check pairs.csv",),
     "metric learn": (
         "blindsight metric learn pairs.csv --features table.csv --epsilon 1",
-        "blindsight metric learn pairs.csv --images faces/ --unit record --select matching",
+        "blindsight metric learn pairs.csv --images faces/ --unit person --person people.csv:who "
+        "--select 2",
     ),
+    "metric predict": ("blindsight metric predict 4000 30 --epsilon 1",),
     "metric distance": (
-        "blindsight metric distance metric.safetensors r1 r2 --features features.csv",
+        "blindsight metric distance metric.safetensors a.jpg b.jpg --images faces/ "
+        "--false-accept 0.05",
+        "blindsight metric distance plain a.jpg --images faces/",
+    ),
+    "metric clusters": (
+        "blindsight metric clusters metric.safetensors --images faces/ --out groups.csv",
     ),
     "sketch": (
         "blindsight sketch digits/ digits.sketches --q Q3",
@@ -130,10 +137,24 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "serve": (
         "blindsight serve --photos ~/Pictures",
-        "blindsight serve --host 192.168.1.5 --port 9000",
+        "blindsight serve --host 192.168.1.5 --tls-cert cert.pem --tls-key key.pem",
     ),
     "serve key add": ("blindsight serve key add alice --role analyst",),
     "serve key list": ("blindsight serve key list",),
     "serve key revoke": ("blindsight serve key revoke alice",),
+    "workbench doctor": ("blindsight workbench doctor",),
+    "workbench backup": ("blindsight workbench backup workbench.tar",),
+    "workbench restore": ("blindsight workbench restore workbench.tar --state ./restored",),
+    "workbench migrate": ("blindsight workbench migrate",),
+    "workbench people": ("blindsight workbench people",),
+    "workbench grant": (
+        "blindsight workbench grant alice --role auditor --dataset 0123456789ab",
+        "blindsight workbench grant nurses --group --role searcher --dataset 0123456789ab",
+    ),
+    "workbench withdraw": ("blindsight workbench withdraw alice --dataset 0123456789ab",),
+    "workbench log": (
+        "blindsight workbench log --last 20",
+        "blindsight workbench log --export log.json",
+    ),
     "licences": ("blindsight licences", "blindsight licences --json"),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,6 +20,7 @@ from blindsight.cli.terminal import (
     errors,
     progress_bar,
     show_card,
+    show_files,
     stage_bar,
     table,
 )
@@ -102,8 +104,15 @@ def keys(
         str | None,
         typer.Option(help="The classes' names, separated by commas; or how many there are."),
     ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="With --epsilon per record: statistics (one round, the default for photos) or "
+            "gradients (the default for rows); without: updates."
+        ),
+    ] = None,
     rounds: Annotated[
-        int | None, typer.Option(help="How many rounds (default: 3; with --epsilon per record 30).")
+        int | None, typer.Option(help="How many rounds (default: updates 3, gradients 30).")
     ] = None,
     send: Annotated[str, typer.Option(help="change, or mask.")] = "change",
     sparsity: Annotated[float | None, typer.Option(help="Share of zeros, for mask.")] = None,
@@ -157,6 +166,7 @@ def keys(
             names=names,
             classes=number,
             features=features,
+            method=method,
             rounds=rounds,
             send=send,
             sparsity=sparsity,
@@ -181,6 +191,7 @@ def keys(
     console.print(agreed.guarantee.line())
     if agreed.advice is not None:
         errors.print(f"note: {agreed.advice}")
+    show_files(agreed.files)
 
 
 def _show_roster(agreed: Agreed) -> None:
@@ -245,6 +256,7 @@ def run(
         test=test,
         bind=bind,
         say=errors.print,
+        show_files=partial(show_files, err=True),
     )
     started = list(islice(statuses, 1))
     if started:  # this party runs the aggregator

@@ -70,6 +70,7 @@ VERBS = (
     "audit",
     "budget",
     "serve",
+    "workbench",
     "licences",
 )
 # Former names, which this version still accepts.
@@ -87,6 +88,7 @@ EXTRAS = {
     "tag": "torch",
     "audit": "compiled,plots",
     "serve": "workbench",
+    "workbench": "workbench",
 }
 _CODES = (
     "Exit codes: 0 done, 1 a claim was refuted, 2 bad usage or input, 3 no budget, 4 something is "

@@ -1,4 +1,4 @@
-"""`blindsight metric check`, `learn` and `distance`: a distance from private labelled pairs."""
+"""`blindsight metric check`, `predict`, `learn`, `distance` and `clusters`: same or different."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from blindsight.app.compare import DEFAULT_DELTA, DEFAULT_EPSILON, NEIGHBOURS
+from blindsight.app.compare import NEIGHBOURS, PLAIN
+from blindsight.app.learn_metric import DEFAULT_DELTA, DEFAULT_EPSILON, DEFAULT_UNIT
 from blindsight.cli.options import ActorOption, LedgerOption, PurposeOption
-from blindsight.cli.terminal import console, emit_json, notes, stage_bar, table
+from blindsight.cli.terminal import console, emit_json, errors, notes, stage_bar, table
 
 __all__ = ["register"]
 
@@ -25,21 +26,44 @@ EncoderPath = Annotated[
     typer.Option(
         "--encoder",
         help="With --images, an encoder: lite0, lite2, both, a folder of ONNX files, "
-        "hub:owner/model@commit, or a file of vectors by image.",
+        "hub:owner/model@commit, or a file of vectors by image (default: that of the product, or "
+        "of the model).",
+        show_default=False,
     ),
 ]
 Intransitive = Annotated[
     bool, typer.Option(help="Being similar does not carry over (friends, not illnesses).")
+]
+Model = Annotated[
+    str,
+    typer.Argument(
+        help=f"A model that `metric learn` wrote, or {PLAIN}: the plain distance of whole "
+        "features, free and without a threshold."
+    ),
+]
+Epsilon = Annotated[float, typer.Option(help="Budget per unit.")]
+Delta = Annotated[float, typer.Option(help="Well below one over the number of pairs.")]
+UnitName = Annotated[
+    str,
+    typer.Option(
+        help="What is protected: label (replaced by the other one), pair (added or removed), "
+        "person (with --person), record, or 'kappa pairs'."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the verbs."""
-    verbs = typer.Typer(help="Learn a distance from private labelled pairs.", no_args_is_help=True)
+    verbs = typer.Typer(
+        help="Same or different: distances, thresholds and error rates from private pairs.",
+        no_args_is_help=True,
+    )
     verbs.command("check")(check)
+    verbs.command("predict")(predict)
     verbs.command("learn")(learn)
     verbs.command("distance")(distance)
+    verbs.command("clusters")(clusters)
     app.add_typer(verbs, name="metric")
 
 
@@ -56,7 +80,7 @@ def check(
     For the owner only: exact, and not to be published. Ends with exit code 2 if labels contradict
     each other.
     """
-    from blindsight.app.compare import check_labelled_pairs
+    from blindsight.app.learn_metric import check_labelled_pairs
 
     found = check_labelled_pairs(pairs, transitive=not intransitive, n_classes=classes)
     if json:
@@ -67,36 +91,75 @@ def check(
         raise typer.Exit(2)
 
 
+def predict(
+    pairs: Annotated[int, typer.Argument(help="Number of labelled pairs.", min=1)],
+    columns: Annotated[int, typer.Argument(help="Number of columns of the features.", min=1)],
+    epsilon: Epsilon = DEFAULT_EPSILON,
+    delta: Delta = DEFAULT_DELTA,
+    unit: UnitName = DEFAULT_UNIT,
+    most: Annotated[int, typer.Option(help="Most pairs that one unit is in.", min=1)] = 1,
+    json: Json = False,
+) -> None:
+    """Say whether learning is expected to beat the plain distance; nothing is read or charged."""
+    from blindsight.app.learn_metric import predict_metric
+
+    expected = predict_metric(
+        pairs, columns, epsilon=epsilon, delta=delta, unit=unit, pairs_of_unit=most
+    )
+    if json:
+        emit_json({"learns": expected.learns, "loss": expected.loss, "needed": expected.needed})
+        return
+    console.print(str(expected), markup=False, soft_wrap=True)
+
+
 def learn(
-    pairs: Annotated[Path, typer.Argument(help="CSV: two ids and a label (1/0, same/different).")],
+    pairs: Annotated[
+        Path | None,
+        typer.Argument(help="CSV: two ids and a label (1/0, same/different)."),
+    ] = None,
+    triplets: Annotated[
+        Path | None,
+        typer.Option("--triplets", help="CSV instead of pairs: anchor, one alike, one not alike."),
+    ] = None,
     features: Features = None,
     images: Images = None,
-    image_features: Annotated[
-        str, typer.Option("--image-features", help="pixels or efficientnet.")
-    ] = "pixels",
     encoder: EncoderPath = None,
     out: Annotated[Path, typer.Option("--out", help="The model; its card goes beside it.")] = Path(
         "metric.safetensors"
     ),
-    epsilon: Annotated[float, typer.Option(help="Budget per unit.")] = DEFAULT_EPSILON,
-    delta: Annotated[
-        float, typer.Option(help="Well below one over the number of pairs.")
-    ] = DEFAULT_DELTA,
-    unit: Annotated[str, typer.Option(help="pair, 'kappa pairs' or record.")] = "pair",
+    epsilon: Epsilon = DEFAULT_EPSILON,
+    delta: Delta = DEFAULT_DELTA,
+    unit: UnitName = DEFAULT_UNIT,
+    person: Annotated[
+        str | None,
+        typer.Option(
+            "--person",
+            help="Whose each record is: folder, dicom or FILE:COLUMN for images, a column for a "
+            "table.",
+        ),
+    ] = None,
     loss: Annotated[
-        str, typer.Option(help="auto, moments (many pairs) or contrastive (few).")
+        str,
+        typer.Option(
+            help="auto, plain (threshold only), moments (many pairs) or contrastive (few)."
+        ),
     ] = "auto",
     scale: Annotated[
         str,
         typer.Option(
-            help="none; private, within the budget; or a CSV of public bounds (column,low,high)."
+            help="auto (tables: private; images: none), none, private (within the budget), or a "
+            "CSV of public bounds (column, low, high)."
         ),
-    ] = "none",
+    ] = "auto",
     kappa: Annotated[
         str, typer.Option(help="second, exact, bound, node, edge, or a number.")
     ] = "second",
     select: Annotated[
-        str, typer.Option(help="all, forest, matching, or how many pairs of each record.")
+        str,
+        typer.Option(
+            help="all, forest, matching, or how many pairs of each record (of each person, with "
+            "--person)."
+        ),
     ] = "all",
     components: Annotated[int | None, typer.Option(help="Dimensions of the learned space.")] = None,
     intransitive: Intransitive = False,
@@ -104,9 +167,6 @@ def learn(
         str | None, typer.Option(help="Column of the classes, for the kNN test.")
     ] = None,
     neighbours: Annotated[int, typer.Option(help="k of the kNN test.")] = NEIGHBOURS,
-    draw: Annotated[
-        Path | None, typer.Option(help="Write the pair graph as an SVG (private).")
-    ] = None,
     ledger: LedgerOption = None,
     dataset: Annotated[
         str | None, typer.Option(help="The pairs' name in the ledger (default: the file's).")
@@ -122,27 +182,30 @@ def learn(
     ] = None,
     actor: ActorOption = None,
     purpose: PurposeOption = "",
+    force: Annotated[bool, typer.Option("--force", help="Write over another model.")] = False,
     seed: Annotated[
         int | None, typer.Option(help="Fixed noise, for trials: marked as a simulation.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Learn a metric; print kappa, guarantee and kNN accuracy on held-out records; save model and
-    card.
+    """Find a threshold with its error rates, and learn a distance where that is expected to pay.
+
+    What is expected is said first, from public numbers; then the ledger is charged.
     """
-    from blindsight.app.compare import learn_metric
+    from blindsight.app.learn_metric import learn_metric
 
     with notes(), stage_bar() as progress:
         learned = learn_metric(
             pairs,
+            triplets=triplets,
             features=features,
             images=images,
-            image_features=image_features,  # type: ignore[arg-type]
             encoder=encoder,
             out=out,
             epsilon=epsilon,
             delta=delta,
             unit=unit,
+            people=person,
             loss=loss,
             scale=scale,
             kappa=int(kappa) if kappa.isdigit() else kappa,
@@ -151,13 +214,14 @@ def learn(
             transitive=not intransitive,
             class_column=class_column,
             neighbours=neighbours,
-            drawing=draw,
             ledger=ledger,
             dataset=dataset,
             vault=vault,
             actor=actor,
             purpose=purpose,
+            force=force,
             random_state=seed,
+            announce=lambda forecast: errors.print(str(forecast), markup=False, soft_wrap=True),
             progress=progress,
         )
     if json:
@@ -168,7 +232,7 @@ def learn(
 
 
 def distance(
-    model: Annotated[Path, typer.Argument(help="A model that `metric learn` wrote.")],
+    model: Model,
     ids: Annotated[list[str], typer.Argument(help="Two ids, or one to list its nearest records.")],
     features: Features = None,
     images: Images = None,
@@ -176,23 +240,75 @@ def distance(
     nearest: Annotated[
         int, typer.Option(help="How many records to list for a single id.")
     ] = NEIGHBOURS,
+    false_accept: Annotated[
+        float | None,
+        typer.Option(help="Call at most this share of different pairs the same (0.05)."),
+    ] = None,
+    false_reject: Annotated[
+        float | None,
+        typer.Option(help="Call at most this share of same pairs different (0.05)."),
+    ] = None,
+    share_same: Annotated[
+        float, typer.Option(help="Share of same pairs among those you ask about.")
+    ] = 0.5,
     json: Json = False,
 ) -> None:
-    """The learned distance of two records, or the records nearest to one."""
+    """Say how far apart two records are, whether they are the same, and how often that is wrong."""
     from blindsight.app.compare import compare
 
     with stage_bar() as progress:
-        found = compare(
+        comparison = compare(
             model,
             ids,
             features=features,
             images=images,
             encoder=encoder,
             nearest=nearest,
+            false_accept=false_accept,
+            false_reject=false_reject,
+            share_same=share_same,
             progress=progress,
         )
     if json:
-        emit_json(found.to_dict())
+        emit_json(comparison.to_dict())
         return
-    for shown in found.tables():
+    for shown in comparison.tables():
         table(shown.title, shown.columns, shown.rows)
+    for _, text in comparison.facts():
+        console.print(text, markup=False, soft_wrap=True)
+
+
+def clusters(
+    model: Model,
+    features: Features = None,
+    images: Images = None,
+    encoder: EncoderPath = None,
+    number: Annotated[
+        int | None, typer.Option("--number", help="Number of groups (default: by the threshold).")
+    ] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="Mean distance up to which groups are joined.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="CSV with the columns id and cluster.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Group records of the same, for the owner: groups are as private as the records."""
+    from blindsight.app.compare import cluster
+
+    with stage_bar() as progress:
+        made = cluster(
+            model,
+            features=features,
+            images=images,
+            encoder=encoder,
+            n_clusters=number,
+            threshold=threshold,
+            out=out,
+            progress=progress,
+        )
+    if json:
+        emit_json(made.to_dict())
+        return
+    console.print(str(made), markup=False, soft_wrap=True)

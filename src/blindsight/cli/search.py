@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from blindsight.cli.terminal import console, emit_json, table
+from blindsight.cli.terminal import console, emit_json, show_files, table
 
 __all__ = ["register"]
 
@@ -153,7 +153,8 @@ def search_index(
         return
     for query in result:
         if query.interpretation is not None:
-            console.print(f"“{query.query}”: {query.interpretation}.", markup=False)
+            sentence = f"“{query.query}”: {query.interpretation.removesuffix('.')}."
+            console.print(sentence, markup=False)
     for query in result:
         if (notice := query.notice()) is not None:
             console.print(notice, markup=False)
@@ -164,3 +165,4 @@ def search_index(
         console.print(line, markup=False)
     if html is not None:
         console.print(f"contact sheet: {html}", markup=False)
+    show_files(result.files)

@@ -148,8 +148,8 @@ def make(
     if json:
         emit_json(sent.to_dict())
         return
-    console.print(str(sent), markup=False, soft_wrap=True)
     show_card(sent.guarantee.card())
+    console.print(str(sent), markup=False, soft_wrap=True)
 
 
 def predict(

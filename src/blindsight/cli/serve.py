@@ -5,13 +5,17 @@ revokes API keys.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from blindsight.cli.terminal import console, emit_json, errors, table
 
-__all__ = ["register"]
+if TYPE_CHECKING:
+    from blindsight.workbench.infra.identity import Keys
+    from blindsight.workbench.infra.settings import Settings
+
+__all__ = ["open_keys", "read_settings", "register"]
 
 Config = Annotated[
     Path | None, typer.Option("--config", help=r"A TOML file with a table \[workbench].")
@@ -30,7 +34,8 @@ def register(app: typer.Typer) -> None:
     )
     verbs.callback(invoke_without_command=True)(serve)
     keys = typer.Typer(
-        help="API keys, with the roles owner, analyst and aggregator.", no_args_is_help=True
+        help="API keys, with the roles owner, analyst, aggregator and monitor.",
+        no_args_is_help=True,
     )
     keys.command("add")(add_key)
     keys.command("list")(list_keys)
@@ -62,6 +67,13 @@ def serve(
         str | None,
         typer.Option(help="auto (a secret link on loopback, keys elsewhere), required or off."),
     ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option("--tls-cert", help="Certificate chain (PEM), for HTTPS.")
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option("--tls-key", help="The certificate's private key (PEM).")
+    ] = None,
+    log: Annotated[str | None, typer.Option(help="Log lines as text or json.")] = None,
 ) -> None:
     """Start the workbench and print its address. Ctrl-C stops it; jobs go on at the next start."""
     if context.invoked_subcommand is not None:
@@ -90,6 +102,9 @@ def serve(
             photos=photos or None,
             public=public,
             keys=keys,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            log=log,
         )
     )
 
@@ -98,14 +113,19 @@ def add_key(
     name: Annotated[
         str, typer.Argument(help="Whose key; also the name of its budget in the ledger.")
     ],
-    role: Annotated[str, typer.Option(help="owner, analyst or aggregator.")] = "analyst",
+    role: Annotated[
+        str,
+        typer.Option(
+            help="owner (everything), analyst (what is granted), aggregator or monitor (metrics)."
+        ),
+    ] = "analyst",
     config: Config = None,
     state: State = None,
     database: Url = None,
     json: Json = False,
 ) -> None:
     """Make a key and show it once; only its digest is kept."""
-    key = _keys(config, state, database).make(name, role)
+    key = open_keys(config, state, database).make(name, role)  # type: ignore[arg-type]  # it checks
     if json:
         emit_json({"name": name, "role": role, "key": key})
         return
@@ -117,7 +137,7 @@ def list_keys(
     config: Config = None, state: State = None, database: Url = None, json: Json = False
 ) -> None:
     """Names, roles and dates."""
-    found = _keys(config, state, database).listed()
+    found = open_keys(config, state, database).listed()
     if json:
         emit_json({"keys": found})
         return
@@ -133,39 +153,54 @@ def revoke_key(
     json: Json = False,
 ) -> None:
     """End a key for good, and its sessions."""
-    _keys(config, state, database).revoke(name)
+    open_keys(config, state, database).revoke(name)
     if json:
         emit_json({"name": name, "revoked": True})
         return
     console.print(f"{name}: revoked", markup=False)
 
 
-def _keys(config: Path | None, state: Path | None, database: str | None) -> Any:
-    from blindsight.workbench.infra.database import Database
-    from blindsight.workbench.infra.identity import Keys
+def read_settings(
+    config: Path | None, state: Path | None, database: str | None, ledger: str | None = None
+) -> Settings:
+    """The workbench's settings, after checking that what it needs is installed."""
+    from blindsight.app.hosting import require_package
+
+    for package in ("fastapi", "alembic"):
+        require_package(package, extra="workbench")
     from blindsight.workbench.infra.settings import Settings
 
-    return Keys(Database(Settings.read(config, state=state, database=database).database_url))
+    given: dict[str, Any] = {"state": state, "database": database, "ledger": ledger}
+    return Settings.read(config, **given)
+
+
+def open_keys(config: Path | None, state: Path | None, database: str | None) -> Keys:
+    """The workbench's keys, people and rights."""
+    settings = read_settings(config, state, database)
+    from blindsight.workbench.infra.database import Database
+    from blindsight.workbench.infra.identity import Keys
+
+    return Keys(Database(settings.database_url))
 
 
 def _run(settings: Any) -> None:
-    import logging
     import os
     import secrets
     import signal
     import sys
 
     from blindsight.workbench.app import create_app
+    from blindsight.workbench.infra.logs import start_logging
     from blindsight.workbench.infra.server import (
         bound_memory,
+        check_certificate,
         listening_socket,
         lock_state,
         serve,
     )
 
-    logging.basicConfig(
-        level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
+    start_logging(settings.log)
+    check_certificate(settings)
     # A port that is in use is reported first, before folders and databases are made.
     listener = listening_socket(settings)
     bound_memory()
@@ -177,9 +212,7 @@ def _run(settings: Any) -> None:
     keys = app.state.workbench.keys
     owners = any(row["revoked"] is None and row["role"] == "owner" for row in keys.listed())
     if not (settings.open or settings.local or owners):
-        errors.print(
-            f"owner key, shown once: {keys.make('owner', 'owner')}", markup=False, soft_wrap=True
-        )
+        errors.print(f"owner key, shown once: {keys.make_owner()}", markup=False, soft_wrap=True)
     if settings.open:
         errors.print("Keys are off: anyone on this machine is the owner.", markup=False)
     host, port = (
@@ -187,7 +220,10 @@ def _run(settings: Any) -> None:
         listener.getsockname()[1],
     )
     link = f"/?token={settings.token}" if settings.local else ""
-    errors.print(f"Blindsight workbench: http://{host}:{port}{link}", markup=False, soft_wrap=True)
+    scheme = "https" if settings.https else "http"
+    errors.print(
+        f"Blindsight workbench: {scheme}://{host}:{port}{link}", markup=False, soft_wrap=True
+    )
     # uvicorn stops in good order and then raises the signal again: that is an end as wished, not a
     # failure.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

@@ -213,11 +213,11 @@ def recover(
     if json:
         emit_json(found.to_dict())
         return
-    for shown in found.tables():
-        table(shown.title, shown.columns, shown.rows)
     console.print(found.title, markup=False)
     for label, text in found.facts():
         console.print(f"{label}: {text}", markup=False)
+    for shown in found.tables():
+        table(shown.title, shown.columns, shown.rows)
 
 
 def _numbers(name: str, text: str) -> tuple[float, ...]:

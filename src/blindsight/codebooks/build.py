@@ -25,6 +25,7 @@ from blindsight.codebooks.cells import (
     GroupCells,
     LabelCells,
     PairCells,
+    class_points,
     head_space,
     unit_rows,
     ward_groups,
@@ -203,7 +204,7 @@ def space_of(encoder: Encoder, rows: Floats | None = None) -> Space:
     classes = encoder.classes()
     if classes is not None:
         embedding = Embedding.of_head(classes.weights)
-        return Space(embedding, embedding(classes.weights - classes.weights.mean(axis=0)))
+        return Space(embedding, class_points(embedding, classes.weights))
     plain = Embedding.plain(encoder.dimensions, row_mean=False)
     general = general_texts(encoder)
     if general is None:
@@ -231,11 +232,8 @@ def text_points(encoder: Encoder, embedding: Embedding, texts: Sequence[str]) ->
             "it cannot be asked by words. Search with a picture or a vector."
         )
     known = None if isinstance(encoder, BuiltIn) else classes.names
-    space = space_of(encoder)
-    if space.atoms is None:
-        raise InvalidParameter(f"{encoder.name} offers no classes to compare words with.")
     weights = np.stack([class_weights(text, known) for text in texts])
-    return embedding.moved(unit_rows(weights @ space.atoms))
+    return embedding.moved(unit_rows(weights @ class_points(embedding, classes.weights)))
 
 
 @dataclass(frozen=True)

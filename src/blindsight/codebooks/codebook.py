@@ -139,8 +139,19 @@ class Codebook:
         return Guarantee(releases=self.plan(), model="local", assumptions=rests_on, entropy=entropy)
 
     def assign(self, X: NDArray[Any]) -> NDArray[np.int64]:
-        """The true cells (n,) of features: private until a mechanism has answered for them."""
-        return self.cells.assign(self.embedding(X))
+        """The true cells (n,) of features: private until a mechanism has answered for them.
+
+        One row that is repeated throughout, as an audit asks for it, is assigned once.
+        """
+        rows = np.asarray(X)
+        if (
+            rows.ndim == 2
+            and len(rows) > 1
+            and (rows[-1] == rows[0]).all()
+            and (rows == rows[0]).all()
+        ):
+            return np.repeat(self.cells.assign(self.embedding(rows[:1])), len(rows))
+        return self.cells.assign(self.embedding(rows))
 
     def similarity(self, X: NDArray[Any]) -> NDArray[np.float32]:
         """How well queries (m, d), which are not private, fit each cell (m, k)."""

@@ -12,9 +12,12 @@ drops the piece that is left.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import os
+import re
 import secrets
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -27,11 +30,14 @@ __all__ = [
     "make_folder",
     "remove",
     "rename",
+    "replace_folder",
+    "staging_folder",
     "sync_folder",
     "write_file",
 ]
 
 _STEP = 1 << 24  # bytes per system call
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of Linux' renameat2
 
 
 class DurableFile:
@@ -217,6 +223,58 @@ def close_to_others(path: Path, *, mode: int) -> None:
     """
     if path.stat().st_mode & 0o777 & ~mode:
         path.chmod(mode)
+
+
+def staging_folder(target: Path) -> Path:
+    """Make an empty folder beside `target`, to be filled and given to `replace_folder`.
+
+    What an earlier run left unfinished is deleted, so the caller must be the only writer.
+    """
+    unfinished = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{16}}\.part")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    for path in target.parent.iterdir():
+        if unfinished.fullmatch(path.name):
+            shutil.rmtree(path)
+    staging = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
+    make_folder(staging)
+    return staging
+
+
+def replace_folder(staging: Path, target: Path, *, last: str) -> None:
+    """Put a finished folder in the place of another one in one step, and delete the old one.
+
+    A reader finds all files of the old folder or all files of the new one. Where the system cannot
+    exchange two folders (another file system, a mount point), the files are replaced one by one.
+
+    Parameters:
+        staging: a flat folder whose files are on the disk already.
+        target: the folder to replace, which may be missing.
+        last: the file that vouches for the others. Where files are replaced one by one, it is
+            removed first and comes back last.
+    """
+    sync_folder(staging)
+    if not target.exists():
+        os.rename(staging, target)
+    elif not _exchange(staging, target):
+        remove(target / last)
+        names = {path.name for path in staging.iterdir()}
+        for path in list(target.iterdir()):
+            if path.name not in names:
+                remove(path)
+        for name in sorted(names, key=lambda name: name == last):
+            rename(staging / name, target / name)
+        os.chmod(target, staging.stat().st_mode & 0o777)
+    sync_folder(target.parent)
+    shutil.rmtree(staging, ignore_errors=True)  # now the old folder; a crash leaves it for later
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Give two folders each other's name in one step; False where that cannot be done."""
+    renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)
+    if renameat2 is None:
+        return False
+    words = (_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE)
+    return bool(renameat2(*words) == 0)
 
 
 def sync_folder(folder: Path) -> None:

@@ -35,7 +35,8 @@ __all__ = ["digest", "load", "load_any", "open_json", "save", "seal_json", "writ
 
 _VERSION = 2
 _UNCHECKED_VERSION = 1  # without a digest
-# Sketches are written block by block, by several machines, so their header cannot hold a digest.
+# Sketches are written block by block, by several machines, so their header cannot hold a digest. A
+# section of theirs does; `SketchSet.open`, their only reader, checks it.
 _STREAMED = frozenset({"sketches"})
 _LARGEST_HEADER = 64 * 2**20
 
@@ -166,7 +167,10 @@ def _whole(digits: str) -> int:
 
 
 def load_any(path: str | Path) -> tuple[str, dict[str, NDArray[Any]], dict[str, Any]]:
-    """Read a file of any kind: (kind, arrays, fields)."""
+    """Read a file of any kind: (kind, arrays, fields).
+
+    The digests of sketches are not checked here, but by `SketchSet.open`.
+    """
     from safetensors import SafetensorError
     from safetensors.numpy import load as unpack
 
@@ -198,7 +202,9 @@ def load_any(path: str | Path) -> tuple[str, dict[str, NDArray[Any]], dict[str, 
         )
     if not isinstance(kind, str) or not isinstance(fields, dict):
         raise HostileFile(f"{path} has a malformed header.")
-    if version == _UNCHECKED_VERSION and kind not in _STREAMED:
+    if kind in _STREAMED:
+        return kind, arrays, fields
+    if version == _UNCHECKED_VERSION:
         if "sha256" in described:
             raise HostileFile(f"{path} has a malformed header.")
         warnings.warn(
@@ -207,7 +213,7 @@ def load_any(path: str | Path) -> tuple[str, dict[str, NDArray[Any]], dict[str, 
             UncheckedFile,
             stacklevel=3,
         )
-    elif version == _VERSION and not hmac.compare_digest(
+    elif not hmac.compare_digest(
         str(described.get("sha256")).encode(), _content_digest(kind, arrays, fields).encode()
     ):
         raise HostileFile(

@@ -8,12 +8,17 @@ from blindsight.data.catalogue import CATALOGUE, CatalogueEntry, Known, inventor
 from blindsight.data.confined import decode_image
 from blindsight.data.dataset_readers import load_adult, load_bank, load_numbers
 from blindsight.data.fetch import cache_folder, data_folder, get
+from blindsight.data.formats.annotations import (
+    VOC_CLASSES,
+    load_celeba,
+    load_coco,
+    load_label_list,
+    load_nuswide,
+    load_voc,
+)
 from blindsight.data.formats.binary import load_arrays, load_cifar, load_idx, read_idx, write_idx
-from blindsight.data.formats.coco import load_coco
 from blindsight.data.formats.folders import load_class_folders, load_folder
-from blindsight.data.formats.lists import load_celeba, load_label_list, load_nuswide
 from blindsight.data.formats.tables import Column, load_arff, load_csv, load_multilabel_arff
-from blindsight.data.formats.voc import VOC_CLASSES, load_voc
 from blindsight.data.limits import LIMITS, Limits
 from blindsight.data.reading import read_image, to_rgb
 from blindsight.data.sets import (
@@ -24,7 +29,7 @@ from blindsight.data.sets import (
     partition_indices,
     split_indices,
 )
-from blindsight.data.sources import Files, LazyImages, ZipMembers, find_damaged
+from blindsight.data.sources import DecodedPhotos, Files, LazyImages, ZipMembers, find_damaged
 from blindsight.data.synthetic import acyclic_pairs, scenes, two_strips
 
 __all__ = [
@@ -33,6 +38,7 @@ __all__ = [
     "VOC_CLASSES",
     "CatalogueEntry",
     "Column",
+    "DecodedPhotos",
     "Files",
     "ImageSet",
     "Known",

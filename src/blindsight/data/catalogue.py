@@ -16,7 +16,7 @@ from blindsight.core.errors import MissingData
 from blindsight.data import builtin
 from blindsight.data import dataset_readers as readers
 from blindsight.data.fetch import cache_folder, data_folder
-from blindsight.data.formats.voc import load_voc
+from blindsight.data.formats.annotations import load_voc
 
 __all__ = ["CATALOGUE", "CatalogueEntry", "DataLocation", "Known", "inventory", "load", "where"]
 

@@ -265,7 +265,11 @@ class ConfinedReader:
 
     def _answer(self, connection: int, deadline: float) -> tuple[int, tuple[int, int, int], str]:
         """Read the next answer, and wait for it no longer than until the deadline."""
-        _await_readable(connection, deadline)
+        poll = select.poll()
+        poll.register(connection, select.POLLIN)
+        left = deadline - time.monotonic()
+        if left <= 0 or not poll.poll(left * 1000):
+            raise TimeoutError
         head = read_exactly(connection, ANSWER.size)
         if head is None:
             raise ConnectionError("the process ended")
@@ -332,21 +336,18 @@ def decode_image(
             f"{name} has {len(data):,} bytes, more than the limit of {limits.image_bytes:,}."
         )
     kind = kind_of(data)
-    return _reader(kind).decode(data, name=name, limits=limits, at_least=at_least)
+    require_decoder(kind)
+    # Two readers for each kind, so that two threads decode at once.
+    key = (threading.get_ident() % 2, kind)
+    with _READERS_LOCK:
+        if key not in _READERS:
+            _READERS[key] = ConfinedReader(kind)
+        reader = _READERS[key]
+    return reader.decode(data, name=name, limits=limits, at_least=at_least)
 
 
 _READERS: dict[tuple[int, str], ConfinedReader] = {}
 _READERS_LOCK = threading.Lock()
-
-
-def _reader(kind: str) -> ConfinedReader:
-    """The reader of this thread's turn: two for each kind, so that two threads decode at once."""
-    require_decoder(kind)
-    turn = threading.get_ident() % 2
-    with _READERS_LOCK:
-        if (turn, kind) not in _READERS:
-            _READERS[turn, kind] = ConfinedReader(kind)
-        return _READERS[turn, kind]
 
 
 def _forget_readers() -> None:
@@ -362,14 +363,6 @@ if hasattr(os, "register_at_fork"):
 
 def _rebuilt(kind: str, seconds: float, address_space: int) -> ConfinedReader:
     return ConfinedReader(kind, seconds=seconds, address_space=address_space)
-
-
-def _await_readable(connection: int, deadline: float) -> None:
-    poll = select.poll()
-    poll.register(connection, select.POLLIN)
-    left = deadline - time.monotonic()
-    if left <= 0 or not poll.poll(left * 1000):
-        raise TimeoutError
 
 
 def _printable(text: str) -> str:

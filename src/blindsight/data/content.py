@@ -61,6 +61,7 @@ def recognising(
     limits: Limits = LIMITS,
     *,
     decoded: Callable[[bytes, NDArray[np.uint8]], None] | None = None,
+    find: Callable[[bytes], NDArray[np.uint8] | None] | None = None,
 ) -> AbstractContextManager[Callable[[bytes, str], str]]:
     """A function from the bytes and the name of an image file to its record in a vault.
 
@@ -72,10 +73,15 @@ def recognising(
         limits: bounds on each image.
         decoded: called with the bytes and the pixels of every file that had to be decoded, so that
             nobody needs to decode it again.
+        find: the pixels of a file with these bytes, where they were decoded before, or None.
     """
 
     def digest(content: bytes, name: str) -> bytes:
-        pixels = decode_image(content, name=_file_name(name), limits=limits)
+        pixels = None if find is None else find(content)
+        if pixels is None:
+            pixels = decode_image(
+                content, name=name.rpartition("/")[2] or "the image", limits=limits
+            )
         if decoded is not None:
             decoded(content, pixels)
         return pixel_digest(pixels)
@@ -94,11 +100,9 @@ def content_digest(content: bytes, limits: Limits = LIMITS, *, name: str = "") -
     Raises:
         HostileFile: the file is not an image that can be read.
     """
-    return pixel_digest(decode_image(content, name=_file_name(name), limits=limits))
-
-
-def _file_name(name: str) -> str:
-    return name.rpartition("/")[2] or "the image"
+    return pixel_digest(
+        decode_image(content, name=name.rpartition("/")[2] or "the image", limits=limits)
+    )
 
 
 def pixel_digest(pixels: NDArray[Any]) -> bytes:

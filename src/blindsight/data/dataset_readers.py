@@ -15,10 +15,9 @@ import numpy as np
 
 from blindsight.core.checks import one_of
 from blindsight.core.errors import HostileFile, MissingData
+from blindsight.data.formats.annotations import load_celeba, load_coco, load_nuswide
 from blindsight.data.formats.binary import load_arrays, load_cifar, load_idx
-from blindsight.data.formats.coco import load_coco
 from blindsight.data.formats.folders import load_class_folders
-from blindsight.data.formats.lists import load_celeba, load_nuswide
 from blindsight.data.formats.tables import Column, class_numbers, encode, read_rows, read_text
 from blindsight.data.limits import LIMITS, Limits, regular_file
 from blindsight.data.sets import ImageSet, MultiLabelSet, Table

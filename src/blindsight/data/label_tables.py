@@ -5,7 +5,8 @@
 | CSV, TSV, semicolons, any of UTF-8, UTF-16 and Windows-1252 | the file's text |
 | Excel | `.xlsx` (extra `tables`) |
 | Parquet | `.parquet` (extra `tables`) |
-| COCO annotations, Label Studio's export | `.json` |
+| COCO annotations, Label Studio's export, `{name: labels}`, lists of records | `.json`, `.jsonl` |
+| lists without a line that names the columns: a photo and its labels | the first line |
 | one column per label, with 0/1, yes/no, x or nothing in it | the values |
 | folders as labels | the word `folders` |
 | keywords inside the photos and in sidecars (XMP, IPTC) | the word `keywords` |
@@ -33,20 +34,24 @@ from urllib.parse import unquote
 
 from blindsight.core.checks import optional_module
 from blindsight.core.errors import InvalidData, MissingData
-from blindsight.data.keywords import photo_keywords
 from blindsight.data.limits import LIMITS, Limits, read_bytes
 from blindsight.data.listing import shown_name
+from blindsight.data.reading import SUFFIXES
+from blindsight.data.tag_files import photo_keywords
 
 __all__ = ["LabelTable", "TableRows", "read_column", "read_label_table", "read_table"]
 
 _MOST_TABLE_BYTES = 256 << 20
 _PHOTO_COLUMNS = (
     *("image", "filename", "file_name", "file", "path", "photo", "picture", "img", "image_path"),
-    *("image_name", "image_id", "name", "id"),
+    *("image_name", "image_id", "image index", "image_url", "url", "name", "id"),
+    *("dateiname", "datei", "bild", "foto", "fichier", "archivo"),
 )
 _LABEL_COLUMNS = (
     *("labels", "label", "tags", "tag", "keywords", "keyword", "classes", "class", "categories"),
-    *("category", "finding", "findings", "finding labels", "subject", "subjects"),
+    *("category", "finding", "findings", "finding labels", "subject", "subjects", "label_name"),
+    *("labelname", "choice", "choices", "schlagwörter", "schlagworte", "stichwörter"),
+    *("mots-clés", "étiquettes", "etiquetas"),
 )
 _YES = frozenset({"1", "1.0", "true", "yes", "y", "x", "t"})
 _NO = frozenset({"0", "0.0", "false", "no", "n", "", "f", "-1", "-1.0"})
@@ -125,10 +130,17 @@ def read_label_table(
     path, column = _file_and_column(text)
     if not path.is_file():
         raise MissingData(f"{path} does not exist. Check the path.")
-    if path.suffix.lower() == ".json":
+    suffix = path.suffix.lower()
+    if suffix in (".json", ".jsonl"):
         named = _json_labels(path, limits)
+    elif suffix == ".xml":
+        raise InvalidData(
+            f"{path.name} is XML, which holds the labels of one photo. Export them as CSV, or as "
+            "COCO or Label Studio JSON."
+        )
     else:
-        named = _table_labels(read_table(path, limits=limits), column, path.name)
+        found = None if column is not None else _list_labels(path, photos, limits)
+        named = found or _table_labels(read_table(path, limits=limits), column, path.name)
     return _checked(_matched(named, photos, path.name))
 
 
@@ -234,6 +246,15 @@ def _rectangular(lines: Iterable[Sequence[str]], name: str, limits: Limits) -> T
 def _delimited(path: Path) -> Iterator[list[str]]:
     text = _decoded(read_bytes(path, largest=_MOST_TABLE_BYTES), path.name)
     first, _, rest = text.partition("\n")
+    while first.startswith("#"):  # remarks of the program that wrote the file
+        after = rest.partition("\n")[0]
+        marks = [_outside_quotes(first, mark) for mark in _DELIMITERS]
+        if any(marks) and marks == [_outside_quotes(after, mark) for mark in _DELIMITERS]:
+            first = first[1:]  # the names of the columns
+            text = f"{first}\n{rest}"
+            break
+        text = rest
+        first, _, rest = text.partition("\n")
     if re.fullmatch(r"sep=.\r?", first):
         delimiter, text = first[4], rest
     else:
@@ -344,6 +365,40 @@ def _table_labels(table: TableRows, column: str | None, name: str) -> dict[str, 
     return labels
 
 
+def _list_labels(path: Path, photos: Sequence[str], limits: Limits) -> dict[str, set[str]] | None:
+    """The labels of a list whose first line is a photo already; None for a table with a header.
+
+    What follows the photo's name on its line are its labels.
+    """
+    if path.suffix.lower() in (".xlsx", ".xls", ".parquet", ".pq"):
+        return None
+    candidates = _candidates(photos)
+
+    def photo_at(cells: Sequence[str]) -> int | None:
+        endings = (os.path.splitext(cell.strip())[1].lower() in SUFFIXES for cell in cells)
+        places = [
+            place
+            for place, (cell, ends) in enumerate(zip(cells, endings, strict=True))
+            if ends and candidates(cell.strip())
+        ]
+        return places[0] if places else None
+
+    labels: dict[str, set[str]] = defaultdict(set)
+    at: int | None = None
+    for number, line in enumerate(_delimited(path)):
+        cells = line[0].rsplit(maxsplit=1) if len(line) == 1 else line
+        if not any(cell.strip() for cell in cells):
+            continue
+        if at is None and (at := photo_at(cells)) is None:
+            return None
+        if number > limits.rows:
+            raise InvalidData(f"{path.name} has more than {limits.rows:,} rows.")
+        if len(cells) > at:
+            words = labels[cells[at].strip()]
+            words |= {level for cell in cells[at + 1 :] for level in _splitter([cell])(cell)}
+    return dict(labels)
+
+
 def _photo_column(table: TableRows, chosen: int | None) -> int:
     """The column with the photos' names: by its own name, else the first one; not the chosen."""
     plain = [column.casefold() for column in table.columns]
@@ -354,13 +409,16 @@ def _photo_column(table: TableRows, chosen: int | None) -> int:
 
 
 def _indicator_columns(table: TableRows, photo: int) -> list[int]:
-    """The columns that hold nothing but yes and no, if all but the photos' do."""
+    """The columns that hold nothing but yes and no.
+
+    Beside columns of other kinds there must be two that hold both: a single one may be a count, or
+    say that a row was checked.
+    """
     others = [place for place in range(len(table.columns)) if place != photo]
-    known = _YES | _NO
-    marked = [
-        place for place in others if all(row[place].casefold() in known for row in table.rows)
-    ]
-    return marked if marked and table.rows else []
+    values = {place: {row[place].casefold() for row in table.rows} for place in others}
+    marked = [place for place in others if values[place] and values[place] <= _YES | _NO]
+    varied = [place for place in marked if values[place] & _YES and values[place] & _NO]
+    return marked if marked == others or len(varied) > 1 else []
 
 
 def _splitter(cells: Sequence[str]) -> Callable[[str], set[str]]:
@@ -386,22 +444,53 @@ def _plain(label: str) -> str:
 
 def _json_labels(path: Path, limits: Limits) -> dict[str, set[str]]:
     try:
-        content = json.loads(read_bytes(path, largest=_MOST_TABLE_BYTES))
+        data = read_bytes(path, largest=_MOST_TABLE_BYTES)
+        if path.suffix.lower() == ".jsonl":
+            content = [json.loads(line) for line in data.splitlines() if line.strip()]
+        else:
+            content = json.loads(data)
     except (ValueError, RecursionError):
         raise InvalidData(f"{path.name} is not JSON.") from None
     try:
         if isinstance(content, dict) and {"images", "categories", "annotations"} <= content.keys():
             return _coco_labels(content)
-        if isinstance(content, list) and content and "labels" in content[0]:
-            return {str(row["image"]): {_plain(word) for word in row["labels"]} for row in content}
-        if isinstance(content, list):
+        if isinstance(content, list) and content and "data" in content[0]:
             return _label_studio_labels(content)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
-        raise InvalidData(f"{path.name} lacks a field that its format requires.") from None
+        if isinstance(content, list):
+            return _record_labels(content)
+        if isinstance(content, dict) and {type(words) for words in content.values()} in (
+            {str},
+            {list},
+            {str, list},
+        ):
+            return {name: _words(words) for name, words in content.items()}
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, StopIteration):
+        raise InvalidData(
+            f"{path.name} lacks a field that its format requires: each record needs one for the "
+            "photo (image) and one for its labels (labels)."
+        ) from None
     raise InvalidData(
-        f"{path.name} is neither COCO annotations (images, annotations, categories) nor a list of "
-        "Label Studio's tasks."
+        f"{path.name} is neither COCO annotations (images, annotations, categories), nor a list of "
+        "Label Studio's tasks, nor an object of photos' names with their labels."
     )
+
+
+def _record_labels(records: list[Any]) -> dict[str, set[str]]:
+    """Labels of a list of objects with a field for the photo and one for its labels."""
+    labels: dict[str, set[str]] = defaultdict(set)
+    for record in records:
+        fields = {str(key).casefold(): value for key, value in record.items()}
+        name = next(fields[key] for key in _PHOTO_COLUMNS if key in fields)
+        labels[str(name)] |= next(_words(fields[key]) for key in _LABEL_COLUMNS if key in fields)
+    return labels
+
+
+def _words(value: object) -> set[str]:
+    """Labels in JSON: a text, a list, or Label Studio's object of choices."""
+    if isinstance(value, dict):
+        value = value["choices"]
+    words = value if isinstance(value, list) else [value]
+    return {level for word in words for level in _levels(str(word))} - {""}
 
 
 def _coco_labels(content: dict[str, Any]) -> dict[str, set[str]]:
@@ -461,7 +550,10 @@ def _candidates(photos: Sequence[str]) -> Callable[[str], list[str]]:
 
     def candidates(name: str) -> list[str]:
         matches = (index.get(key(name)) for key, index in zip(keys, indexes, strict=True))
-        return next((photos for photos in matches if photos), [])
+        found = next((photos for photos in matches if photos), [])
+        # Label Studio puts eight hexadecimal digits before the names of uploads.
+        original = _ORIGINAL_NAME.match(_slashes(name).rsplit("/", 1)[-1])
+        return candidates(original[1]) if not found and original is not None else found
 
     return candidates
 

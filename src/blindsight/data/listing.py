@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import stat
 import unicodedata
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from blindsight.core.errors import InvalidData
@@ -142,6 +142,19 @@ class FilesRead:
                 for kind in self.skipped
             ),
         ]
+
+    def plus_skipped(self, kind: str, advice: str, names: Sequence[str]) -> FilesRead:
+        """The same with further files of one kind that are not used; itself where there are none.
+
+        Parameters:
+            kind: what they are, in the plural.
+            advice: what to do to include them.
+            names: their names, in order.
+        """
+        if not names:
+            return self
+        more = Skipped(kind, advice, len(names), tuple(names[:_FIRST_NAMES]))
+        return replace(self, skipped=(*self.skipped, more))
 
     def __add__(self, other: FilesRead) -> FilesRead:
         """What became of the files of two folders."""

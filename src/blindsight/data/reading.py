@@ -110,6 +110,8 @@ def decode_here(
         raise HostileFile(
             f"{name} has {len(data):,} bytes, more than the limit of {limits.image_bytes:,}."
         )
+    if not data:
+        raise HostileFile(f"{name} is empty: it has no bytes.")
     if is_dicom(data):
         return decode_dicom(data, name=name, limits=limits)
     formats: tuple[str, ...] = (_HEIF,) if is_heif(data) else FORMATS

@@ -4,6 +4,7 @@ demand.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import zipfile
 from collections.abc import Callable, Sequence
@@ -24,9 +25,10 @@ from blindsight.data.limits import (
     regular_file,
 )
 
-__all__ = ["Files", "LazyImages", "ZipMembers", "find_damaged", "read_member"]
+__all__ = ["DecodedPhotos", "Files", "LazyImages", "ZipMembers", "find_damaged", "read_member"]
 
 Indices = NDArray[np.int64]
+_MOST_DECODED = 256 << 20
 
 
 @runtime_checkable
@@ -42,9 +44,40 @@ class LazyImages(Protocol):
     def take(self, indices: Indices) -> LazyImages: ...
 
 
+class DecodedPhotos:
+    """Pixels of files that were decoded already, in memory, by the SHA-256 of the files' bytes.
+
+    A job that tries every photo of a folder before it uses them decodes them once with this.
+
+    Parameters:
+        most_bytes: most bytes of pixels; photos beyond that are decoded again.
+    """
+
+    def __init__(self, most_bytes: int = _MOST_DECODED) -> None:
+        self._left = most_bytes
+        self._pixels: dict[bytes, NDArray[np.uint8]] = {}
+
+    def keep(self, content: bytes, pixels: NDArray[np.uint8]) -> None:
+        """Keep the pixels of a file for `find`."""
+        digest = hashlib.sha256(content).digest()
+        if digest not in self._pixels and pixels.nbytes <= self._left:
+            self._pixels[digest] = pixels
+            self._left -= pixels.nbytes
+
+    def find(self, content: bytes) -> NDArray[np.uint8] | None:
+        """A copy of the pixels of a file with these bytes, or None."""
+        pixels = self._pixels.get(hashlib.sha256(content).digest()) if self._pixels else None
+        return None if pixels is None else pixels.copy()
+
+
 class Files:
-    """Images in ordinary files; `at_least` lets JPEGs be decoded at reduced scale
-    (`decode_image`).
+    """Images in ordinary files.
+
+    Parameters:
+        paths: the files.
+        limits: bounds on each image.
+        at_least: lets JPEGs be decoded at reduced scale (`decode_image`).
+        decoded: pixels of files that were decoded already; they do not travel to workers.
     """
 
     def __init__(
@@ -53,19 +86,26 @@ class Files:
         *,
         limits: Limits = LIMITS,
         at_least: int | None = None,
+        decoded: DecodedPhotos | None = None,
     ) -> None:
         self.paths = [Path(path) for path in paths]
         self.limits = limits
         self.at_least = at_least
+        self.decoded = decoded
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def __getitem__(self, index: int) -> NDArray[np.uint8]:
-        name = self.paths[index].name
-        return decode_image(
-            self.content(index), name=name, limits=self.limits, at_least=self.at_least
+        content = self.content(index)
+        if self.decoded is not None and (pixels := self.decoded.find(content)) is not None:
+            return pixels
+        pixels = decode_image(
+            content, name=self.paths[index].name, limits=self.limits, at_least=self.at_least
         )
+        if self.decoded is not None:
+            self.decoded.keep(content, pixels)
+        return pixels
 
     def content(self, index: int) -> bytes:
         """The encoded bytes of one image."""
@@ -73,7 +113,11 @@ class Files:
 
     def take(self, indices: Indices) -> Files:
         """The chosen images, in that order; nothing is read."""
-        return Files([self.paths[i] for i in indices], limits=self.limits, at_least=self.at_least)
+        chosen = [self.paths[i] for i in indices]
+        return Files(chosen, limits=self.limits, at_least=self.at_least, decoded=self.decoded)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "decoded": None}
 
 
 class ZipMembers:

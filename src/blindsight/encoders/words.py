@@ -49,6 +49,7 @@ __all__ = [
     "class_weights",
     "general_nouns",
     "minilm_folder",
+    "names_available",
     "noun_classes",
     "read_dictionary",
     "sentence_vectors",
@@ -160,6 +161,11 @@ def words_available() -> bool:
     except ImportError:
         return False
     return _minilm_folder() is not None and _class_names_folder().is_dir()
+
+
+def names_available() -> bool:
+    """Whether the names of the classes are on this machine."""
+    return _class_names_folder().is_dir()
 
 
 @lru_cache(maxsize=1)

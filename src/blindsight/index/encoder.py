@@ -57,6 +57,7 @@ from blindsight.privacy.entropy import Source, source_of
 
 __all__ = [
     "FEATURES",
+    "FUNCTION_FILES",
     "METHODS",
     "CodeRecipe",
     "PhotoEncoder",
@@ -69,6 +70,8 @@ METHODS = ("codebook", "phashing-itq", "phashing-sh", "phashing-lsh")
 FEATURES = tuple(STORED)
 BUILT_IN = "built-in"
 _FILES = {"codebook": "codebook.safetensors", "phashing": "hasher.safetensors"}
+#: Names of the files that hold the public hash function of a release.
+FUNCTION_FILES = tuple(_FILES.values())
 
 Images = NDArray[np.uint8]
 Rows = NDArray[np.floating[Any]]

@@ -51,6 +51,7 @@ __all__ = [
     "check_ids",
     "decode_record",
     "fresh_file",
+    "is_index",
     "reading",
     "remove_record",
     "snapshot_records",
@@ -166,6 +167,12 @@ def reading(path: Path) -> Iterator[tuple[dict[str, Any], Iterator[Record]]]:
     with _existing(path) as file:
         header = _header(file)
         yield header, (record for record, _, _ in _records(file, _seed(header), path.name))
+
+
+def is_index(path: Path) -> bool:
+    """Whether a file begins as an index does; nothing else of it is checked."""
+    with _existing(path) as file:
+        return file.read(len(MAGIC)) == MAGIC
 
 
 def _existing(path: Path) -> BinaryIO:

@@ -102,12 +102,7 @@ class ReleaseFolder:
         return self.path / "codes.index"
 
     def write(self) -> None:
-        """Put about.json in place: it holds nothing of the photos.
-
-        What a crash left half-written is swept up.
-        """
-        for left in _unfinished(self.path):
-            durable.remove(left)
+        """Put about.json in place: it holds nothing of the photos."""
         about = {
             "format": _FORMAT,
             "vault": self.vault,
@@ -183,10 +178,43 @@ class ReleaseFolder:
             )
         return index
 
-    def clear(self) -> None:
-        """Delete the codes, to make way for a new release under the same name."""
-        for left in (self.codes, self.path / "about.json"):
-            durable.remove(left)
+    def begin_journal(
+        self,
+        vault: Path,
+        *,
+        n_bits: int,
+        guarantee: Guarantee,
+        decoding: MatchModel | None,
+        continued: bool,
+    ) -> ReleaseFolder:
+        """The release as it is written, inside the vault, with every code that was shared before.
+
+        A run appends its codes there, so that a crash loses no work and leaves what is shared as it
+        was.
+
+        Parameters:
+            vault: the folder of the vault.
+            n_bits, guarantee, decoding: as for `open`.
+            continued: whether the codes in the shared folder are of this release.
+        """
+        journal = dataclasses.replace(self, path=vault / "journals" / self.release)
+        for folder in (journal.path.parent, journal.path):
+            durable.make_folder(folder)
+        if continued and self.codes.exists():
+            with (
+                self.open(n_bits=n_bits, guarantee=guarantee, decoding=decoding) as shared,
+                journal.open(n_bits=n_bits, guarantee=guarantee, decoding=decoding) as index,
+            ):
+                there = set(index.ids.tolist())
+                for ids, codes in shared.items():
+                    new = np.array([key not in there for key in ids.tolist()])
+                    if new.any():
+                        index.add(codes[new], ids=ids[new])
+        return journal
+
+    def end_journal(self) -> None:
+        """Delete the journal: what it holds is shared."""
+        shutil.rmtree(self.path, ignore_errors=True)
 
 
 def _unfinished(folder: Path) -> list[Path]:

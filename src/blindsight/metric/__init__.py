@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 from blindsight.metric.algorithm1 import RowNoise, Steps, Trace, algorithm1, step_sizes
-from blindsight.metric.baselines import (
-    ContrastiveMetric,
-    Descent,
-    InputPerturbation,
-)
-from blindsight.metric.drawing import draw
-from blindsight.metric.estimator import DPPMetric
+from blindsight.metric.estimator import DPPMetric, Forecast
 from blindsight.metric.graph import (
     PairGraph,
     PairReport,
@@ -24,23 +18,23 @@ from blindsight.metric.kappa import kappa, pair_kappa
 from blindsight.metric.linear import EuclideanMetric
 from blindsight.metric.losses import (
     Contrastive,
-    NPair,
     Triplet,
     group_size,
     mean_dissimilar_distance,
 )
 from blindsight.metric.paper import DPPDML, MendedDML
+from blindsight.metric.verification import Answer, ErrorCurve, OperatingPoint
 
 __all__ = [
     "DPPDML",
+    "Answer",
     "Contrastive",
-    "ContrastiveMetric",
     "DPPMetric",
-    "Descent",
+    "ErrorCurve",
     "EuclideanMetric",
-    "InputPerturbation",
+    "Forecast",
     "MendedDML",
-    "NPair",
+    "OperatingPoint",
     "PairGraph",
     "PairReport",
     "RowNoise",
@@ -50,7 +44,6 @@ __all__ = [
     "algorithm1",
     "bounded_degree",
     "check_pairs",
-    "draw",
     "group_size",
     "kappa",
     "matching",

@@ -7,24 +7,24 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.utils.validation import check_is_fitted
 
 from blindsight.core import checks, storage
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.data import PairSet
 from blindsight.metric.descent import CLIP, STEPS, largest_step, noisy_descent, reduce_rank, start
-from blindsight.metric.graph import PairGraph, pair_labels, select
-from blindsight.metric.guarantee import BINS, metric_guarantee, unit_noise
+from blindsight.metric.graph import PairGraph, pair_labels, person_numbers, select
+from blindsight.metric.guarantee import bins_for, metric_guarantee, reach, unit_noise
 from blindsight.metric.kappa import kappa as count_kappa
-from blindsight.metric.linear import LinearMetric, cut, read_tuples
+from blindsight.metric.linear import LinearMetric, orthogonal, read_tuples
 from blindsight.metric.losses import (
     Contrastive,
     Gradients,
-    NPair,
     Triplet,
     TupleLoss,
     group_size,
@@ -38,8 +38,10 @@ from blindsight.metric.moments import (
     clipped,
     counted_stretch,
     map_of_moments,
+    worth_learning,
     worth_moments,
 )
+from blindsight.metric.verification import Answer, ErrorCurve, OperatingPoint
 from blindsight.privacy.door import Door
 from blindsight.privacy.estimator import Protected
 from blindsight.privacy.guarantee import Guarantee
@@ -48,31 +50,68 @@ if TYPE_CHECKING:
     from blindsight.privacy.ledger import Ledger
     from blindsight.privacy.vault import Vault
 
-__all__ = ["LOSSES", "DPPMetric", "learn_once"]
+__all__ = ["LOSSES", "UNITS", "DPPMetric", "Forecast", "learn_once"]
 
 Floats = NDArray[np.float64]
-LOSSES = ("auto", "moments", "contrastive", "triplet", "npair")
-_UNITS = ("pair", "kappa pairs", "record")
-_WIDTHS = {"triplet": 3, "npair": None}
+LOSSES = ("auto", "plain", "moments", "contrastive", "triplet")
+UNITS = ("label", "pair", "kappa pairs", "record", "person")
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Whether learning is expected to pay, from public numbers, before anything is charged.
+
+    Parameters:
+        loss: what `DPPMetric` will do: "plain" keeps the plain distance.
+        n_pairs: pairs (or triplets) that there are.
+        needed: pairs from which learning is expected to beat the plain distance; None where no
+            number of pairs would be enough (too many columns).
+    """
+
+    loss: str
+    n_pairs: int
+    needed: int | None
+
+    @property
+    def learns(self) -> bool:
+        """Whether a map is learned at all."""
+        return self.loss != "plain"
+
+    def __str__(self) -> str:
+        if self.learns:
+            return f"Learning is expected to beat the plain distance; it is done by {self.loss}."
+        needed = (
+            "these features have too many columns for it"
+            if self.needed is None
+            else f"it takes about {self.needed:,} pairs here, and there are {self.n_pairs:,}"
+        )
+        return (
+            "The plain distance is kept, because learning is not expected to beat it: "
+            f"{needed}. The whole budget goes into the threshold and its error rates."
+        )
 
 
 class DPPMetric(LinearMetric, Protected):
-    """A linear metric learned from private labelled pairs.
+    """A distance for private labelled pairs, with a threshold and its error rates.
 
     Parameters:
         n_components: rows of the learned map; None keeps all columns of X.
         epsilon: the budget per unit, from which every release of `fit` is paid.
         delta: the probability bound of the guarantee; well below one over the number of pairs.
-        unit: what is protected: "pair", "record", or the paper's "kappa pairs".
-        loss: "moments", a closed form that is better with many pairs; "contrastive", descent that
-            is better with few; "auto" chooses between them by the public number of pairs and
-            columns and the noise. "triplet" takes (anchor, positive, negative), "npair" (anchor,
-            positive, negatives); neither takes y.
+        unit: what is protected. "label": the answer for one pair is replaced by the other one,
+            who was compared being public; "pair": a pair is added or removed; "person": all pairs
+            that touch one person (`fit(people=)`); "record": all pairs of one record; or the
+            paper's "kappa pairs". The cost in the other units is stated, too.
+        loss: "plain", the distance of the records as they are: nothing is learned but the
+            threshold; "moments", a closed form that is better with many pairs; "contrastive",
+            descent that is better with few; "triplet", descent for (anchor, positive, negative),
+            without y. "auto" chooses by the public numbers of pairs and columns and the noise, and
+            keeps the plain distance where learning is not expected to beat it (`forecast`).
         scale: how columns are brought to one size: bounds (low, high) of each column, known
             beforehand; "private", from the pairs themselves within the budget; None leaves columns
             as they are and gives every record length 1.
         select: leave pairs out to lower the cost: "all", "forest", "matching", or a number of
-            pairs for each record.
+            pairs for each record (for each person, where people are given).
         kappa: how kappa is computed ("second", "exact", "bound", "node", "edge"), or a number
             fixed beforehand, which the pairs must then respect. Its cost is stated for every unit.
         transitive: whether being similar carries over, on which kappa depends.
@@ -85,14 +124,20 @@ class DPPMetric(LinearMetric, Protected):
         `fit` learns from any labels, contradictory or all of one kind; `check_pairs` is for the
         owner.
 
+    Attributes:
+        threshold_: pairs at most this far apart count as the same.
+        curve_: false accepts and false rejects at every threshold (`ErrorCurve`).
+        loss_: what was done.
+
     Examples:
         >>> rng = np.random.default_rng(0)
-        >>> X, c = rng.normal(size=(60, 4)), rng.integers(0, 2, 60)
-        >>> pairs = np.column_stack([np.arange(0, 60, 2), np.arange(1, 60, 2)])
+        >>> X, c = rng.normal(size=(600, 4)), rng.integers(0, 2, 600)
+        >>> X[:, 0] += 3 * c
+        >>> pairs = rng.permutation(600).reshape(300, 2)
         >>> similar = c[pairs[:, 0]] == c[pairs[:, 1]]
-        >>> metric = DPPMetric(preprocessor=X, random_state=0).fit(pairs, similar)
+        >>> metric = DPPMetric(epsilon=4.0, preprocessor=X, random_state=0).fit(pairs, similar)
         >>> metric.transform(X).shape, metric.guarantee_.unit, metric.loss_
-        ((60, 4), 'pair', 'contrastive')
+        ((600, 4), 'label', 'moments')
     """
 
     _kind: ClassVar[str] = "metric"
@@ -103,7 +148,7 @@ class DPPMetric(LinearMetric, Protected):
         *,
         epsilon: float = 1.0,
         delta: float = 1e-5,
-        unit: str = "pair",
+        unit: str = "label",
         loss: str = "auto",
         scale: Any = None,
         select: str | int = "all",
@@ -132,24 +177,28 @@ class DPPMetric(LinearMetric, Protected):
         groups: dict[str, int],
         kappa: int = 1,
         named: bool = True,
+        tuples: bool = False,
         threshold: float | None = None,
         about: dict[str, Any] | None = None,
     ) -> Guarantee:
         """What will be promised, from parameters and public facts only.
 
         Parameters:
-            n_pairs: pairs (or tuples) and columns.
-            n_features: pairs (or tuples) and columns.
-            groups: how many pairs one unit may be in, by unit ("pair", "kappa pairs", "record").
-            kappa: other public facts of a model, which promise nothing.
-            threshold: other public facts of a model, which promise nothing.
-            about: other public facts of a model, which promise nothing.
+            n_pairs: number of pairs or triplets.
+            n_features: number of columns.
+            groups: how many pairs one unit may be in, by unit ("label", "pair", ...).
+            kappa: another public fact of a model, which promises nothing.
             named: whether records are named by indices; rows of an array of features are each a
                 record of their own.
+            tuples: whether there are triplets rather than pairs.
+            threshold: another public fact of a model, which promises nothing.
+            about: other public facts of a model, which promise nothing.
         """
         columns = checks.whole("n_features", n_features)
         guarantee = metric_guarantee(
-            self._resolved(n_pairs, columns, groups),
+            self._resolved(n_pairs, columns, groups, tuples),
+            bins=bins_for(n_pairs, self._noise(groups, "distances")),
+            tuples=tuples,
             scaled=isinstance(check_scale(self.scale), str),
             columns=columns,
             rows=len(start(columns, self._width(columns))),
@@ -162,39 +211,75 @@ class DPPMetric(LinearMetric, Protected):
         )
         return replace(guarantee, entropy=self.entropy_)
 
+    def forecast(
+        self, *, n_pairs: int, n_features: int, groups: dict[str, int], tuples: bool = False
+    ) -> Forecast:
+        """Whether learning is expected to pay; the parameters are those of `promise`."""
+        loss = self._resolved(n_pairs, n_features, groups, tuples)
+        needed = worth_learning(n_features, self._noise(groups, "gradients"))
+        return Forecast(loss, n_pairs, needed)
+
+    def forecast_of(
+        self, pairs: Any, y: Any = None, *, people: ArrayLike | None = None
+    ) -> Forecast:
+        """The forecast for these pairs, of which only what is public is used."""
+        public = self._read(pairs, y, people)[1]
+        return self.forecast(
+            n_pairs=public["n_pairs"],
+            n_features=public["n_features"],
+            groups=public["groups"],
+            tuples=public["tuples"],
+        )
+
+    def inputs_text(
+        self, pairs: ArrayLike | PairSet, y: ArrayLike | None, *, people: ArrayLike | None = None
+    ) -> str:
+        """Everything that a fitted metric depends on, as text: digests of tables, and settings."""
+        data, public = self._read(pairs, y, people)
+        tables = {"records": data.records, "pairs": data.numbers, "similar": data.alike}
+        settings = self._saved_parameters() | {"groups": public["groups"]}
+        return storage.digest("learning a metric", tables) + json.dumps(settings, sort_keys=True)
+
     def fit(
         self,
         pairs: Any,
         y: Any = None,
         *,
+        people: ArrayLike | None = None,
         ledger: Ledger | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Self:
-        """Learn from pairs (m, 2, d), or indices (m, 2) with a preprocessor, and y: 1 similar, 0 or
-        -1 dissimilar.
+        """Learn a distance and its threshold.
 
-        A `PairSet` of `blindsight.data` holds indices and labels in one.
+        Parameters:
+            pairs: (m, 2, d) features, or (m, 2) indices with a preprocessor; a `PairSet` of
+                `blindsight.data`, which holds the labels, too; or triplets, (m, 3, d) or (m, 3).
+            y: 1 for similar pairs, 0 or -1 for dissimilar ones; None for triplets.
+            people: the person behind each record: one name for each row of the preprocessor, or
+                (m, 2) names beside features. Needed for unit "person", and stated for every unit.
+            ledger: charged before anything is learned.
+            progress: called with (done, total).
+
+        Returns:
+            The metric.
+
+        Raises:
+            BudgetExceeded: if the ledger has too little left; nothing is learned.
+            InvalidData: if pairs, labels or people do not fit each other.
         """
-        data, kappa, groups = self._read(pairs, y)
+        data, public = self._read(pairs, y, people)
         columns = data.records.shape[1]
-        public = {
-            "n_pairs": len(data),
-            "n_features": columns,
-            "groups": groups,
-            "kappa": kappa,
-            "named": np.ndim(getattr(pairs, "indices", pairs)) == 2,
-        }
         guarantee = self.promise(**public)
         self._question_delta(len(data))
         # A refused charge leaves what an earlier fit learned as it was.
         door = Door(
             guarantee,
-            what=f"metric from {len(data)} pairs",
+            what=f"metric from {len(data)} {'triplets' if public['tuples'] else 'pairs'}",
             ledger=ledger,
             random_state=self.random_state,
         )
         self.guarantee_, self.public_ = guarantee, public
-        loss = self._resolved(len(data), columns, groups)
+        loss = self._resolved(len(data), columns, public["groups"], public["tuples"])
         self.released_ = {}
         if isinstance(self.scale, str):
             counts = door.total("column sizes", data.spread())
@@ -202,6 +287,11 @@ class DPPMetric(LinearMetric, Protected):
                 counts, columns, noise=_sigma(door, "column sizes")
             )
         prepared = data.prepared(self._stretch(columns), self._norm())
+        if loss == "plain":
+            # Records of length 1 are seldom more than root 2 apart; farther ones count in the last
+            # cell.
+            self._count(door, prepared, farthest=1.6 if self._norm() == "l2" else 3.0)
+            return self._settle_in()
         W = (
             self._moments(door, prepared)
             if loss == "moments"
@@ -210,8 +300,35 @@ class DPPMetric(LinearMetric, Protected):
         self.released_["components"] = reduce_rank(W, self._width(columns))
         # The closed form scales its map to a mean square of 1; elsewhere the map's own size says
         # what is far.
-        self._part(door, prepared, typical=1.0 if loss == "moments" else _typical(W))
+        self._count(door, prepared, farthest=3.0 if loss == "moments" else 3 * _typical(W))
         return self._settle_in()
+
+    def answers(
+        self, pairs: Any, *, point: OperatingPoint | None = None, share_same: float = 0.5
+    ) -> list[Answer]:
+        """Same or different for each pair, and how often such an answer is wrong.
+
+        Parameters:
+            pairs: as for `pair_distance`.
+            point: an operating point of `curve_`; None is that of `threshold_`.
+            share_same: share of same pairs among those that will be asked about.
+
+        Returns:
+            One answer for each pair.
+
+        Raises:
+            InvalidParameter: if noise hides the error rates (`curve_.known` is False).
+        """
+        check_is_fitted(self)
+        if not self.curve_.known:
+            raise InvalidParameter(
+                "noise hides how often this metric errs: there are too few pairs for this epsilon. "
+                "Learn with a larger epsilon or more pairs."
+            )
+        chosen = self.curve_.at_threshold(self.threshold_) if point is None else point
+        return [
+            chosen.answer(float(away), share_same=share_same) for away in self.pair_distance(pairs)
+        ]
 
     def set_threshold(self, threshold: float) -> Self:
         """Pairs at most this far apart count as similar from now on; a number chosen without
@@ -228,24 +345,33 @@ class DPPMetric(LinearMetric, Protected):
         self.public_["about"] = about
         return self._settle_in()
 
-    def _read(self, pairs: Any, y: Any) -> tuple[Comparisons, int, dict[str, int]]:
+    def _read(
+        self, pairs: Any, y: Any, people: ArrayLike | None = None
+    ) -> tuple[Comparisons, dict[str, Any]]:
+        """The comparisons, and what is public about them."""
         loss = checks.one_of("loss", self.loss, LOSSES)
-        checks.one_of("unit", self.unit, _UNITS)
+        checks.one_of("unit", self.unit, UNITS)
         if isinstance(pairs, PairSet):
             pairs, y = pairs.indices, pairs.labels if y is None else y
-        of_tuples = loss in _WIDTHS
-        records, numbers = read_tuples(
-            pairs, self.preprocessor, width=_WIDTHS[loss] if of_tuples else 2
+        shape = np.shape(pairs)
+        tuples = loss == "triplet" or (
+            loss in ("auto", "plain") and len(shape) in (2, 3) and shape[1] == 3
         )
-        if of_tuples:
+        records, numbers = read_tuples(pairs, self.preprocessor, width=3 if tuples else 2)
+        persons = None if people is None else person_numbers(people, pairs, len(records))
+        if persons is None and self.unit == "person":
+            raise InvalidParameter(
+                "unit 'person' needs people=: the name of the person behind each record."
+            )
+        if tuples:
             if self.select != "all" or y is not None:
                 raise InvalidParameter(
-                    "tuples take no y and no select: which record is alike is said by its place."
+                    "triplets take no y and no select: which record is alike is said by its place."
                 )
             graph = PairGraph.from_pairs(
                 *tuple_pairs(numbers), n_nodes=len(records), transitive=self.transitive
             )
-            alike = np.zeros((len(numbers), numbers.shape[1] - 1), dtype=np.bool_)
+            alike = np.zeros((len(numbers), 2), dtype=np.bool_)
             alike[:, 0] = True
         else:
             if y is None:
@@ -256,11 +382,23 @@ class DPPMetric(LinearMetric, Protected):
                 n_nodes=len(records),
                 transitive=self.transitive,
             )
-            graph = graph.subset(select(graph, self.select))
+            graph = graph.subset(select(graph, self.select, people=persons))
             numbers, alike = graph.edges, graph.similar[:, None]
         kappa = self._kappa(graph)
-        groups = {unit: group_size(numbers, unit, kappa=max(1, kappa)) for unit in _UNITS}  # type: ignore[arg-type]
-        return Comparisons(records, numbers, alike), kappa, groups
+        groups = {
+            unit: group_size(numbers, unit, kappa=max(1, kappa), people=persons)  # type: ignore[arg-type]
+            for unit in UNITS
+            if unit != "person" or persons is not None
+        }
+        public = {
+            "n_pairs": len(numbers),
+            "n_features": records.shape[1],
+            "groups": groups,
+            "kappa": kappa,
+            "named": len(shape) == 2,
+            "tuples": tuples,
+        }
+        return Comparisons(records, numbers, alike), public
 
     def _kappa(self, graph: PairGraph) -> int:
         if isinstance(self.kappa, str):
@@ -274,15 +412,24 @@ class DPPMetric(LinearMetric, Protected):
             )
         return stated
 
-    def _resolved(self, n_pairs: int, columns: int, groups: dict[str, int]) -> str:
+    def _noise(self, groups: dict[str, int], what: str) -> float:
+        """Standard deviation, in rows of one pair, that the sum `what` would need alone."""
+        epsilon = checks.positive("epsilon", self.epsilon)
+        delta = checks.positive("delta", self.delta)
+        return groups[self.unit] * reach(what, self.unit) * unit_noise(epsilon, delta)
+
+    def _resolved(
+        self, n_pairs: int, columns: int, groups: dict[str, int], tuples: bool = False
+    ) -> str:
         if checks.one_of("loss", self.loss, LOSSES) != "auto":
             return self.loss
-        epsilon, delta = (
-            checks.positive("epsilon", self.epsilon),
-            checks.positive("delta", self.delta),
-        )
-        noise = groups[self.unit] * unit_noise(epsilon, delta)
-        return "moments" if worth_moments(n_pairs, columns, noise) else "contrastive"
+        needed = worth_learning(columns, self._noise(groups, "gradients"))
+        if needed is None or n_pairs < needed:
+            return "plain"
+        if tuples:
+            return "triplet"
+        enough = worth_moments(n_pairs, columns, self._noise(groups, "second moments"))
+        return "moments" if enough else "contrastive"
 
     def _question_delta(self, n_pairs: int) -> None:
         if self.delta * n_pairs > 1:
@@ -295,7 +442,10 @@ class DPPMetric(LinearMetric, Protected):
             )
 
     def _norm(self) -> Any:
-        return "l2" if check_scale(self.scale) is None else "none"
+        """Records get length 1 where nothing else says how large they are."""
+        scale = check_scale(self.scale)
+        hidden = isinstance(scale, str) and bool((self.released_["stretch"] == 1.0).all())
+        return "l2" if scale is None or hidden else "none"
 
     def _stretch(self, columns: int) -> Floats:
         scale = check_scale(self.scale)
@@ -316,10 +466,9 @@ class DPPMetric(LinearMetric, Protected):
     def _descent(
         self, door: Door, data: Comparisons, loss: str, progress: Callable[[int, int], None] | None
     ) -> Floats:
-        if loss != "npair":
-            self.released_["margin"] = _margin(
-                door.total("margin", data.far()), _sigma(door, "margin"), len(data)
-            )
+        self.released_["margin"] = _margin(
+            door.total("margin", data.far()), _sigma(door, "margin"), len(data)
+        )
         W = start(data.records.shape[1], self._width(data.records.shape[1]))
         noise = _sigma(door, "gradients") / CLIP
 
@@ -332,36 +481,63 @@ class DPPMetric(LinearMetric, Protected):
     def _losses(self, data: Comparisons, loss: str) -> TupleLoss:
         if loss == "triplet":
             return Triplet(data.records[data.numbers], margin=self.released_["margin"])
-        if loss == "npair":
-            return NPair(data.records[data.numbers])
         return Contrastive(
             data.differences[:, 0], ~data.alike[:, 0], margin=self.released_["margin"]
         )
 
-    def _part(self, door: Door, data: Comparisons, *, typical: float) -> None:
-        """Noisy histograms of the mapped distances, from which the threshold follows."""
-        W = self.released_["components"]
-        edges = np.linspace(0, 3 * max(typical, 1e-12), BINS + 1)
+    def _count(self, door: Door, data: Comparisons, *, farthest: float) -> None:
+        """Release histograms of the mapped distances, from which threshold and error rates
+        follow.
+        """
+        (planned,) = (item for item in door.guarantee.releases if item.what == "distances")
+        bins = planned.mechanism.dimensions // 2  # type: ignore[attr-defined]
+        edges = np.linspace(0, max(farthest, 1e-12), bins + 1)
+        W = self._map(data.records.shape[1])
         counts = door.total("distances", data.distances(W, edges))
-        self.released_["threshold"] = cut(
-            counts[:BINS], counts[BINS:], edges, noise=_sigma(door, "distances")
-        )
+        self.released_["edges"] = edges
+        self.released_["similar"], self.released_["dissimilar"] = counts[:bins], counts[bins:]
+
+    def _map(self, columns: int) -> Floats | None:
+        """The released map; None for the plain distance of all columns."""
+        if "components" in self.released_:
+            return np.asarray(self.released_["components"])
+        width = self._width(columns)
+        if width == columns:
+            return None
+        return orthogonal(width, columns, rng=np.random.default_rng(columns))
 
     def _settle(self) -> None:
         public, released = self.public_, self.released_
         self.n_features_in_, self.n_pairs_ = int(public["n_features"]), int(public["n_pairs"])
         self.kappa_, self.about_ = int(public["kappa"]), dict(public.get("about") or {})
-        self.loss_ = self._resolved(self.n_pairs_, self.n_features_in_, public["groups"])
+        tuples = bool(public.get("tuples", False))
+        self.loss_ = self._resolved(self.n_pairs_, self.n_features_in_, public["groups"], tuples)
         self.norm_, self.stretch_ = self._norm(), self._stretch(self.n_features_in_)
-        self.components_ = checks.finite_array("components", released["components"], ndim=2)
+        W = self._map(self.n_features_in_)
+        self.identity_ = W is None
+        self.components_ = (
+            np.eye(self.n_features_in_)
+            if W is None
+            else checks.finite_array("components", W, ndim=2)
+        )
         if self.components_.shape[1] != self.n_features_in_ or self.stretch_.shape != (
             self.n_features_in_,
         ):
             raise InvalidData("the map does not fit the number of columns.")
         self.margin_ = None if "margin" not in released else float(released["margin"])
-        self.threshold_ = checks.non_negative(
-            "threshold", public.get("threshold", released["threshold"])
+        (counted,) = (item for item in self.guarantee_.releases if item.what == "distances")
+        self.curve_ = ErrorCurve(
+            checks.finite_array("edges", released["edges"], ndim=1),
+            checks.finite_array("similar", released["similar"], ndim=1),
+            checks.finite_array("dissimilar", released["dissimilar"], ndim=1),
+            noise=float(counted.mechanism.sigma),  # type: ignore[attr-defined]
+            n_pairs=self.n_pairs_,
+            each=2 if tuples else 1,
         )
+        # Where noise hides both kinds of pairs, a third of the range is the typical distance.
+        edges = self.curve_.edges
+        chosen = self.curve_.best().threshold if self.curve_.known else float(edges[-1]) / 3
+        self.threshold_ = checks.non_negative("threshold", public.get("threshold", chosen))
 
     def _saved_parameters(self) -> dict[str, Any]:
         fields = super()._saved_parameters()
@@ -377,6 +553,7 @@ def learn_once(
     *,
     vault: Vault | None,
     ledger: Ledger | None = None,
+    people: ArrayLike | None = None,
     records: Sequence[str] = (),
     out: str | os.PathLike[str] | None = None,
     account: Callable[[str], Ledger] | None = None,
@@ -393,6 +570,7 @@ def learn_once(
         metric: the metric to fit; one with a seed is a simulation and keeps its seed.
         pairs: as for `DPPMetric.fit`.
         y: as for `DPPMetric.fit`.
+        people: as for `DPPMetric.fit`.
         vault: the vault of the owner; None draws fresh noise, and a second run is charged again.
         ledger: the account to charge.
         records: ids in the vault of the images that are in a pair; every account whose data set
@@ -410,8 +588,8 @@ def learn_once(
         BudgetExceeded: if the account has too little left; nothing is released.
     """
     if vault is None:
-        return metric.fit(pairs, y, ledger=ledger, progress=progress)
-    number = vault.release_of(_inputs_text(metric, pairs, y))
+        return metric.fit(pairs, y, people=people, ledger=ledger, progress=progress)
+    number = vault.release_of(metric.inputs_text(pairs, y, people=people))
     given = metric.random_state
     charged = None
     if account is not None:
@@ -421,17 +599,9 @@ def learn_once(
     if given is None:
         metric.random_state = vault.training_source(number)
     try:
-        return metric.fit(pairs, y, ledger=charged, progress=progress)
+        return metric.fit(pairs, y, people=people, ledger=charged, progress=progress)
     finally:
         metric.random_state = given
-
-
-def _inputs_text(metric: DPPMetric, pairs: ArrayLike | PairSet, y: ArrayLike | None) -> str:
-    """Everything that a fitted metric depends on, as text: digests of tables, and settings."""
-    data, _, _ = metric._read(pairs, y)
-    tables = {"records": data.records, "pairs": data.numbers, "similar": data.alike}
-    settings = metric._saved_parameters()
-    return storage.digest("learning a metric", tables) + json.dumps(settings, sort_keys=True)
 
 
 def _sigma(door: Door, what: str) -> float:

@@ -1,8 +1,7 @@
 """Pairs and features from CSV tables and folders of images, and the accuracy of a learned metric.
 
-The map from an image to a vector is fixed beforehand and not learned from private data: small grey
-pictures ("pixels"), or the pretrained network followed by a fixed random projection
-("efficientnet").
+The map from an image to a vector is an encoder's, fixed beforehand and not learned from private
+data. Vectors are used whole: a projection to fewer columns costs more than it saves.
 
 The accuracy figures are computed on private data without noise. They are for the owner of the data;
 publishing one is a release.
@@ -11,7 +10,7 @@ publishing one is a release.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,26 +22,22 @@ from blindsight.core import checks
 from blindsight.core.errors import InvalidData
 from blindsight.data.formats.tables import read_rows, read_text
 from blindsight.data.listing import FilesRead
+from blindsight.data.sources import DecodedPhotos, Files
 from blindsight.encoders import Encoder
-from blindsight.metric.linear import orthogonal
 from blindsight.privacy.clipping import finite_rows
 
 __all__ = [
-    "IMAGE_FEATURES",
     "Records",
     "Scores",
     "nearest_neighbours",
-    "project",
     "read_bounds",
     "read_features",
     "read_image_folder",
     "read_pairs",
+    "read_triplets",
     "split_by_pairs",
 ]
 
-IMAGE_FEATURES = ("pixels", "efficientnet")
-_SIDE = 12
-_PROJECTED = 128
 _SIMILAR = {"1", "true", "yes", "same", "similar", "must-link", "+1"}
 _DISSIMILAR = {"0", "false", "no", "different", "dissimilar", "cannot-link", "-1"}
 
@@ -56,7 +51,9 @@ class Records:
         X: features (n, d).
         classes: the class of each record, where it is known.
         columns: the names of the features, where they have any.
+        people: the person behind each record, where that was asked for.
         files: what became of every file, where the records are the photos of a folder.
+        decoded: pixels of these photos, where they are still in memory.
     """
 
     ids: tuple[str, ...]
@@ -64,6 +61,8 @@ class Records:
     classes: NDArray[np.str_] | None = None
     columns: tuple[str, ...] = ()
     files: FilesRead | None = None
+    decoded: DecodedPhotos | None = None
+    people: NDArray[np.str_] | None = None
 
     def numbers(self, names: list[str], *, where: str) -> NDArray[np.int64]:
         """Record numbers of names; unknown ones are an error that counts them."""
@@ -79,10 +78,22 @@ class Records:
 
 
 def read_features(
-    path: str | Path, *, id_column: str = "id", class_column: str | None = None
+    path: str | Path,
+    *,
+    id_column: str = "id",
+    class_column: str | None = None,
+    person_column: str | None = None,
+    columns: Sequence[str] | None = None,
 ) -> Records:
     """Records from a CSV: a column of ids, numbers, and a column of classes if there is one (by
     default "class").
+
+    Parameters:
+        path: the file.
+        id_column: column of the ids.
+        class_column: column of the classes; None takes "class" if there is one.
+        person_column: column that names the person behind each record.
+        columns: the columns of numbers, in their order; None takes all others.
     """
     name = Path(path).name
     header, *body = read_rows(read_text(path), name=name)
@@ -95,7 +106,22 @@ def read_features(
         raise InvalidData(
             f"{name} must have a column {wanted!r} for the classes, found {', '.join(header[:8])}."
         )
-    chosen = [i for i, column in enumerate(header) if column not in (id_column, wanted)]
+    if person_column is not None and person_column not in header:
+        raise InvalidData(
+            f"{name} must have a column {person_column!r} for the people, found "
+            f"{', '.join(header[:8])}."
+        )
+    missing = [] if columns is None else [column for column in columns if column not in header]
+    if missing:
+        raise InvalidData(
+            f"{name} must have the columns that the metric was learned with; {len(missing)} are "
+            f"missing, {missing[0]!r} first."
+        )
+    chosen = [
+        i for i, column in enumerate(header) if column not in (id_column, wanted, person_column)
+    ]
+    if columns is not None:
+        chosen = [header.index(column) for column in columns]
     if not body or not chosen:
         raise InvalidData(f"{name} must have at least one record and one column of numbers.")
     ids = tuple(row[header.index(id_column)] for row in body)
@@ -106,19 +132,24 @@ def read_features(
         )
     X = np.array([[_number(row[i], name, header[i]) for i in chosen] for row in body])
     classes = None if wanted is None else np.array([row[header.index(wanted)] for row in body])
+    people = None
+    if person_column is not None:
+        people = np.array([row[header.index(person_column)] for row in body])
+        if (people == "").any():
+            raise InvalidData(f"{name} names no person for some records. Every record needs one.")
     return Records(
         ids,
         finite_rows(checks.number_array(name, X, ndim=2)),
         classes,
         tuple(header[i] for i in chosen),
+        people=people,
     )
 
 
 def read_image_folder(
     path: str | Path,
     *,
-    how: str = "pixels",
-    encoder: Encoder | None = None,
+    encoder: Encoder,
     progress: Callable[[int, int], None] | None = None,
 ) -> Records:
     """Records from a folder of images: ids are paths within it, the first folder of a path is the
@@ -126,40 +157,44 @@ def read_image_folder(
 
     Parameters:
         path: the folder.
-        how: "pixels" or "efficientnet".
-        encoder: any encoder in place of `how`.
+        encoder: makes a vector of each image; nothing is kept on the disk.
         progress: called with (done, total).
     """
     from blindsight import encoders
     from blindsight.data.formats.folders import read_folder
 
-    checks.one_of("image features", how, IMAGE_FEATURES)
     images, files = read_folder(path)
     names = tuple(str(name) for name in images.names)  # type: ignore[union-attr]
-    if encoder is not None:
-        X = project(encoders.encode_images(encoder, images.images, names, progress=progress))
-    elif how == "pixels":
-        flat = encoders.pixels(images, size=_SIDE).reshape(len(names), _SIDE * _SIDE, 3)
-        X = flat.mean(axis=2).astype(np.float64)
-    else:
-        # No cache: features of private photos would stay behind on the disk.
-        X = project(
-            encoders.EfficientNet(size=96, cache=False).transform(images, progress=progress)
-        )
+    X = encoders.encode_images(encoder, images.images, names, progress=progress)
     parts = [name.split("/") for name in names]
     classes = (
         np.array([part[0] for part in parts]) if all(len(part) > 1 for part in parts) else None
     )
-    return Records(names, X, classes, files=files)
+    decoded = images.images.decoded if isinstance(images.images, Files) else None
+    return Records(names, X.astype(np.float64), classes, files=files, decoded=decoded)
 
 
-def project(X: NDArray[np.floating], columns: int = _PROJECTED) -> NDArray[np.float64]:
-    """A fixed random projection of deep features: distances survive, and noise has fewer
-    coordinates to drown in.
+def read_triplets(path: str | Path, records: Records) -> NDArray[np.int64]:
+    """Triplets from a CSV with three ids in a line: anchor, one that is alike, one that is not.
+
+    A first row that names no record is taken for a header.
     """
-    if X.shape[1] <= columns:
-        return X.astype(np.float64)
-    return X @ orthogonal(columns, X.shape[1], rng=np.random.default_rng(20_19)).T
+    name = Path(path).name
+    rows = read_rows(read_text(path), name=name)
+    if len(rows[0]) != 3:
+        raise InvalidData(
+            f"{name} must have three columns (anchor, alike, not alike), found {len(rows[0])}."
+        )
+    if not set(rows[0]) & set(records.ids):
+        rows = rows[1:]
+    if not rows:
+        raise InvalidData(f"{name} holds no triplets.")
+    given = np.column_stack(
+        [records.numbers([row[i] for row in rows], where=name) for i in range(3)]
+    )
+    if (np.diff(np.sort(given, axis=1), axis=1) == 0).any():
+        raise InvalidData(f"{name}: a triplet must name three different records.")
+    return given
 
 
 def read_pairs(

@@ -288,7 +288,8 @@ def _bounded(
         a, b = edges[e, 0], edges[e, 1]
         if used[a] < limit and used[b] < limit:
             used[a] += 1
-            used[b] += 1
+            if a != b:  # two records of one person
+                used[b] += 1
             kept[e] = True
     return kept
 
@@ -298,41 +299,77 @@ def spanning_forest(graph: PairGraph, *, rng: np.random.Generator) -> NDArray[np
     return np.asarray(_forest(graph.n_nodes, graph.edges, rng.permutation(len(graph))))
 
 
-def bounded_degree(graph: PairGraph, limit: int, *, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Which edges to keep so that no record is in more than `limit` pairs; nothing more could be
-    added.
+def person_numbers(people: Any, pairs: Any, n_records: int) -> NDArray[np.int64]:
+    """The number of the person behind each record.
+
+    Parameters:
+        people: a name for each record; or, beside features of pairs, (m, 2) names.
+        pairs: the pairs as they were given, which say in which form names are expected.
+        n_records: number of records.
+
+    Returns:
+        (n_records,) numbers from 0; equal names have equal numbers.
+
+    Raises:
+        InvalidData: if there is not one name for each record.
+    """
+    names = np.asarray(people)
+    shape = (n_records,) if np.ndim(pairs) == 2 else np.shape(pairs)[:2]
+    if names.shape != shape or names.dtype.kind not in "iuUS":
+        raise InvalidData(
+            f"people must be names (text or whole numbers) of shape {shape}, one for each record, "
+            f"got shape {names.shape}, dtype {names.dtype}."
+        )
+    return np.unique(names.ravel(), return_inverse=True)[1].astype(np.int64)
+
+
+def bounded_degree(
+    graph: PairGraph,
+    limit: int,
+    *,
+    rng: np.random.Generator,
+    people: NDArray[np.int64] | None = None,
+) -> NDArray[np.bool_]:
+    """Which edges to keep so that no record, or no person, is in more than `limit` pairs; nothing
+    more could be added.
 
     Edges between records of few pairs come first (ties at random): that keeps more of them than
     chance order.
     """
     limit = checks.whole("limit", limit)
-    degrees = graph.degrees
-    crowd = degrees[graph.edges].sum(axis=1) + rng.random(len(graph))
-    return np.asarray(_bounded(graph.n_nodes, graph.edges, np.argsort(crowd), limit))
+    edges = graph.edges if people is None else people[graph.edges]
+    n_nodes = graph.n_nodes if people is None else int(people.max()) + 1
+    degrees = np.bincount(edges.ravel(), minlength=n_nodes)
+    crowd = degrees[edges].sum(axis=1) + rng.random(len(graph))
+    return np.asarray(_bounded(n_nodes, edges, np.argsort(crowd), limit))
 
 
-def matching(graph: PairGraph, *, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """A maximal matching: each record is in at most one pair, so privacy per pair is privacy per
-    record.
+def matching(
+    graph: PairGraph, *, rng: np.random.Generator, people: NDArray[np.int64] | None = None
+) -> NDArray[np.bool_]:
+    """A maximal matching: each record (or person) is in at most one pair, so privacy per pair is
+    privacy per record (or person).
     """
-    return bounded_degree(graph, 1, rng=rng)
+    return bounded_degree(graph, 1, rng=rng, people=people)
 
 
-def select(graph: PairGraph, how: str | int) -> NDArray[np.bool_]:
+def select(
+    graph: PairGraph, how: str | int, *, people: NDArray[np.int64] | None = None
+) -> NDArray[np.bool_]:
     """The mask of the edges that `how` keeps: "all", "forest", "matching", or at most so many pairs
-    for each record.
+    for each record, or for each person where people are given.
 
     Ties are broken by a generator of their own, the same for the same number of pairs: a choice
     that anybody could repeat from the public structure.
     """
     rng = np.random.default_rng(len(graph))
     if not isinstance(how, str):
-        return bounded_degree(graph, checks.whole("select", how), rng=rng)
+        return bounded_degree(graph, checks.whole("select", how), rng=rng, people=people)
     checks.one_of("select", how, SELECTIONS)
     if how == "forest":
         return spanning_forest(graph, rng=rng)
     if how == "matching":
-        return matching(graph, rng=rng)
+        return matching(graph, rng=rng, people=people)
     return np.ones(len(graph), dtype=np.bool_)
 
 

@@ -9,6 +9,7 @@ here; anything that depends on the data without noise makes it infinite.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -24,17 +25,22 @@ from blindsight.privacy.plan import Plan, Planned
 
 __all__ = [
     "ABSENT",
-    "BINS",
     "KAPPA",
+    "LABELS",
+    "MAX_BINS",
+    "MIN_BINS",
+    "PEOPLE",
     "ROWS",
     "STRUCTURE",
+    "bins_for",
     "metric_guarantee",
     "metric_plan",
     "paper_guarantee",
+    "reach",
     "unit_noise",
 ]
 
-BINS = 32
+MIN_BINS, MAX_BINS = 8, 40
 STRUCTURE = Assumption(
     "public structure",
     "who was compared with whom (the pair graph's structure and the number of pairs) is public",
@@ -51,9 +57,28 @@ KAPPA = Assumption(
     "an attacker misses at least kappa pairs, as Equation 5 supposes; kappa comes from the public "
     "structure",
 )
-# Of mu^2: what the releases beside the learner's own may spend. Distances decide the threshold:
-# with .04 "same or different" was right in 52 of 100 cases on wine at epsilon .5, with .2 in 63.
+LABELS = Assumption(
+    "labels only",
+    "what is protected is the label of each pair: the features of the records are known to whoever "
+    "attacks",
+)
+PEOPLE = Assumption(
+    "public people", "whose record is in which pair is public, and every record has one person"
+)
+# Of mu^2: what the releases beside the learner's own may spend. The distances decide threshold and
+# error rates; where nothing is learned, they get all that is left.
 _SHARES = {"column sizes": 0.1, "margin": 0.02, "distances": 0.2}
+# How far a replaced label moves a sum, in norms of one pair's row. Moments and histograms of
+# similar and of dissimilar pairs have coordinates of their own, so the row leaves some and appears
+# in others at a right angle; a gradient may turn around; the margin counts dissimilar pairs only,
+# so its row appears or disappears; column sizes know no labels, and are priced as if they did.
+_FLIPPED = {
+    "column sizes": 1.0,
+    "margin": 1.0,
+    "distances": math.sqrt(2),
+    "second moments": math.sqrt(2),
+    "gradients": 2.0,
+}
 
 
 @lru_cache(maxsize=1024)
@@ -62,6 +87,25 @@ def unit_noise(epsilon: float, delta: float) -> float:
     mu.
     """
     return Gaussian.calibrate(epsilon, delta=delta, sensitivity=1.0, unit="pair").sigma
+
+
+def reach(what: str, unit: str) -> float:
+    """How far one pair of the unit moves the sum `what`, in norms of one pair's row."""
+    return _FLIPPED[what] if unit == "label" else 1.0
+
+
+def bins_for(n_pairs: int, noise: float) -> int:
+    """Cells of the histograms of distances: as many as noise leaves room for, from public numbers.
+
+    Parameters:
+        n_pairs: number of pairs.
+        noise: standard deviation of the noise on a count, if all of the budget went into it.
+
+    Example:
+        >>> bins_for(160, 5.2), bins_for(4000, 5.2)
+        (8, 40)
+    """
+    return int(min(MAX_BINS, max(MIN_BINS, (n_pairs / (24 * noise)) ** 2)))
 
 
 def metric_plan(
@@ -74,35 +118,50 @@ def metric_plan(
     group: int,
     unit: Unit,
     delta: float,
+    bins: int,
+    tuples: bool = False,
 ) -> Plan:
     """The releases of `DPPMetric`: `noise` is what a single release of sensitivity 1 would need.
 
     Parameters:
+        loss: the way of learning; "plain" learns nothing.
         scaled: whether column sizes are released too.
+        columns: columns of the records.
         rows: of the map that descent moves.
+        noise: standard deviation of a single release of sensitivity 1.
         group: how many pairs or tuples one unit may be in.
+        unit: what is protected.
+        delta: of the guarantee.
+        bins: cells of each histogram of distances.
+        tuples: whether there are triplets rather than pairs.
     """
-    tuples = loss in ("triplet", "npair")
     sizes: dict[str, tuple[float, int]] = {}  # name -> norm of one pair's row, coordinates
     if scaled:
         sizes["column sizes"] = math.sqrt(columns), columns * BUCKETS
     if loss in ("contrastive", "triplet"):
         sizes["margin"] = math.sqrt(2), 2
-    sizes["distances"] = math.sqrt(2) if tuples else 1.0, 2 * BINS
-    left = 1 - sum(_SHARES[name] for name in sizes)
+    sizes["distances"] = math.sqrt(2) if tuples else 1.0, 2 * bins
+    shares = {name: _SHARES[name] for name in sizes}
+    left = 1 - sum(shares.values())
+    if loss == "plain":
+        shares["distances"] += left
 
     def planned(what: str, norm: float, coordinates: int, share: float, count: int = 1) -> Planned:
+        moved = group * reach(what, unit) * norm
         mechanism = DiscreteGaussian.fine(
-            sigma=group * norm * noise / math.sqrt(share / count),
-            sensitivity=group * norm,
+            sigma=moved * noise / math.sqrt(share / count),
+            sensitivity=moved,
             dimensions=coordinates,
             delta=delta,
             unit=unit,
-            neighbours="add or remove one",
+            neighbours="replace one" if unit == "label" else "add or remove one",
         )
-        return Planned(what=what, mechanism=mechanism, count=count, group=group)
+        change = reach(what, unit) if unit == "label" else None
+        return Planned(what=what, mechanism=mechanism, count=count, group=group, change=change)
 
-    small = [planned(name, *size, _SHARES[name]) for name, size in sizes.items()]
+    small = [planned(name, *size, shares[name]) for name, size in sizes.items()]
+    if loss == "plain":
+        return tuple(small)
     if loss == "moments":
         coordinates, norm = release_size(columns)
         return (*small, planned("second moments", norm, coordinates, left))
@@ -121,10 +180,12 @@ def metric_guarantee(
     groups: dict[str, int],
     named: bool,
     entropy: EntropyName,
+    bins: int,
+    tuples: bool = False,
 ) -> Guarantee:
     """(epsilon, delta) per unit, and what the same releases cost in the other units."""
     group = groups[unit]
-    releases, mu = _calibrated(loss, scaled, columns, rows, epsilon, delta, unit, group)
+    releases = _calibrated(loss, scaled, columns, rows, epsilon, delta, unit, group, bins, tuples)
     others = [other for other in groups if other != unit]
     return Guarantee(
         releases=releases,
@@ -133,12 +194,13 @@ def metric_guarantee(
         model="central",
         assumptions=(
             STRUCTURE,
-            ABSENT,
+            LABELS if unit == "label" else ABSENT,
             *(() if named else (ROWS,)),
             *((KAPPA,) if unit == "kappa pairs" else ()),
+            *((PEOPLE,) if "person" in groups else ()),
         ),
         entropy=entropy,
-        also=tuple(_cost(mu * groups[other] / group, delta, other) for other in others),
+        also=tuple(_cost(_mu_of(releases, other, groups[other]), delta, other) for other in others),
     )
 
 
@@ -152,9 +214,11 @@ def _calibrated(
     delta: float,
     unit: Unit,
     group: int,
-) -> tuple[Plan, float]:
-    """The plan with the least noise that keeps the budget, and its mu: remembered, for trials that
-    fit again.
+    bins: int,
+    tuples: bool,
+) -> Plan:
+    """The plan with the least noise that keeps the budget: remembered, for trials that fit
+    again.
     """
     noise = unit_noise(epsilon, delta)
     target = 1 / noise
@@ -168,21 +232,37 @@ def _calibrated(
             group=group,
             unit=unit,
             delta=delta,
+            bins=bins,
+            tuples=tuples,
         )
-        mu = _mu(releases)
+        mu = _mu_of(releases, unit, group)
         if mu <= target:
-            return releases, mu
+            return releases
         noise *= max(mu / target, 1 + 1e-12)  # rounding to the grid costs a hair
 
 
-def _mu(releases: Plan) -> float:
-    return math.sqrt(math.fsum(item.count * item.mechanism.mu**2 for item in releases))  # type: ignore[attr-defined]
+def _mu_of(releases: Plan, unit: str, group: int) -> float:
+    """mu of all releases together for a unit of so many pairs.
+
+    The clipped rows of the unit move a sum by at most group x reach x the bound of a row; the
+    mechanism's own mu for that sensitivity counts the rounding to its grid.
+    """
+    total = 0.0
+    for item in releases:
+        mechanism = item.mechanism
+        assert isinstance(mechanism, DiscreteGaussian)  # noqa: S101  (the plan's own)
+        moved = group * reach(item.what, unit) * item.row_bound
+        total += item.count * replace(mechanism, sensitivity=moved).mu ** 2
+    return math.sqrt(total)
 
 
 def _cost(mu: float, delta: float, unit: Any) -> Cost:
-    epsilon = gaussian_epsilon(mu, delta)
     return Cost(
-        epsilon=epsilon, delta=delta, unit=unit, neighbours="add or remove one", rho=mu * mu / 2
+        epsilon=gaussian_epsilon(mu, delta),
+        delta=delta,
+        unit=unit,
+        neighbours="replace one" if unit == "label" else "add or remove one",
+        rho=mu * mu / 2,
     )
 
 

@@ -1,7 +1,7 @@
 """`LinearMetric`, the base class of learned linear maps, with the method names of metric-learn.
 
 Also here: reading pairs and tuples of records, normalising records, and choosing the distance that
-separates similar from dissimilar pairs, from exact distances or from noisy counts of them.
+separates similar from dissimilar pairs by exact distances of public pairs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ __all__ = [
     "LinearMetric",
     "Norm",
     "best_threshold",
-    "cut",
     "normalised",
     "orthogonal",
     "read_tuples",
@@ -167,24 +166,6 @@ def _worth(
     return np.where(other >= rate, main, -1 + other)
 
 
-def cut(
-    similar: NDArray[np.float64],
-    dissimilar: NDArray[np.float64],
-    edges: NDArray[np.float64],
-    *,
-    noise: float,
-) -> float:
-    """The edge that parts two noisy histograms best, both kinds counting the same.
-
-    Where the noise of all cells together drowns either kind, a third of the range: the typical
-    distance.
-    """
-    near, far = float(similar.sum()), float(dissimilar.sum())
-    if min(near, far) <= 4 * noise * np.sqrt(len(similar)):
-        return float(edges[-1] / 3)
-    return float(edges[1 + int(np.argmax(np.cumsum(similar / near - dissimilar / far)))])
-
-
 def orthogonal(rows: int, columns: int, *, rng: np.random.Generator) -> Floats:
     """A random map with orthonormal rows (columns, when there are more rows): it keeps all
     directions alike.
@@ -211,6 +192,7 @@ class LinearMetric(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     norm_: str
     n_features_in_: int
     threshold_: float
+    identity_: bool = False
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         """As scikit-learn has it, but the records of a preprocessor stay out of it."""
@@ -232,7 +214,9 @@ class LinearMetric(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             raise InvalidData(
                 f"X must have {self.n_features_in_} columns as in training, got {rows.shape[1]}."
             )
-        return self._prepared(rows) @ self.components_.T
+        prepared = self._prepared(rows)
+        # The identity of 1,280 columns would be most of the work.
+        return prepared if self.identity_ else prepared @ self.components_.T
 
     def pair_distance(self, pairs: Any) -> Floats:
         """The learned distance of each pair: (m, 2, d) features, or (m, 2) indices into the
@@ -393,4 +377,5 @@ class EuclideanMetric(LinearMetric):
             np.eye(columns) if self.n_components is None else orthogonal(rows, columns, rng=rng)
         )
         self.norm_, self.n_features_in_, self.stretch_ = self.normalize, columns, np.ones(columns)
+        self.identity_ = self.n_components is None
         return self

@@ -1,11 +1,10 @@
-"""Losses of pairs and tuples and their clipped gradients: contrastive, triplet and N-pair.
+"""Losses of pairs and triplets and their clipped gradients.
 
 The contrastive loss (Equation 7; its gradient is Equation 8) is
     L(W, z) = 1/2 |W dx|^2                  for a similar pair,
     L(W, z) = 1/2 max(0, m - |W dx|)^2      for a dissimilar pair.
-The triplet and N-pair losses (Section VIII) compare several records at once: a triplet contains two
-pairs, an N-pair tuple contains N. The privacy of a pair therefore depends on the number of tuples
-that contain it; see `group_size`.
+The triplet loss (Section VIII) compares three records at once, so a triplet contains two pairs. The
+privacy of a pair therefore depends on the number of triplets that contain it; see `group_size`.
 
 The gradient of each loss with respect to W is, for one pair or tuple, a sum of one or two outer
 products l r'. Norms follow from inner products of the factors, so clipping n gradients of a d' x d
@@ -31,7 +30,6 @@ from blindsight.privacy.guarantee import Unit
 __all__ = [
     "Contrastive",
     "Gradients",
-    "NPair",
     "Triplet",
     "TupleLoss",
     "contrastive_of",
@@ -253,41 +251,6 @@ class Triplet(TupleLoss):
         return right, (right[:, 0] @ W.T, right[:, 1] @ W.T)
 
 
-class NPair(TupleLoss):
-    """log(1 + sum_j exp(f_a.f_j - f_a.f_p)) with f = W x (Sohn 2016), on (n, N + 1, d): anchor,
-    positive, negatives.
-    """
-
-    def __init__(self, tuples: Floats) -> None:
-        self.tuples = tuples
-
-    def __len__(self) -> int:
-        return len(self.tuples)
-
-    def take(self, chosen: NDArray[Any]) -> Self:
-        """The same loss on these tuples only."""
-        return type(self)(self.tuples[chosen])
-
-    def values(self, W: Floats) -> Floats:
-        """The loss of each tuple."""
-        return np.asarray(np.logaddexp.reduce(np.pad(self._gaps(W), ((0, 0), (1, 0))), axis=1))
-
-    def factors(self, W: Floats) -> tuple[Floats, Floats]:
-        """(W a) v' + (W v) a', v the softmax-weighted mean of (negative - positive)."""
-        gaps = np.pad(self._gaps(W), ((0, 0), (1, 0)))
-        weight = np.exp(gaps - np.logaddexp.reduce(gaps, axis=1, keepdims=True))[:, 1:]
-        anchor = self.tuples[:, 0]
-        v = np.einsum("nj,njd->nd", weight, self.tuples[:, 2:] - self.tuples[:, 1:2])
-        left = np.stack([anchor @ W.T, v @ W.T], axis=1)
-        return left, np.stack([v, anchor], axis=1)
-
-    def _gaps(self, W: Floats) -> Floats:
-        projected = self.tuples @ W.T
-        return np.asarray(
-            np.einsum("nd,njd->nj", projected[:, 0], projected[:, 2:] - projected[:, 1:2])
-        )
-
-
 def tuple_pairs(indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """The pairs that (n, k) tuples of record numbers speak about: (anchor, other) and which of them
     are similar.
@@ -300,18 +263,39 @@ def tuple_pairs(indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[
     return pairs, similar
 
 
-def group_size(indices: NDArray[np.int64], unit: Unit, *, kappa: int = 1) -> int:
-    """How many tuples one unit can be part of: by how many gradients neighbouring data differ.
+def group_size(
+    indices: NDArray[np.int64],
+    unit: Unit,
+    *,
+    kappa: int = 1,
+    people: NDArray[np.int64] | None = None,
+) -> int:
+    """How many tuples one unit can be part of: by how many rows neighbouring data differ.
 
-    For pairs, (n, 2), this is 1 per pair, the largest degree per record and kappa per kappa pairs.
-    It is a function of the structure, which must be public.
+    For pairs, (n, 2), this is 1 per label and per pair, the largest degree per record, the largest
+    number of pairs that touch a person, and kappa per kappa pairs. It is a function of the
+    structure, which must be public. The label of a triplet is which of its last two records is
+    alike.
+
+    Parameters:
+        indices: (n, k) numbers of records.
+        unit: "label", "pair", "record", "person" or "kappa pairs".
+        kappa: for unit "kappa pairs".
+        people: (records,) number of the person behind each record, for unit "person".
     """
-    checks.one_of("unit", unit, ("pair", "record", "kappa pairs"))
-    if unit == "record":
-        listed = np.sort(indices, axis=1)
+    checks.one_of("unit", unit, ("label", "pair", "record", "person", "kappa pairs"))
+    if unit in ("record", "person"):
+        if unit == "person" and people is None:
+            raise InvalidParameter("unit 'person' needs people.")
+        listed = np.sort(indices if unit == "record" else people[indices], axis=1)  # type: ignore[index]
         fresh = np.ones(listed.shape, dtype=bool)
         fresh[:, 1:] = listed[:, 1:] != listed[:, :-1]
         return int(np.bincount(listed[fresh]).max())
+    if unit == "label":
+        asked = np.column_stack([indices[:, :1], np.sort(indices[:, 1:], axis=1)])
+        if indices.shape[1] == 2:
+            asked = np.sort(indices, axis=1)
+        return int(np.unique(asked, axis=0, return_counts=True)[1].max())
     pairs = np.sort(tuple_pairs(indices)[0], axis=1)
     most = int(np.unique(pairs, axis=0, return_counts=True)[1].max())
     if unit == "kappa pairs":

@@ -17,7 +17,7 @@ from blindsight.core.errors import InvalidData, UnitMismatch
 
 __all__ = ["INSIDE", "Cost", "Neighbours", "Sampler", "Unit", "build", "plain"]
 
-Unit = Literal["bit", "pixel", "record", "person", "pair", "kappa pairs", "query", "user"]
+Unit = Literal["bit", "pixel", "record", "person", "label", "pair", "kappa pairs", "query", "user"]
 Neighbours = Literal["replace one", "add or remove one"]
 Sampler = Literal["exact", "float"]
 # : which larger units hold a smaller one: whoever changes the smaller changes the larger, so what

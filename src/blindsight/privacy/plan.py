@@ -27,6 +27,9 @@ class Planned:
         parts: rows are dealt to so many parts by public facts, and each release is about one of
             them: `count` is how often one unit is touched, and as many as count x parts releases
             may pass.
+        change: how far a unit moves the sum at most, in bounds of its rows. None: 2 where a unit
+            is replaced (its old rows leave, new ones come), 1 where it is added or removed. A
+            replaced label that moves a row to other coordinates of the sum moves it by root 2.
     """
 
     what: str
@@ -34,6 +37,7 @@ class Planned:
     count: int = 1
     group: int = 1
     parts: int = 1
+    change: float | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.what, str) or not self.what.strip():
@@ -47,13 +51,17 @@ class Planned:
         checks.whole("count", self.count)
         checks.whole("group", self.group)
         checks.whole("parts", self.parts)
+        if self.change is not None and not 1 <= checks.number("change", self.change) <= 2:
+            raise InvalidParameter(f"change must be between 1 and 2, got {self.change}.")
 
     @property
     def row_bound(self) -> float:
         """How large one row may be, in the mechanism's norm, so that a unit stays within the
         sensitivity.
         """
-        times = 2 if self.mechanism.neighbours == "replace one" else 1
+        times = self.change
+        if times is None:
+            times = 2 if self.mechanism.neighbours == "replace one" else 1
         return self.mechanism.domain.reach / (self.group * times)
 
     def __str__(self) -> str:
@@ -76,6 +84,7 @@ def plan_to_fields(plan: Iterable[Planned]) -> list[dict[str, Any]]:
             "rate": 1.0,  # required by the card's format; this version never samples records
             "group": item.group,
             "parts": item.parts,
+            **({} if item.change is None else {"change": item.change}),
         }
         for item in plan
     ]

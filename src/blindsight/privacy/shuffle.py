@@ -34,8 +34,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy import stats
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import betainc
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidParameter
@@ -144,15 +144,16 @@ class _Counts:
             raise InvalidParameter(f"cells must be at least 2, got {k}.")
         self.gamma = k / (math.exp(local_epsilon) + k - 1)
         cut = _TAIL * checks.positive("delta", delta) / 16
-        blanket = stats.binom(n - 1, self.gamma)
-        low, high = int(blanket.ppf(cut)), int(blanket.ppf(1 - cut))
+        low, high = _window(n - 1, self.gamma, cut)
         edges = np.unique(np.linspace(low, high + 1, _GROUPS + 1).astype(np.int64))
         # Outside [low, high], and outside the windows of the groups, the gain is at most 1 in the
         # law in which the replaced record answers truthfully.
         self.tails = 2 * cut + 4 * cut
         self.groups: list[_Group] = []
         for start, stop in itertools.pairwise(edges):
-            mass = float(blanket.cdf(stop - 1) - blanket.cdf(start - 1))
+            mass = float(
+                _more_than(start - 1, n - 1, self.gamma) - _more_than(stop - 1, n - 1, self.gamma)
+            )
             self.groups.append(_Group.of(int(start) + 1, k, mass, cut))
         self.k = k
 
@@ -182,9 +183,17 @@ class _Group:
         If the replaced record answers truthfully, the sum is one more than a Binomial of one answer
         fewer: the window is chosen for that law.
         """
-        others = stats.binom(answers - 1, min(1.0, 2 / k))
-        sums = np.arange(others.ppf(cut), others.ppf(1 - cut) + 2)
-        return cls(answers, mass, sums, stats.binom.pmf(sums, answers, min(1.0, 2 / k)))
+        if k == 2:  # all answers are of the two cells
+            return cls(answers, mass, np.array([float(answers)]), np.ones(1))
+        share = 2 / k
+        low, high = _window(answers - 1, share, cut)
+        sums = np.arange(low, high + 2, dtype=np.float64)
+        with np.errstate(divide="ignore"):
+            steps = np.log(np.maximum(answers - sums[:-1], 0.0)) - np.log(sums[1:])
+            logs = np.cumsum([0.0, *(steps + np.log(share) - np.log1p(-share))])
+        weights = np.exp(logs - logs.max())
+        # Scaled to sum to one over the window: never below the true probabilities.
+        return cls(answers, mass, sums, weights / weights.sum())
 
     def expected_gain(self, scale: float, growth: float, floor: float) -> float:
         """E[(scale (first - growth second) - floor)+], where first is Binomial(sum, 1/2).
@@ -195,9 +204,36 @@ class _Group:
         slope = scale * (1 + growth)
         offset = scale * growth * self.sums + floor
         least = np.maximum(np.ceil(offset / slope), 0.0)
-        above = stats.binom.sf(least - 1, self.sums, 0.5)
+        above = _more_than(least - 1, self.sums, 0.5)
         fewer = np.maximum(self.sums - 1, 0.0)
-        mean = self.sums / 2 * stats.binom.sf(least - 2, fewer, 0.5)
+        mean = self.sums / 2 * _more_than(least - 2, fewer, 0.5)
         gained, lost = slope * mean, offset * above
         rounding = _ROUNDING * (gained + lost)
         return float(self.law @ np.maximum(gained - lost + rounding, 0.0))
+
+
+# The Binomial by its tail function: importing scipy.stats takes longer than all that is computed.
+
+
+def _more_than(count: ArrayLike, trials: ArrayLike, share: float) -> NDArray[np.float64]:
+    """P[X > count] for a Binomial X."""
+    at, n = np.broadcast_arrays(np.asarray(count, np.float64), np.asarray(trials, np.float64))
+    inside = (at >= 0) & (at < n)
+    tail = betainc(np.where(inside, at + 1, 1.0), np.where(inside, n - at, 1.0), share)
+    return np.where(inside, tail, np.where(at < 0, 1.0, 0.0))
+
+
+def _window(trials: int, share: float, cut: float) -> tuple[int, int]:
+    """The least and the largest count outside which a Binomial has at most `cut` on each side."""
+    ends = []
+    # The lower end is the upper one of the counts of what is missing.
+    for chance in (1.0 - share, share):
+        low, high = 0, trials
+        while low < high:
+            middle = (low + high) // 2
+            if _more_than(middle, trials, chance) <= cut:
+                high = middle
+            else:
+                low = middle + 1
+        ends.append(low)
+    return trials - ends[0], ends[1]

@@ -271,9 +271,10 @@ class Vault:
         def recognise(content: bytes, name: str) -> str:
             digest = hashlib.sha256(content).digest()
             file = self._file(digest)
-            known = files.get(file) or self.known_file(digest)
-            if known is not None:
-                return known
+            if file in files:
+                return files[file]
+            if known := find("files", "file = ?", (file,)):
+                return str(known[0][1])
             picture = self.record_of(pixels(content, name))
             record = aliases.get(picture, picture)
             if self._encoded and record == picture:
@@ -285,21 +286,21 @@ class Vault:
                 keep()
             return record
 
-        try:
-            yield recognise
-        finally:
-            if files:
-                keep()
+        with self._store.lookups() as find:
+            try:
+                yield recognise
+            finally:
+                if files:
+                    keep()
 
-    def known_file(self, digest: bytes) -> str | None:
-        """The record of a file whose bytes have this SHA-256, if it was seen before; else None."""
-        with self._store.reading() as connection:
-            known = self._store.select(connection, "files", "file = ?", (self._file(digest),))
-        return str(known[0][1]) if known else None
-
-    def shows(self, digest: bytes, record: str) -> bool:
-        """Whether a digest, of a file's bytes or of pixels, is known to be that of a record."""
-        return record in (self.known_file(digest), self.record_of(digest))
+    def shows(self, digests: Sequence[bytes], records: Sequence[str]) -> list[bool]:
+        """Whether each digest, of a file's bytes or of pixels, is known to be that of a record."""
+        with self._store.lookups() as find:
+            known = [find("files", "file = ?", (self._file(digest),)) for digest in digests]
+        return [
+            record == (str(rows[0][1]) if rows else None) or record == self.record_of(digest)
+            for digest, record, rows in zip(digests, records, known, strict=True)
+        ]
 
     def person_key(self, person: str) -> str:
         """A person's name or number as a keyed hash: the vault does not store it as it is."""

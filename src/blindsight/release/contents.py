@@ -7,35 +7,74 @@
     codes.index, about.json and the hash function: what `blindsight search` reads
     manifest.json    the SHA-256 of every file, and manifest.sig, its signature
 
-The manifest is removed before anything changes and written last: a folder with a manifest is whole.
+All files are written into a folder beside the release, which then takes its place in one step. A
+run that was killed leaves the release as it was.
 """
 
 from __future__ import annotations
 
 import csv
+import dataclasses
+import hashlib
 import importlib.util
 import io
 import json
+import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
+import numpy as np
+
 from blindsight.core import durable
+from blindsight.core.errors import BlindsightError, InvalidData
 from blindsight.index.base import CodeIndex
 from blindsight.index.cell_index import CodebookIndex, from_codes
-from blindsight.index.encoder import PhotoEncoder
+from blindsight.index.encoder import FUNCTION_FILES, PhotoEncoder
+from blindsight.index.hamming import HammingIndex
 from blindsight.index.release_folder import ReleaseFolder
 from blindsight.privacy import Guarantee
 from blindsight.privacy.mechanisms import KaryResponse
 from blindsight.privacy.shuffle import ShuffleStatement
-from blindsight.release.manifest import Manifest, Signer, remove_manifest, write_manifest
-from blindsight.release.page import MAX_ENTRIES, PageFacts, search_page
+from blindsight.privacy.vault import Vault
+from blindsight.release.manifest import (
+    IGNORED_FILES,
+    MANIFEST,
+    NOTE_FILE,
+    SIGNATURE,
+    Manifest,
+    Signer,
+    check_folder,
+    sha256_of,
+    write_manifest,
+)
+from blindsight.release.page import (
+    MAX_ENTRIES,
+    FlippedBits,
+    PageFacts,
+    code_digest,
+    page_sources,
+    search_page,
+)
 
-__all__ = ["PHOTO_CODES", "SharedFacts", "entries_of", "write_contents"]
+__all__ = [
+    "PHOTO_CODES",
+    "SharedFacts",
+    "amend_release",
+    "entries_of",
+    "publish",
+    "refuse_foreign_files",
+    "share_release",
+]
 
 #: The kind of a release of photos' codes, as its manifest has it.
 PHOTO_CODES = "photo codes"
 _PAGE, _README = "search.html", "README.md"
-_OLD = ("entries.parquet", "entries.csv", _PAGE)
+_OURS = frozenset(
+    {_PAGE, _README, "card.json", "card.txt", "entries.parquet", "entries.csv", MANIFEST, SIGNATURE}
+    | {"codes.index", "about.json", NOTE_FILE, *FUNCTION_FILES}
+)
 
 
 @dataclass(frozen=True)
@@ -53,13 +92,83 @@ class SharedFacts:
     page: bool = True
 
 
-def write_contents(
-    folder: ReleaseFolder, encoder: PhotoEncoder, facts: SharedFacts, signer: Signer
+def share_release(
+    folder: ReleaseFolder,
+    journal: ReleaseFolder,
+    encoder: PhotoEncoder,
+    guarantee: Guarantee,
+    vault: Vault,
+    *,
+    continued: bool,
+    page: bool,
+    link: bool,
 ) -> Manifest:
-    """Write everything that a receiver needs into a release folder, and sign it.
+    """Put a release in the place of what was shared before, whole and signed.
 
     Parameters:
-        folder: the folder with its codes.
+        folder: the folder to share.
+        journal: the release as it was written, inside the vault; it is deleted when all is shared.
+        encoder: the encoder of the codes.
+        guarantee: what is promised for each photo.
+        vault: the owner's vault, whose key signs.
+        continued: whether an earlier run shared this release.
+        page: whether `search.html` is written.
+        link: sign with the one key of the vault, so that receivers can see that two releases come
+            from one owner.
+
+    Returns:
+        The manifest, which is on the disk.
+    """
+    signer = Signer(vault.signing_seed(None if link else folder.release))
+    fact = f"batches {folder.release}"
+    # A release that an earlier version began may have had any number of batches.
+    noted = vault.fact(fact)
+    if not isinstance(noted, dict):
+        noted = {"count": 2 if continued else 0, "ids": ""}
+    batches, ids = noted["count"], _ids(journal)
+    digest = hashlib.sha256("\n".join(sorted(ids)).encode()).hexdigest()
+    # A run that crashed may have shared these very entries or none: that is no batch more.
+    if ids - _ids(folder) and digest != noted["ids"]:
+        batches += 1
+        vault.note(**{fact: {"count": batches, "ids": digest}})
+    facts = SharedFacts(guarantee, one_batch=batches == 1, page=page)
+    manifest = publish(folder, journal.codes, encoder, facts, signer)
+    journal.end_journal()
+    return manifest
+
+
+def _ids(folder: ReleaseFolder) -> set[str]:
+    return set(HammingIndex.load(folder.codes).ids.tolist()) if folder.codes.exists() else set()
+
+
+def refuse_foreign_files(path: Path) -> None:
+    """Refuse a release folder that holds files which are not the release's.
+
+    Raises:
+        InvalidData: There is such a file. It would be shared, or lost when the folder is replaced.
+    """
+    foreign = sorted(
+        entry.name
+        for entry in path.iterdir()
+        if entry.name not in _OURS | IGNORED_FILES and not entry.name.startswith(".")
+    )
+    if foreign:
+        raise InvalidData(
+            f"{path} holds {foreign[0]!r}, which is not a file of the release. A folder to share "
+            "holds the release's files only: move it elsewhere."
+        )
+
+
+def publish(
+    folder: ReleaseFolder, codes: Path, encoder: PhotoEncoder, facts: SharedFacts, signer: Signer
+) -> Manifest:
+    """Put a release with everything that a receiver needs in its place, signed, in one step.
+
+    Where the shared folder is whole already and nothing has changed, it is left as it is.
+
+    Parameters:
+        folder: the folder to share; what it holds is replaced.
+        codes: the file of released codes.
         encoder: the encoder that made them.
         facts: what is stated of the release.
         signer: the owner's key.
@@ -67,24 +176,99 @@ def write_contents(
     Returns:
         The manifest, which is on the disk.
     """
+    target = folder.path.resolve()
+    staged = dataclasses.replace(folder, path=durable.staging_folder(target))
+    try:
+        staged.write()
+        encoder.save(staged.path)
+        with HammingIndex.load(codes) as index:
+            index.save(staged.codes)
+        source = _source_digest(staged.path, facts)
+        if (unchanged := _shared_already(target, source, signer)) is not None:
+            return unchanged
+        if (target / NOTE_FILE).is_file():
+            durable.write_file(staged.path / NOTE_FILE, (target / NOTE_FILE).read_bytes())
+        manifest = _write_contents(staged, encoder, facts, signer, source)
+        durable.replace_folder(staged.path, target, last=SIGNATURE)
+        return manifest
+    finally:
+        shutil.rmtree(staged.path, ignore_errors=True)
+
+
+def amend_release(path: Path, files: Mapping[str, bytes], signer: Signer) -> Manifest:
+    """Replace or add files of a shared folder and sign it anew, in one step.
+
+    Parameters:
+        path: the folder.
+        files: the content of each file.
+        signer: the owner's key.
+
+    Returns:
+        The new manifest, which states the same as the old one.
+    """
+    target = path.resolve()
+    manifest = check_folder(target)
+    if all(manifest.files.get(n) == hashlib.sha256(data).hexdigest() for n, data in files.items()):
+        return manifest
+    staging = durable.staging_folder(target)
+    try:
+        for name in manifest.files.keys() - files.keys():
+            durable.write_file(staging / name, (target / name).read_bytes())
+        for name, data in files.items():
+            durable.write_file(staging / name, data)
+        amended = write_manifest(
+            staging, signer, kind=manifest.kind, release=manifest.release, facts=manifest.facts
+        )
+        durable.replace_folder(staging, target, last=SIGNATURE)
+        return amended
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _source_digest(staging: Path, facts: SharedFacts) -> str:
+    """SHA-256 of everything that decides what the shared files hold."""
+    stated = json.dumps(
+        {
+            "version": metadata.version("blindsight"),
+            "page code": code_digest(),
+            "page data": page_sources(),
+            "guarantee": facts.guarantee.to_json(),
+            "one batch": facts.one_batch,
+            "page": facts.page,
+        },
+        sort_keys=True,
+    )
+    digest = hashlib.sha256(stated.encode())
+    for path in sorted(staging.iterdir()):
+        digest.update(path.name.encode() + b"\0" + sha256_of(path).encode())
+    return digest.hexdigest()
+
+
+def _shared_already(target: Path, source: str, signer: Signer) -> Manifest | None:
+    """The manifest of a folder that is whole and was made of the same, else None."""
+    try:
+        manifest = check_folder(target, fingerprint=signer.fingerprint)
+    except (BlindsightError, OSError):
+        return None
+    return manifest if manifest.facts.get("source") == source else None
+
+
+def _write_contents(
+    folder: ReleaseFolder, encoder: PhotoEncoder, facts: SharedFacts, signer: Signer, source: str
+) -> Manifest:
     recipe = encoder.recipe
     built_in = recipe.image if recipe.identity is None else None
-    remove_manifest(folder.path)
-    for name in _OLD:
-        durable.remove(folder.path / name)
     with encoder.load(folder.codes) as index:
         count = len(index)
         shuffled = _shuffled(folder, facts, count)
         entries = _write_entries(folder.path, index)
-        has_page = facts.page and isinstance(index, CodebookIndex) and count <= MAX_ENTRIES
-        if has_page and isinstance(index, CodebookIndex) and encoder.codebook is not None:
-            page = search_page(
-                PageFacts(folder.release, folder.names, facts.guarantee, shuffled),
-                index,
-                encoder.codebook,
-                built_in,
-                signer=signer,
+        book = encoder.codebook or FlippedBits.of(encoder.hasher)
+        has_page = facts.page and count <= MAX_ENTRIES and book is not None
+        if has_page and book is not None and isinstance(index, HammingIndex):
+            stated = PageFacts(
+                folder.release, folder.names, facts.guarantee, shuffled, recipe.features
             )
+            page = search_page(stated, index, book, built_in or recipe.opened, signer=signer)
             durable.write_file(folder.path / _PAGE, page.encode())
     _write_card(folder, facts.guarantee, shuffled, count)
     readme = _readme(facts.guarantee, count, entries, signer, page=has_page)
@@ -94,7 +278,12 @@ def write_contents(
         signer,
         kind=PHOTO_CODES,
         release=folder.release,
-        facts={"entries": count, "encoder": built_in.identity() if built_in else recipe.identity},
+        facts={
+            "entries": count,
+            "encoder": built_in.identity() if built_in else recipe.identity,
+            "guarantee": facts.guarantee.line(),
+            "source": source,
+        },
     )
 
 
@@ -137,13 +326,17 @@ def _write_entries(path: Path, index: CodeIndex) -> str:
         import pyarrow as pa
         from pyarrow import parquet
 
-        kind = pa.uint32() if cells else pa.string()
-        table = pa.table(
-            {
-                "id": pa.array([key for key, _ in rows], pa.string()),
-                column: pa.array([value for _, value in rows], kind),
-            }
-        )
+        # From buffers: pyarrow imports pandas to look at a list.
+        arrays: list[pa.Array] = []
+        for place in range(1 if cells else 2):
+            texts = [str(row[place]).encode() for row in rows]
+            ends = np.cumsum([0, *map(len, texts)]).astype(np.int32)
+            body = [pa.py_buffer(ends), pa.py_buffer(b"".join(texts))]
+            arrays.append(pa.StringArray.from_buffers(len(rows), *body))
+        if cells:
+            numbers = pa.py_buffer(np.array([value for _, value in rows], np.uint32))
+            arrays.append(pa.Array.from_buffers(pa.uint32(), len(rows), [None, numbers]))
+        table = pa.Table.from_arrays(arrays, ["id", column])
         target = io.BytesIO()
         parquet.write_table(table, target, compression="zstd")
         durable.write_file(path / "entries.parquet", target.getvalue())

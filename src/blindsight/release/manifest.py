@@ -28,23 +28,28 @@ from blindsight.core import durable
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 
 __all__ = [
+    "IGNORED_FILES",
     "MANIFEST",
+    "NOTE_FILE",
     "SIGNATURE",
     "Manifest",
     "Signer",
     "check_folder",
     "fingerprint_of",
-    "remove_manifest",
+    "is_signed",
+    "sha256_of",
     "write_manifest",
 ]
 
 MANIFEST, SIGNATURE = "manifest.json", "manifest.sig"
+#: Which release a folder of the workbench is, for its ledger; it stays when the release grows.
+NOTE_FILE = "release.json"
 _FORMAT = "blindsight manifest 1"
 _MAX_MANIFEST_BYTES = 4 << 20
 _MAX_FILES = 10_000
 _CHUNK = 1 << 20
 # What file managers put into every folder that they show.
-_IGNORED = frozenset({".DS_Store", "Thumbs.db", "desktop.ini"})
+IGNORED_FILES = frozenset({".DS_Store", "Thumbs.db", "desktop.ini"})
 _DIGITS = 32  # of the fingerprint: 128 bits, so that nobody finds a second key with the same one
 
 
@@ -116,12 +121,6 @@ class Manifest:
         return fingerprint_of(self.public_key)
 
 
-def remove_manifest(folder: Path) -> None:
-    """Mark a folder as unfinished before its files change."""
-    for name in (SIGNATURE, MANIFEST):
-        durable.remove(folder / name)
-
-
 def write_manifest(
     folder: Path,
     signer: Signer,
@@ -142,17 +141,18 @@ def write_manifest(
     Raises:
         InvalidData: The folder holds something else than plain files.
     """
-    remove_manifest(folder)
+    for name in (SIGNATURE, MANIFEST):
+        durable.remove(folder / name)
     files = {}
     for path in sorted(folder.iterdir()):
-        if path.name in _IGNORED:
+        if path.name in IGNORED_FILES:
             continue
         if path.name.startswith(".") or not stat.S_ISREG(path.lstat().st_mode):
             raise InvalidData(
                 f"{path} is not a plain file. A folder to share holds the release's files only: "
                 "move it elsewhere."
             )
-        files[path.name] = _sha256(path)
+        files[path.name] = sha256_of(path)
     manifest = Manifest(
         kind, release, metadata.version("blindsight"), files, signer.public_key, dict(facts or {})
     )
@@ -196,7 +196,7 @@ def check_folder(folder: Path, *, fingerprint: str | None = None) -> Manifest:
             f"{folder} is signed by {manifest.fingerprint}, not by the key that you were told "
             f"({fingerprint}). Ask the owner for a new copy, and do not use this one."
         )
-    present = {entry.name for entry in os.scandir(folder)} - {MANIFEST, SIGNATURE, *_IGNORED}
+    present = {entry.name for entry in os.scandir(folder)} - {MANIFEST, SIGNATURE, *IGNORED_FILES}
     if missing := sorted(set(manifest.files) - present):
         raise HostileFile(
             f"{folder} lacks files that the owner signed: {_listed(missing)}. Ask the owner for a "
@@ -223,7 +223,7 @@ def _changed(folder: Path, files: Mapping[str, str]) -> list[str]:
     changed = []
     for name, digest in files.items():
         path = folder / name
-        if not stat.S_ISREG(path.lstat().st_mode) or _sha256(path) != digest:
+        if not stat.S_ISREG(path.lstat().st_mode) or sha256_of(path) != digest:
             changed.append(name)
     return changed
 
@@ -256,28 +256,39 @@ def _read(folder: Path) -> Manifest:
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise HostileFile(f"{path} is not a manifest. Ask the owner for a new copy.") from error
-    _verify(key, (folder / SIGNATURE).read_bytes(), text, path)
+    if not is_signed(key, (folder / SIGNATURE).read_bytes(), text):
+        raise HostileFile(
+            f"the signature of {path} does not fit: it was changed after signing. Ask the owner "
+            "for a new copy."
+        )
     return manifest
 
 
-def _verify(key: bytes, signature: bytes, text: bytes, path: Path) -> None:
+def is_signed(key: bytes, signature: bytes, text: bytes) -> bool:
+    """Whether an Ed25519 key signed some bytes.
+
+    Example:
+        >>> signer = Signer(bytes(32))
+        >>> is_signed(signer.public_key, signer.sign(b"text"), b"text")
+        True
+        >>> is_signed(signer.public_key, signer.sign(b"text"), b"other")
+        False
+    """
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     try:
         Ed25519PublicKey.from_public_bytes(key).verify(signature, text)
-    except (InvalidSignature, ValueError) as error:
-        raise HostileFile(
-            f"the signature of {path} does not fit: it was changed after signing. Ask the owner "
-            "for a new copy."
-        ) from error
+    except (InvalidSignature, ValueError):
+        return False
+    return True
 
 
 def _plain_name(name: str) -> bool:
     """Whether a name is a file of the folder itself, and not one of the manifest's own."""
     return (
         0 < len(name) <= 200
-        and name not in {MANIFEST, SIGNATURE, *_IGNORED}
+        and name not in {MANIFEST, SIGNATURE, *IGNORED_FILES}
         and not set(name) & {"/", "\\", "\0"}
         and not name.startswith(".")
     )
@@ -298,7 +309,8 @@ def _digits(fingerprint: str) -> str:
     return digits
 
 
-def _sha256(path: Path) -> str:
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file, as hexadecimal digits."""
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         while chunk := stream.read(_CHUNK):

@@ -5,8 +5,8 @@ network in plain JavaScript. Its content security policy forbids every connectio
 release are in blocks that the owner signs; the code is the same for every release of one version.
 
 A block is base64 of gzip of the length of a head (4 bytes), the head as JSON (name, shape, type and
-place of each array) and the arrays. Weights are whole numbers with one scale for each row: 14 bits
-for the network, which changes no ranking that was measured, 16-bit floats for the codebook.
+place of each array) and the arrays. Weights are whole numbers with one scale for each row: 16 bits
+for the network, 16-bit floats for the codebook.
 """
 
 from __future__ import annotations
@@ -23,29 +23,40 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import metadata, resources
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.codebooks import Codebook
-from blindsight.codebooks.cells import ClassCells, GroupCells, PairCells, head_space
+from blindsight.codebooks.cells import ClassCells, GroupCells, PairCells, class_points
 from blindsight.core import storage
+from blindsight.core.codes import to_signs
 from blindsight.core.errors import BlindsightError, InvalidParameter, MissingData, UncheckedFile
 from blindsight.data import cache_folder
-from blindsight.encoders import BuiltIn
+from blindsight.encoders import BuiltIn, OnnxEncoder
+from blindsight.encoders.builtin import head_of
 from blindsight.index.cell_index import CodebookIndex
+from blindsight.index.hamming import HammingIndex
 from blindsight.privacy import Guarantee
+from blindsight.privacy.mechanisms import BitFlip
 from blindsight.privacy.shuffle import ShuffleStatement
 from blindsight.release.manifest import Signer
 
-__all__ = ["MAX_ENTRIES", "code_digest", "search_page"]
+__all__ = [
+    "MAX_ENTRIES",
+    "FlippedBits",
+    "PageFacts",
+    "code_digest",
+    "page_sources",
+    "search_page",
+]
 
 #: A page with more entries is slow to open; the command line is the better tool for them.
 MAX_ENTRIES = 200_000
 Layout = Literal["json", "float32", "float16", "scaled8", "scaled16", "uint16", "uint32"]
 JsonValue = Sequence[object] | Mapping[str, object]
-_WEIGHT_STEPS = 8191  # largest whole number that stands for a weight of the network
+_WEIGHT_STEPS = 32767  # largest whole number that stands for a weight of the network
 _WORD_AXES = 96
 _SCRIPTS = ("engine.js", "ui.js")
 _NOTICES = (
@@ -63,18 +74,61 @@ class PageFacts:
         names: "random" ids or "keep".
         guarantee: what is promised for each photo.
         shuffled: the central guarantee, where it can be stated.
+        encoder: the name of the encoder, for a receiver who must bring vectors of it.
     """
 
     release: str
     names: str
     guarantee: Guarantee
     shuffled: ShuffleStatement | None = None
+    encoder: str = ""
+
+
+@dataclass(frozen=True)
+class FlippedBits:
+    """A linear hash function whose bits were flipped.
+
+    Parameters:
+        weights: what each feature adds to each bit's value (d, bits).
+        offset: the values of a row of zeros (bits,).
+        beta: the probability with which a released bit was flipped.
+    """
+
+    weights: NDArray[np.float64]
+    offset: NDArray[np.float64]
+    beta: float
+
+    @classmethod
+    def of(cls, hasher: Hasher) -> FlippedBits | None:
+        """Read the function off a hasher; None where its values are not linear in the features."""
+        width = int(hasher.n_features_in_)
+        offset = hasher.decision_function(np.zeros((1, width)))[0]
+        weights = hasher.decision_function(np.eye(width)) - offset
+        tried = np.random.default_rng(0).normal(size=(8, width)) / math.sqrt(width)
+        values = hasher.decision_function(tried)
+        linear = np.allclose(tried @ weights + offset, values, rtol=1e-6, atol=1e-8)
+        beta = float(hasher.mechanism_.beta)
+        # The package's scores are expected inner products with the code before it was flipped.
+        return cls(weights * (1 - 2 * beta), offset * (1 - 2 * beta), beta) if linear else None
+
+
+class Hasher(Protocol):
+    """What a page needs of a hash function with flipped bits."""
+
+    n_features_in_: int
+
+    @property
+    def mechanism_(self) -> BitFlip:
+        """How bits are flipped."""
+
+    def decision_function(self, X: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The values whose signs are the bits."""
 
 
 def search_page(
     facts: PageFacts,
-    index: CodebookIndex,
-    codebook: Codebook,
+    index: HammingIndex,
+    book: Codebook | FlippedBits,
     encoder: object,
     *,
     signer: Signer | None = None,
@@ -84,9 +138,10 @@ def search_page(
 
     Parameters:
         facts: what the page says of the release.
-        index: the released cells.
-        codebook: the public cells.
-        encoder: the encoder of the release. Pictures can be searched for with a built-in one.
+        index: the released cells, or codes.
+        book: the public cells, or the public hash function.
+        encoder: the encoder of the release. Pictures can be searched for with a built-in one,
+            vectors with any other.
         signer: signs the data of the page; None leaves it unsigned.
         words: carry a vocabulary, where the encoder has classes and the words are installed.
 
@@ -104,7 +159,7 @@ def search_page(
     # Gradients and encoders of one's own are not run in the page.
     runs = isinstance(encoder, BuiltIn) and (encoder.network is None or bool(encoder.networks))
     built_in = encoder if isinstance(encoder, BuiltIn) and runs else None
-    blocks = {"codes": _codes_block(index), "book": _book_block(codebook, built_in)}
+    blocks = {"codes": _codes_block(index), "book": _book_block(book, built_in)}
     networks: list[dict[str, object]] = []
     if built_in is not None and built_in.networks:
         blocks["network"], networks = _network_block(built_in)
@@ -115,21 +170,30 @@ def search_page(
         "pictures": built_in is not None,
         "size": 0 if built_in is None else built_in.size,
         "networks": networks,
-        "book": _book_facts(codebook, index),
-        "calibrated": codebook.calibrated,
-        "labels": _labels(codebook, built_in),
+        "vector": None if built_in is not None else _vector_facts(book, facts.encoder),
+        "book": _book_facts(book, index),
+        "calibrated": isinstance(book, Codebook) and book.calibrated,
+        "labels": _labels(book, encoder) if isinstance(book, Codebook) else [],
     }
-    vocabulary = _words_block() if words and built_in is not None and built_in.network else None
+    has_words = words and built_in is not None and built_in.network and isinstance(book, Codebook)
+    vocabulary = _words_block() if has_words else None
     if vocabulary is not None:
         blocks["words"] = vocabulary.block
         about |= vocabulary.facts
     blocks["about"] = _json_in_html(about)
-    return _filled(facts, index, codebook, built_in, blocks, signer)
+    return _filled(facts, index, book, built_in, blocks, signer)
 
 
 def code_digest() -> str:
     """SHA-256 of the page's code, the same for every release of one version."""
     return hashlib.sha256((_style() + _script()).encode()).hexdigest()
+
+
+def page_sources() -> dict[str, bool]:
+    """Which of the fetched data a page can be made with on this machine."""
+    from blindsight.encoders import words
+
+    return {"words": words.words_available(), "class names": words.names_available()}
 
 
 class _Block:
@@ -178,7 +242,7 @@ def _packed(array: NDArray[np.generic], layout: Layout) -> bytes:
 
 def _network_block(encoder: BuiltIn) -> tuple[str, list[dict[str, object]]]:
     """The convolutions of a built-in encoder, kept in the cache because packing takes seconds."""
-    identity = json.dumps(encoder.identity(), sort_keys=True).encode()
+    identity = json.dumps([encoder.identity(), _WEIGHT_STEPS], sort_keys=True).encode()
     path = cache_folder() / "pages" / f"{hashlib.sha256(identity).hexdigest()[:16]}.safetensors"
     try:
         arrays, fields = storage.load(path, kind="page network")
@@ -218,8 +282,10 @@ def _pack_network(encoder: BuiltIn) -> tuple[str, list[dict[str, object]]]:
     return block.text(), networks
 
 
-def _codes_block(index: CodebookIndex) -> str:
+def _codes_block(index: HammingIndex) -> str:
     """Every entry, cell by cell, in the order in which the package lists ties."""
+    if not isinstance(index, CodebookIndex):
+        return _bits_block(index)
     every = index.best(np.arange(index.k, dtype=np.float64)[None], max(1, len(index)))
     cells = np.empty(0, np.int64) if every.cells is None else every.cells
     block = _Block()
@@ -228,8 +294,29 @@ def _codes_block(index: CodebookIndex) -> str:
     return block.text()
 
 
-def _book_block(codebook: Codebook, encoder: BuiltIn | None) -> str:
+def _bits_block(index: HammingIndex) -> str:
+    """Every entry with the number of its code, and the codes that occur, as signs."""
+    ids, codes = next(iter(index.items()), ([], np.zeros((0, 1), np.uint8)))
+    occurring, numbers = np.unique(codes, axis=0, return_inverse=True)
     block = _Block()
+    block.add("ids", [str(name) for name in ids], "json")
+    block.add("cells", numbers.ravel(), "uint32")
+    block.add("signs", to_signs(occurring, index.n_bits).astype(np.float32), "float16")
+    return block.text()
+
+
+def _vector_facts(book: Codebook | FlippedBits, encoder: str) -> dict[str, object]:
+    """Which vectors a page takes whose encoder it cannot run."""
+    matrix = book.embedding.axes if isinstance(book, Codebook) else book.weights
+    return {"length": len(matrix), "encoder": encoder}
+
+
+def _book_block(codebook: Codebook | FlippedBits, encoder: BuiltIn | None) -> str:
+    block = _Block()
+    if isinstance(codebook, FlippedBits):
+        block.add("weights", codebook.weights, "float32")
+        block.add("offset", codebook.offset, "float32")
+        return block.text()
     block.add("axes", codebook.embedding.axes, "float16")
     block.add("centre", codebook.embedding.centre, "float32")
     for name, array in codebook.cells.arrays().items():
@@ -240,17 +327,17 @@ def _book_block(codebook: Codebook, encoder: BuiltIn | None) -> str:
         block.add(name, array, layout)
     if isinstance(codebook.cells, PairCells):
         block.add("norms", codebook.cells.norms, "float32")
-    classes = _class_points(encoder)
+    classes = _class_points(codebook, encoder)
     if classes is not None and not _atoms_are(codebook, classes):
         block.add("classes", classes, "float16")
     return block.text()
 
 
-def _class_points(encoder: BuiltIn | None) -> NDArray[np.float32] | None:
+def _class_points(codebook: Codebook, encoder: BuiltIn | None) -> NDArray[np.float32] | None:
     """The public classes as points, by which words and names are found."""
     if encoder is None or encoder.network is None:
         return None
-    return head_space(encoder.network)[1]
+    return class_points(codebook.embedding, head_of(encoder.network))
 
 
 def _atoms_are(codebook: Codebook, classes: NDArray[np.float32]) -> bool:
@@ -260,7 +347,10 @@ def _atoms_are(codebook: Codebook, classes: NDArray[np.float32]) -> bool:
     return bool(np.allclose(cells.atoms, classes, atol=1e-5))
 
 
-def _book_facts(codebook: Codebook, index: CodebookIndex) -> dict[str, object]:
+def _book_facts(codebook: Codebook | FlippedBits, index: HammingIndex) -> dict[str, object]:
+    if isinstance(codebook, FlippedBits) or not isinstance(index, CodebookIndex):
+        occurring = {code.tobytes() for _, codes in index.items() for code in codes}
+        return {"kind": "bits", "k": len(occurring), "width": index.n_bits}
     return {
         "kind": codebook.cells.kind,
         "k": codebook.k,
@@ -272,7 +362,7 @@ def _book_facts(codebook: Codebook, index: CodebookIndex) -> dict[str, object]:
     }
 
 
-def _labels(codebook: Codebook, encoder: BuiltIn | None) -> list[list[str]]:
+def _labels(codebook: Codebook, encoder: object) -> list[list[str]]:
     """What each cell roughly shows: its own classes, or the nearest public ones.
 
     Without the classes' names, which are fetched, cells have no labels: the page is written after
@@ -287,16 +377,15 @@ def _labels(codebook: Codebook, encoder: BuiltIn | None) -> list[list[str]]:
             [codebook.classes[number] for number in np.argsort(-row)[:3] if row[number] > 0.15]
             for row in answers
         ]
-    classes = _class_points(encoder)
-    if classes is None:
-        return [[] for _ in range(codebook.k)]
     from blindsight.encoders.words import class_names
 
     try:
         names = class_names()
+        points = _points_of_names(codebook, encoder, names)
     except MissingData:
+        points = None
+    if points is None:
         return [[] for _ in range(codebook.k)]
-    points = codebook.embedding.moved(classes)
     labels = []
     for start in range(0, codebook.k, 4096):
         some = np.arange(start, min(start + 4096, codebook.k))
@@ -308,6 +397,19 @@ def _labels(codebook: Codebook, encoder: BuiltIn | None) -> list[list[str]]:
                 order = own[np.argsort(-row[own])][:3]
             labels.append([names[number] for number in order])
     return labels
+
+
+def _points_of_names(
+    codebook: Codebook, encoder: object, names: Sequence[str]
+) -> NDArray[np.floating] | None:
+    """The names as points among the cells: by the network's own classes, or by a text tower."""
+    if isinstance(encoder, BuiltIn):
+        classes = _class_points(codebook, encoder)
+        return None if classes is None else codebook.embedding.moved(classes)
+    if not isinstance(encoder, OnnxEncoder):
+        return None
+    vectors = encoder.texts(list(names))
+    return None if vectors is None else codebook.embedding.texts(vectors)
 
 
 @dataclass(frozen=True)
@@ -413,15 +515,21 @@ def _policy() -> str:
 
 def _filled(
     facts: PageFacts,
-    index: CodebookIndex,
-    codebook: Codebook,
+    index: HammingIndex,
+    book: Codebook | FlippedBits,
     encoder: BuiltIn | None,
     blocks: Mapping[str, str],
     signer: Signer | None,
 ) -> str:
     guarantee = facts.guarantee
     kept = facts.names == "keep"
-    lies = max(1, round(100 * (1 - codebook.mechanism.truth_probability)))
+    if isinstance(book, FlippedBits):
+        lies = f"{max(1, round(100 * book.beta))} of 100 bits are wrong on purpose."
+        drawn = f"For each photo a code of {len(book.offset)} bits was drawn"
+    else:
+        wrong = max(1, round(100 * (1 - book.mechanism.truth_probability)))
+        lies = f"{wrong} of 100 codes are wrong on purpose."
+        drawn = f"For each photo one of {book.k:,} codes was drawn"
     unit = "photo" if guarantee.unit == "record" else guarantee.unit
     shuffled = (
         "" if facts.shuffled is None else f"<p class='quiet'>{html.escape(str(facts.shuffled))}</p>"
@@ -442,15 +550,18 @@ def _filled(
         else "The photos, their names, faces and places. Only the owner has them.",
         "epsilon": f"{guarantee.epsilon:g}",
         "unit": html.escape(unit),
-        "lies": str(lies),
+        "lies": lies,
+        "drawn": drawn,
         "shuffled": shuffled,
         "odds": f"{math.exp(min(guarantee.epsilon, 700)):,.0f}",
-        "k": f"{codebook.k:,}",
         "version": html.escape(metadata.version("blindsight")),
         "hint": "Your picture stays on this machine. Words are English."
         if encoder is not None
-        else "This release was made with an encoder of the owner's. Pictures and words cannot be "
-        "searched for here: use blindsight open with that encoder.",
+        else "This release was made with another encoder than this page can run. It needs a "
+        f"vector of {html.escape(facts.encoder)}: a file .npy or .json with "
+        f"{_vector_facts(book, '')['length']} numbers, which stays on this machine.",
+        "invitation": "Drop a picture" if encoder is not None else "Drop a vector",
+        "accepted": "image/*" if encoder is not None else ".npy,.json,application/json",
         "notices": _NOTICES if encoder is not None and encoder.network else "",
         "seal": _json_in_html(_seal(facts.release, blocks, signer)),
         "blocks": "\n".join(

@@ -2,7 +2,9 @@
 
 On disk and on the wire a set is one safetensors file with JSON in its header, which is checked
 before any of it is used. Files can be larger than memory: `SketchWriter` writes them block by block
-and resumes after a crash, and `SketchSet.open` maps them into memory.
+and resumes after a crash, and `SketchSet.open` maps them into memory. The section `digests` holds
+the SHA-256 of the header with the labels, and of every block of sketches; all are checked when a
+set is opened.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import hashlib
 import json
 import os
 import struct
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,6 +29,7 @@ from blindsight.core.errors import (
     InvalidData,
     InvalidParameter,
     MissingData,
+    UncheckedFile,
 )
 from blindsight.sketching.leak import bit_posteriors, pixel_means
 from blindsight.sketching.parameters import SketchParameters, parameters_from_dict
@@ -34,6 +38,7 @@ from blindsight.sketching.permanent import Permanent
 __all__ = ["LARGEST_HEADER", "Section", "SketchSet", "SketchWriter", "header_of", "parse"]
 
 KIND = "sketches"
+VERSION = 2  # version 1 had no digests
 LARGEST_HEADER = 1 << 20
 DTYPES: dict[str, np.dtype[Any]] = {
     "U8": np.dtype(np.uint8),
@@ -41,6 +46,9 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "I64": np.dtype("<i8"),
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+_DIGEST = 32
+_BLOCK_BYTES = 32 << 20  # enough for both cores, little enough for any machine
 
 Section = tuple[np.dtype[Any], tuple[int, ...], int]
 
@@ -53,19 +61,30 @@ def header_of(
     labels: NDArray[Any] | None,
     classes: tuple[str, ...],
     *,
+    block: int,
     extra: dict[str, Any] | None = None,
-    blocks: int = 0,
+    flags: bool = False,
 ) -> bytes:
-    """The header of a set of n sketches, each of shape `item`."""
-    fields = {"parameters": parameters.to_dict(), "classes": list(classes), **(extra or {})}
-    described = json.dumps({"kind": KIND, "version": 1, "fields": fields})
+    """The header of a set of n sketches, each of shape `item`.
+
+    Every `block` sketches have a digest, and with `flags` a byte that says whether they are there.
+    """
+    fields = {
+        "parameters": parameters.to_dict(),
+        "classes": list(classes),
+        **(extra or {}),
+        "block": block,
+    }
+    blocks = -(-n // block)
+    described = json.dumps({"kind": KIND, "version": VERSION, "fields": fields})
     sections: dict[str, Any] = {"__metadata__": {"blindsight": described}}
     offset = 0
     rows: list[tuple[str, np.dtype[Any], tuple[int, ...]]] = [
         ("counts", np.dtype(dtype), (n, *item))
     ]
     rows += [("labels", DTYPES["I64"], (n,))] if labels is not None else []
-    rows += [("done", DTYPES["U8"], (blocks,))] if blocks else []
+    rows += [("done", DTYPES["U8"], (blocks,))] if flags else []
+    rows += [("digests", DTYPES["U8"], (1 + blocks, _DIGEST))]
     for name, kind, shape in rows:
         size = kind.itemsize * int(np.prod(shape))
         sections[name] = {
@@ -91,9 +110,9 @@ def parse(
             raise HostileFile(f"{where} does not hold sketches: its header does not fit.")
         header = json.loads(head[8 : 8 + length])
         described = json.loads(header.pop("__metadata__")["blindsight"])
-        if (described["kind"], described["version"]) != (KIND, 1):
+        if described["kind"] != KIND or described["version"] not in (1, VERSION):
             raise HostileFile(
-                f"{where} holds {described['kind']!r}, expected sketches of version 1."
+                f"{where} holds {described['kind']!r}, expected sketches of version {VERSION}."
             )
         sections: dict[str, Section] = {}
         for name, entry in header.items():
@@ -107,8 +126,10 @@ def parse(
             if size is not None and 8 + length + end > size:
                 raise HostileFile(f"{where} is truncated: {name} lies beyond its end.")
             sections[name] = (dtype, shape, begin)
-        if not {"counts"} <= sections.keys() <= {"counts", "labels", "done"}:
+        if not {"counts"} <= sections.keys() <= {"counts", "labels", "done", "digests"}:
             raise HostileFile(f"{where} does not hold sketches.")
+        if ("digests" in sections) != (described["version"] == VERSION):
+            raise HostileFile(f"{where} is damaged: its digests are missing.")
         return sections, dict(described["fields"]), 8 + length
     except HostileFile:
         raise
@@ -219,6 +240,7 @@ class SketchSet:
         arrays = [np.ascontiguousarray(self.counts)]
         if self.labels is not None:
             arrays.append(self.labels)
+        block = _block_of(self.counts.shape[1:], self.counts.dtype)
         header = header_of(
             len(self),
             self.counts.shape[1:],
@@ -226,23 +248,23 @@ class SketchSet:
             self.parameters,
             self.labels,
             self.classes,
+            block=block,
         )
-        return b"".join([header, *(array.tobytes() for array in arrays)])
+        digests = [_head_digest(header, self.labels), *_block_digests(arrays[0], block)]
+        return b"".join([header, *(array.tobytes() for array in arrays), *digests])
 
     @classmethod
     def from_bytes(cls, message: bytes) -> SketchSet:
         """Read a message from outside; anything malformed is refused."""
         sections, fields, start = parse(message[: LARGEST_HEADER + 8], len(message), "the message")
-        return _assemble(
-            {
-                name: np.frombuffer(
-                    message, dtype, count=int(np.prod(shape)), offset=start + offset
-                ).reshape(shape)
-                for name, (dtype, shape, offset) in sections.items()
-            },
-            fields,
-            "the message",
-        )
+        arrays: dict[str, NDArray[Any]] = {
+            name: np.frombuffer(
+                message, dtype, count=int(np.prod(shape)), offset=start + offset
+            ).reshape(shape)
+            for name, (dtype, shape, offset) in sections.items()
+        }
+        _check_digests(arrays, fields, message[:start], "the message")
+        return _assemble(arrays, fields, "the message")
 
     def save(self, path: str | Path) -> None:
         """Write the set, atomically."""
@@ -252,12 +274,18 @@ class SketchSet:
 
     @classmethod
     def open(cls, path: str | Path) -> SketchSet:
-        """Open a file of sketches as a memory map: only what is looked at is read."""
+        """Open a file of sketches as a memory map; its digests are checked once, here.
+
+        Raises:
+            HostileFile: the file is damaged, was changed, or holds something else.
+            InvalidData: the file is not finished.
+        """
         source = Path(path)
         try:
             size = source.stat().st_size
             with source.open("rb") as file:
-                sections, fields, start = parse(file.read(LARGEST_HEADER + 8), size, str(path))
+                head = file.read(LARGEST_HEADER + 8)
+            sections, fields, start = parse(head, size, str(path))
         except FileNotFoundError:
             raise MissingData(f"{path} does not exist. Check the path.") from None
         except OSError as error:
@@ -266,12 +294,59 @@ class SketchSet:
             name: np.memmap(source, dtype, "r", offset=start + offset, shape=shape)
             for name, (dtype, shape, offset) in sections.items()
         }
+        _require_finished(maps, str(path))
+        _check_digests(maps, fields, head[:start], str(path))
         return _assemble(maps, fields, str(path))
 
 
-def _assemble(arrays: dict[str, NDArray[Any]], fields: dict[str, Any], where: str) -> SketchSet:
-    if "done" in arrays and not arrays["done"].all():
+def _block_of(item: Sequence[int], dtype: np.dtype[Any]) -> int:
+    """How many sketches make a block of about 32 MB."""
+    return max(1, _BLOCK_BYTES // (int(np.prod(item)) * dtype.itemsize))
+
+
+def _head_digest(header: bytes, labels: NDArray[Any] | None) -> bytes:
+    digest = hashlib.sha256(header)
+    if labels is not None:
+        digest.update(np.ascontiguousarray(labels, "<i8").tobytes())
+    return digest.digest()
+
+
+def _block_digests(counts: NDArray[Any], block: int) -> Iterator[bytes]:
+    for start in range(0, len(counts), block):
+        yield hashlib.sha256(np.ascontiguousarray(counts[start : start + block]).data).digest()
+
+
+def _check_digests(
+    arrays: dict[str, NDArray[Any]], fields: dict[str, Any], header: bytes, where: str
+) -> None:
+    """Refuse a set of which a bit was changed; sets of version 1 have nothing to compare with."""
+    digests = arrays.get("digests")
+    if digests is None:
+        warnings.warn(
+            f"{where} was written by an earlier version, without digests: damage cannot be seen. "
+            "Sketch the images again, or trust the file.",
+            UncheckedFile,
+            stacklevel=3,
+        )
+        return
+    block, counts = checks.whole("block", fields.get("block")), arrays["counts"]
+    if digests.shape != (1 + -(-len(counts) // block), _DIGEST):
+        raise HostileFile(f"{where} is damaged: the number of its digests does not fit.")
+    expected = (row.tobytes() for row in digests)
+    if next(expected) != _head_digest(header, arrays.get("labels")) or any(
+        digest != stated
+        for digest, stated in zip(_block_digests(counts, block), expected, strict=True)
+    ):
+        raise HostileFile(f"{where} is damaged, or was changed: its digests do not fit.")
+
+
+def _require_finished(arrays: dict[str, NDArray[Any]], where: str) -> None:
+    if "done" in arrays and not (arrays["done"] == 1).all():
         raise InvalidData(f"{where} is not finished: run the same sketching again to resume it.")
+
+
+def _assemble(arrays: dict[str, NDArray[Any]], fields: dict[str, Any], where: str) -> SketchSet:
+    _require_finished(arrays, where)
     labels = arrays.get("labels")
     try:
         classes = tuple(str(name) for name in fields.get("classes", ()))
@@ -318,13 +393,11 @@ class SketchWriter:
         self.partial = self.target.with_name(self.target.name + ".part")
         channels, height, width = image_shape
         item = (channels, parameters.depth, 2, height, width)
-        # About 32 MB a block: enough for both cores, little enough for any machine.
-        self.block = block or max(1, (32 << 20) // (int(np.prod(item)) * parameters.dtype.itemsize))
+        self.block = block or _block_of(item, parameters.dtype)
         self.n = checks.whole("n", n)
-        blocks = -(-self.n // self.block)
         header = header_of(
             self.n, item, parameters.dtype, parameters, labels, tuple(classes),
-            extra={"mark": mark, "block": self.block}, blocks=blocks,
+            block=self.block, extra={"mark": mark}, flags=True,
         )  # fmt: skip
         self.fingerprint = hashlib.sha256(header + source.encode()).hexdigest()[:16]
         sections, _, start = parse(header, None, str(path))
@@ -342,6 +415,8 @@ class SketchWriter:
             self._file.overwrite(start + sections["labels"][2], np.asarray(labels, "<i8").tobytes())
         self._dtype, (_, *item_shape), offset = sections["counts"]
         self._item, self._counts_at = tuple(item_shape), start + offset
+        self._digests_at = start + sections["digests"][2]
+        self._file.overwrite(self._digests_at, _head_digest(header, labels))
         _, shape, offset = sections["done"]
         self._done_at = start + offset
         flags = os.pread(self._file.descriptor, int(np.prod(shape)), self._done_at)
@@ -409,7 +484,7 @@ class SketchWriter:
         ]
 
     def write(self, rows: slice, counts: NDArray[Any]) -> None:
-        """Store a block, then mark it as done: in that order, each flushed."""
+        """Store a block and its digest, then mark it as done: in that order, each flushed."""
         block = np.ascontiguousarray(counts, self._dtype)
         if block.shape != (rows.stop - rows.start, *self._item):
             raise InvalidData(
@@ -422,6 +497,9 @@ class SketchWriter:
             0, len(flat), _PIECE
         ):  # a copy of a large photo's sketch would be as large again
             self._file.overwrite(at + begin, flat[begin : begin + _PIECE].tobytes())
+        self._file.overwrite(
+            self._digests_at + (1 + number) * _DIGEST, next(_block_digests(block, len(block)))
+        )
         self._file.overwrite(self._done_at + number, b"\x01")
         self.done[number] = 1
 

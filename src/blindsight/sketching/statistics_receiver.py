@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,7 +19,6 @@ __all__ = ["StatisticsClassifier", "fit_from_statistics", "moments_of", "sample_
 
 Matrix = NDArray[np.float64]
 Method = Literal["lda", "ridge"]
-_KIND = "statistics classifier"
 
 
 def moments_of(statistics: Statistics) -> tuple[Matrix, Matrix, Matrix]:
@@ -113,6 +112,8 @@ class StatisticsClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         encoder_: identity of the encoder whose features it takes.
     """
 
+    kind: ClassVar[str] = "statistics classifier"
+
     def __init__(self, method: Method = "lda") -> None:
         self.method = method
 
@@ -162,7 +163,7 @@ class StatisticsClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             "directions": self.basis_.directions,
         }
         fields = {"method": self.method, "classes": list(self.classes_), "encoder": self.encoder_}
-        storage.save(path, kind=_KIND, arrays=arrays, fields=fields)
+        storage.save(path, kind=self.kind, arrays=arrays, fields=fields)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -171,7 +172,7 @@ class StatisticsClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         Raises:
             HostileFile: if the file is damaged or its parts do not fit.
         """
-        arrays, fields = storage.load(path, kind=_KIND)
+        arrays, fields = storage.load(path, kind=cls.kind)
         try:
             model = cls(fields["method"])
             model.coef_, model.intercept_ = arrays["weights"], arrays["intercept"]

@@ -5,7 +5,6 @@
 | `Exact` | the model's own scores | none: they cost what training cost, once, however many are given |
 | `CodebookAnswers` | one of k typical answers, by k-ary response | ε, exact sampler |
 | `LaplaceAnswers` | all logits clipped to ±B, discrete Laplace for l1 sensitivity 2BC | ε, exact sampler |
-| `PaperLaplace` | Lap(S_b S/ε) on raw logits, S = C (text) or 1 (code) | none; clipped to ±B: 2BC / scale |
 
 Noise is for *publishing tags of private images*: neighbours are any two images that might have been
 asked about, and each further answer about the same image costs as much again. Where training is
@@ -14,21 +13,16 @@ private and the asked images are not secret, noise on answers buys nothing.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from blindsight.core import checks
 from blindsight.privacy.guarantee import Cost
-from blindsight.privacy.mechanisms import (
-    DiscreteLaplace,
-    KaryResponse,
-    Laplace,
-)
+from blindsight.privacy.mechanisms import DiscreteLaplace, KaryResponse
 from blindsight.tagging.answer_codebook import AnswerCodebook
 from blindsight.tagging.labels import sigmoid
 
@@ -39,7 +33,6 @@ __all__ = [
     "Exact",
     "LaplaceAnswers",
     "NoCharge",
-    "PaperLaplace",
 ]
 
 Matrix = NDArray[np.float64]
@@ -189,75 +182,3 @@ class LaplaceAnswers:
 
 
 AnswerNoise: TypeAlias = CodebookAnswers | LaplaceAnswers
-
-
-@dataclass(frozen=True, kw_only=True)
-class PaperLaplace:
-    """Equation 6 to the letter: Lap(0, S_b S / ε) on every raw logit.
-
-    `sensitivity` is "C" (the text: the number of labels) or "1" (the authors' published code). The
-    paper claims ε, and ε / S_b with a bound factor S_b < 1 (Section 4.3). Raw logits have no bound,
-    so nothing is proven; with `clip` the vector's l1 sensitivity is 2 B C and a number follows.
-    """
-
-    epsilon: float
-    n_labels: int
-    sensitivity: Literal["C", "1"] = "C"
-    bound_factor: float = 1.0
-    clip: float | None = None
-    sampler: ClassVar[str] = "float"
-
-    def __post_init__(self) -> None:
-        checks.positive("epsilon", self.epsilon)
-        checks.one_of("sensitivity", self.sensitivity, ("C", "1"))
-        checks.positive("bound_factor", self.bound_factor)
-
-    @property
-    def scale(self) -> float:
-        """S_b S / ε."""
-        return self.bound_factor * self._stated / self.epsilon
-
-    @property
-    def _stated(self) -> float:
-        return float(self.n_labels) if self.sensitivity == "C" else 1.0
-
-    @property
-    def claimed(self) -> float:
-        """The paper's epsilon ("relaxed" where S_b is below 1)."""
-        return self.epsilon / self.bound_factor
-
-    @property
-    def noise(self) -> Laplace:
-        """As a mechanism: for logits within ±clip; or with the sensitivity S that the paper states,
-        which is none.
-        """
-        reach = self._stated if self.clip is None else 2 * self.clip * self.n_labels
-        return Laplace(scale=self.scale, sensitivity=reach, unit="query")
-
-    @property
-    def training_noise(self) -> Laplace:
-        """The same noise on the outputs that training sees (Equation 8), for whom it protects
-        nothing.
-        """
-        return replace(self.noise, unit="record", neighbours="add or remove one")
-
-    @property
-    def cost(self) -> Cost:
-        """What is proven: nothing, unless the logits are clipped."""
-        if self.clip is None:
-            return Cost(epsilon=math.inf, unit="query")
-        return self.noise.cost
-
-    def value(self, logits: ArrayLike) -> Matrix:
-        """The logits, clipped where there is a bound."""
-        values = checks.finite_array("logits", logits, ndim=2)
-        return values if self.clip is None else np.clip(values, -self.clip, self.clip)
-
-    def read(self, released: ArrayLike) -> Answers:
-        """A label is a tag where its noisy logit is above 0."""
-        noisy = np.asarray(released, np.float64)
-        return Answers(noisy > 0, noisy)
-
-    def answer(self, logits: ArrayLike, *, rng: np.random.Generator) -> Answers:
-        """Noisy logits, drawn outside the door: for trials."""
-        return self.read(self.noise.release(self.value(logits), rng=rng))

@@ -51,7 +51,14 @@ from blindsight.tagging.labels import (
     label_rows,
     log_odds,
 )
-from blindsight.tagging.learning import facts_of, inputs_of, label_rates, learn, sum_exactly
+from blindsight.tagging.learning import (
+    facts_of,
+    inputs_of,
+    label_rates,
+    learn,
+    sum_exactly,
+    words_from_scenes,
+)
 from blindsight.tagging.prior import (
     Inputs,
     Prior,
@@ -208,20 +215,34 @@ class PrivateTagger(Protected):
         tagger._settle()
         return tagger
 
-    def with_answers(self, answers: Any) -> Self:
-        """The same model, answering in another way: nothing is learned anew, and training's price
-        stays what it was.
+    def with_answers(self, answers: Exact | AnswerNoise, *, prior: Prior | None = None) -> Self:
+        """The same model with another kind of answers.
+
+        Nothing is learned anew, so the price of training stays what it was.
+
+        Parameters:
+            answers: as the parameter of the class. `CodebookAnswers` without words get theirs from
+                scenes that the prior makes.
+            prior: the public knowledge that the model was trained with, where it was read from a
+                file, which does not hold the prior's things; by default the model's own.
+
+        Returns:
+            A fitted tagger.
+
+        Raises:
+            InvalidParameter: there is nothing to make words from, or the model has words already.
         """
         check_is_fitted(self, "public_")
         made = copy.copy(self)
         made.answers, made.public_ = answers, dict(self.public_)
         made._check()
         if isinstance(answers, CodebookAnswers):
-            if answers.words is None or "words" in self.released_:
-                raise InvalidParameter(
-                    "answers can change to CodebookAnswers with words=, where none were learned."
-                )
-            made.public_ |= answers.words.to_fields()
+            if "words" in self.released_:
+                raise InvalidParameter("this model has learned the words of its answers already.")
+            words = answers.words
+            if words is None:
+                words = words_from_scenes(self, prior or self.prior, answers)
+            made.public_ |= words.to_fields()
         made._settle()
         return made
 

@@ -10,21 +10,18 @@ from blindsight.privacy.entropy import EntropyName
 from blindsight.privacy.guarantee import Assumption, Cost, Guarantee
 from blindsight.privacy.mechanisms import DiscreteGaussian
 from blindsight.privacy.plan import Plan, Planned
-from blindsight.tagging.answers import AnswerNoise, Exact, PaperLaplace
+from blindsight.tagging.answers import AnswerNoise, Exact
 from blindsight.tagging.training import DPTraining, Training, TrainingFacts, Untrained
 
 __all__ = [
     "ANSWER",
-    "OUTPUTS",
     "of_answers",
-    "of_printed_answers",
-    "of_printed_training",
     "of_publishing",
     "of_repeated_answers",
     "of_training",
 ]
 
-ANSWER, OUTPUTS = "answer", "training outputs"
+ANSWER = "answer"
 _NEIGHBOURS: Any = "add or remove one"
 _ANY_TWO = Assumption("any two images", "neighbours are any two images asked about")
 _DISTINCT = Assumption(
@@ -57,12 +54,6 @@ _ORDINARY = Assumption(
     "ordinary training",
     "training has no noise: a record is protected only through noise on answers, which adds up "
     "query by query",
-)
-_ANEW = Assumption(
-    "noise drawn anew",
-    "noise on training outputs is drawn anew at every step and averages out of the weights; "
-    "outputs have no bound, and "
-    "label counts are used as they are",
 )
 
 
@@ -115,20 +106,6 @@ def _replaced(plan: Plan, delta: float) -> Cost:
         moved = dataclasses.replace(law, sensitivity=2 * law.sensitivity, neighbours="replace one")
         twice.append(dataclasses.replace(item, mechanism=moved))
     return price(tuple(twice), delta=delta)
-
-
-def of_printed_training(
-    release: PaperLaplace, steps: int, *, claimed: float | None, entropy: EntropyName
-) -> Guarantee:
-    """The noise of the paper's training, as it is drawn; it proves nothing per record."""
-    return Guarantee(
-        releases=(Planned(what=OUTPUTS, mechanism=release.training_noise, count=steps),),
-        unproven=(_ANEW,),
-        model="central",
-        claimed=claimed,
-        calibration="paper",
-        entropy=entropy,
-    )
 
 
 def of_answers(
@@ -184,22 +161,4 @@ def of_publishing(answers: Guarantee) -> Guarantee:
         ),
         also=(dataclasses.replace(answers.cost, unit="record"),),
         entropy="keyed",
-    )
-
-
-def of_printed_answers(release: PaperLaplace, *, entropy: EntropyName) -> Guarantee:
-    """The paper's claim per answer, and what is proven of it."""
-    unbounded = Assumption(
-        "unbounded logits", "logits have no bound, so no noise hides what one image does to them"
-    )
-    bounded = release.clip is not None
-    return Guarantee(
-        releases=(Planned(what=ANSWER, mechanism=release.noise),),
-        unproven=() if bounded else (unbounded,),
-        mechanism=f"Lap({release.scale:.3g}) on {'clipped' if bounded else 'raw'} logits, as "
-        "printed",
-        model="central",
-        claimed=release.claimed,
-        calibration="paper",
-        entropy=entropy,
     )

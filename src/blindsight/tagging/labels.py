@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, MissingData
-from blindsight.data import LIMITS, Files, MultiLabelSet, decode_image
+from blindsight.data import LIMITS, DecodedPhotos, Files, MultiLabelSet
 from blindsight.data.content import pixel_digest
 from blindsight.data.label_tables import read_label_table
-from blindsight.data.limits import read_bytes
-from blindsight.data.listing import FilesRead, Skipped, list_photos
+from blindsight.data.listing import FilesRead, list_photos
 
 __all__ = [
     "FromLabels",
@@ -190,7 +189,8 @@ def read_labels(
     root = images.resolve()
     inventory = list_photos(root)
     table = read_label_table(source, root, inventory.photos)
-    records, damaged = _distinct(table.labels, root)
+    decoded = DecodedPhotos()
+    records, damaged = _distinct(table.labels, root, decoded)
     spelled = {_plain(word): word for _, words in records for word in sorted(words, reverse=True)}
     if vocabulary is None:
         vocabulary = {spelled[plain]: () for plain in sorted(spelled)}
@@ -212,7 +212,7 @@ def read_labels(
             "nothing to learn from. Nothing was charged."
         )
     names = [name for name, _ in records]
-    pictures = Files([root / name for name in names], limits=LIMITS)
+    pictures = Files([root / name for name in names], limits=LIMITS, decoded=decoded)
     photos = MultiLabelSet(
         labels, pictures, None, tuple(vocabulary), np.array(names), name=Path(table.source).stem
     )
@@ -220,14 +220,7 @@ def read_labels(
     copies = len(table.labels) - len(damaged) - len(records)
     files = inventory.files_read(read=len(records), copies=copies, damaged=damaged)
     unlabelled = sorted(set(inventory.photos) - table.labels.keys())
-    if unlabelled:
-        kind = Skipped(
-            "photos without labels",
-            "add them to the labels",
-            len(unlabelled),
-            tuple(unlabelled[:3]),
-        )
-        files = replace(files, skipped=(*files.skipped, kind))
+    files = files.plus_skipped("photos without labels", "add them to the labels", unlabelled)
     return LabelsFile(photos, left_out, (*table.missing, *table.ambiguous), files)
 
 
@@ -274,7 +267,7 @@ def _plain(label: str) -> str:
 
 
 def _distinct(
-    named: Mapping[str, frozenset[str]], root: Path
+    named: Mapping[str, frozenset[str]], root: Path, decoded: DecodedPhotos
 ) -> tuple[list[tuple[str, set[str]]], list[tuple[str, str]]]:
     """Every distinct image once, in the table's order, with the labels of all names of it.
 
@@ -284,8 +277,7 @@ def _distinct(
     damaged: list[tuple[str, str]] = []
     for name, words in named.items():
         try:
-            content = read_bytes(root / name, largest=LIMITS.image_bytes)
-            digest = pixel_digest(decode_image(content, name=Path(name).name))
+            digest = pixel_digest(Files([root / name], limits=LIMITS, decoded=decoded)[0])
         except (HostileFile, OSError) as error:
             damaged.append((name, str(error)))
             continue

@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from blindsight.core import checks
-from blindsight.core.errors import InvalidData
+from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.privacy.door import Outer
 from blindsight.tagging.answer_codebook import (
     FEWER_SCENES,
     SCENES,
+    AnswerCodebook,
     AnswerSpread,
     PublicAnswers,
     choose_codebook,
@@ -26,9 +27,9 @@ from blindsight.tagging.answer_codebook import (
     shifted_to,
     spread_rows,
 )
-from blindsight.tagging.answers import CodebookAnswers, Exact
-from blindsight.tagging.labels import log_odds
-from blindsight.tagging.prior import CONSTANT, Inputs, feature_rows, unit_rows
+from blindsight.tagging.answers import AnswerNoise, CodebookAnswers, Exact
+from blindsight.tagging.labels import log_odds, sigmoid
+from blindsight.tagging.prior import CONSTANT, Inputs, Prior, feature_rows, unit_rows
 from blindsight.tagging.training import (
     CENTRE,
     COUNTS,
@@ -47,7 +48,14 @@ from blindsight.tagging.training import (
 if TYPE_CHECKING:
     from blindsight.tagging.estimator import PrivateTagger
 
-__all__ = ["facts_of", "inputs_of", "label_rates", "learn", "sum_exactly"]
+__all__ = [
+    "facts_of",
+    "inputs_of",
+    "label_rates",
+    "learn",
+    "sum_exactly",
+    "words_from_scenes",
+]
 
 Matrix = NDArray[np.float64]
 
@@ -106,9 +114,10 @@ def learn(
         spread = _spread(
             tagger, facts, rates, offset + x @ found["weights"].T, found["weights"], total
         )
-        found |= _words(tagger, spread)
+        found |= _codebook(tagger.answers, spread).to_fields()
     elif isinstance(tagger.answers, CodebookAnswers) and tagger.answers.words is None:
-        found |= _words(tagger, _public_answers(tagger, found, rates, seen, SCENES))
+        answers = _public_answers(tagger, found, rates, seen, SCENES)
+        found |= _codebook(tagger.answers, answers).to_fields()
     elif isinstance(tagger.answers, Exact) and tagger.answers.threshold is None:
         simulated = _public_answers(tagger, found, rates, seen, FEWER_SCENES)
         found["quotas"] = quota_thresholds(simulated.logits, rates)
@@ -195,16 +204,36 @@ def _spread(
     )
 
 
-def _words(tagger: PrivateTagger, spread: AnswerSpread | PublicAnswers) -> dict[str, Any]:
+def words_from_scenes(
+    tagger: PrivateTagger, prior: Prior | None, answers: CodebookAnswers
+) -> AnswerCodebook:
+    """The words of a fitted model's answers, from scenes that its prior makes.
+
+    Everything that goes in was released or is public, so words for another epsilon cost nothing.
+
+    Raises:
+        InvalidParameter: the prior makes no scenes, or the model was not trained.
+    """
+    scenes = None
+    rates = sigmoid(tagger.offset_)
+    if prior is not None and tagger.inputs_ is not None:
+        rng = np.random.default_rng(0)
+        scenes = prior.scenes(rates, tagger.inputs_.centre, SCENES, rng=rng)
+    if scenes is None:
+        raise InvalidParameter(
+            "CodebookAnswers of a trained model need words=, or the prior of an encoder with a "
+            "text tower or classes."
+        )
+    return _codebook(answers, PublicAnswers(shifted_to(tagger.logits(scenes), rates)))
+
+
+def _codebook(answers: Exact | AnswerNoise, spread: AnswerSpread | PublicAnswers) -> AnswerCodebook:
     """The codebook of answers, from what is released or public."""
-    assert isinstance(tagger.answers, CodebookAnswers)  # noqa: S101  (only they have words)
+    assert isinstance(answers, CodebookAnswers)  # noqa: S101  (only they have words)
     # Simulated answers of released numbers: their randomness protects nobody, and a fixed one
     # keeps files equal.
     public_rng = np.random.default_rng(0)
-    book = choose_codebook(
-        spread, epsilon=tagger.answers.epsilon, size=tagger.answers.k, rng=public_rng
-    )
-    return book.to_fields()
+    return choose_codebook(spread, epsilon=answers.epsilon, size=answers.k, rng=public_rng)
 
 
 def facts_of(public: dict[str, Any]) -> TrainingFacts:

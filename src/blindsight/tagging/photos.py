@@ -19,7 +19,7 @@ from blindsight.core.errors import (
     InvalidParameter,
     MissingData,
 )
-from blindsight.data import load_folder, read_image
+from blindsight.data import DecodedPhotos, Files, load_folder
 from blindsight.data.content import pixel_digest
 from blindsight.data.listing import FilesRead, list_photos, no_photos
 from blindsight.encoders import Encoder, encode_images, open_encoder, open_same_encoder
@@ -38,6 +38,7 @@ __all__ = [
     "Extractor",
     "ImageFiles",
     "Quality",
+    "expected_training",
     "image_files",
     "public_knowledge",
     "quality",
@@ -184,11 +185,13 @@ class ImageFiles:
         digests: the digest of each image's pixels, by its path.
         unreadable: images in folders that could not be read, and why.
         files: what became of every file that was named or lies in a named folder.
+        decoded: pixels of the images, for their features.
     """
 
     digests: dict[Path, bytes]
     unreadable: tuple[tuple[Path, str], ...]
     files: FilesRead
+    decoded: DecodedPhotos
 
 
 def image_files(given: Sequence[Path]) -> ImageFiles:
@@ -197,6 +200,11 @@ def image_files(given: Sequence[Path]) -> ImageFiles:
     An image in a folder that cannot be read is left out and counted; one that is named is refused.
     """
     digests: dict[Path, bytes] = {}
+    decoded = DecodedPhotos()
+
+    def checked(path: Path) -> bytes:
+        return pixel_digest(Files([path], decoded=decoded)[0])
+
     unreadable: list[tuple[Path, str]] = []
     total = FilesRead(0)
     for path in given:
@@ -205,24 +213,20 @@ def image_files(given: Sequence[Path]) -> ImageFiles:
             damaged: list[tuple[str, str]] = []
             for name in listed.photos:
                 try:
-                    digests[path / name] = _checked(path / name)
+                    digests[path / name] = checked(path / name)
                 except (OSError, BlindsightError) as error:
                     damaged.append((name, str(error)))
             unreadable += [(path / name, reason) for name, reason in damaged]
             total += listed.files_read(read=0, damaged=damaged)
         elif path.exists():
-            digests[path] = _checked(path)
+            digests[path] = checked(path)
         else:
             raise MissingData(f"{path} does not exist. Name images, or folders of images.")
     if not digests:
         raise MissingData(no_photos(", ".join(map(str, given)), total.skipped))
     different = len(set(digests.values()))
     files = total + FilesRead(different, len(digests) - different)
-    return ImageFiles(digests, tuple(unreadable), files)
-
-
-def _checked(path: Path) -> bytes:
-    return pixel_digest(read_image(path))
+    return ImageFiles(digests, tuple(unreadable), files, decoded)
 
 
 def split(
@@ -241,7 +245,12 @@ def split(
         for row in rows
     ]
     held = np.array(marks, np.uint64) % np.uint64(one_in) == 0
-    return np.flatnonzero(~held), np.flatnonzero(held), max(1, round(len(rows) * (1 - 1 / one_in)))
+    return np.flatnonzero(~held), np.flatnonzero(held), expected_training(len(rows), one_in=one_in)
+
+
+def expected_training(n_labelled: int, *, one_in: int = HELD_OUT_ONE_IN) -> int:
+    """How many of so many labelled photos `split` is expected to train on."""
+    return max(1, round(n_labelled * (1 - 1 / one_in)))
 
 
 def public_knowledge(

@@ -10,7 +10,7 @@ import contextlib
 import importlib.resources
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -20,10 +20,12 @@ from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
 from blindsight import __version__
+from blindsight.app.hosting import require_package
 from blindsight.app.library.accounts import Budgets
 from blindsight.app.library.datasets import DataSets
 from blindsight.core.errors import BlindsightError
 from blindsight.workbench.infra.access import Workbench
+from blindsight.workbench.infra.access_log import AccessLog
 from blindsight.workbench.infra.database import Database
 from blindsight.workbench.infra.federations import Federations
 from blindsight.workbench.infra.guard import Guard
@@ -35,9 +37,11 @@ from blindsight.workbench.infra.shell import error_page
 from blindsight.workbench.infra.traffic import Metrics
 from blindsight.workbench.infra.uploads import Decoders
 from blindsight.workbench.pages import (
+    answer,
     budget,
     compare,
     home,
+    people,
     protect,
     search,
     send,
@@ -46,6 +50,9 @@ from blindsight.workbench.pages import (
     tags,
     together,
 )
+
+if TYPE_CHECKING:
+    from blindsight.workbench.infra.sign_on import SignOn
 
 __all__ = ["create_app"]
 
@@ -61,7 +68,12 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     for path in settings.state.glob("*.db*"):  # of an earlier version, or copied here
         path.chmod(0o600)
     database, metrics = Database(settings.database_url), Metrics()
-    keys = Keys(database, token=settings.token if settings.local else None)
+    keys = Keys(
+        database,
+        token=settings.token if settings.local else None,
+        owner_groups=settings.oidc_owners,
+    )
+    access_log = AccessLog(database)
     workbench = Workbench(
         settings=settings,
         database=database,
@@ -73,6 +85,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         datasets=DataSets(settings),
         federations=Federations(settings),
         searches=search.Searches(),
+        access_log=access_log,
+        sign_on=_sign_on(settings),
     )
     app = FastAPI(
         title="Blindsight workbench",
@@ -85,7 +99,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     )
     app.state.workbench = workbench
     app.state.templates = Jinja2Templates(_HERE / "templates")
-    own = (system, home, protect, search, tags, compare, together, send, budget)
+    own = (system, home, protect, search, tags, compare, together, send, answer, budget, people)
     for module in own:
         app.include_router(module.router)
     app.include_router(system.jobs_router)
@@ -95,7 +109,14 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.include_router(sign_in.router)
     _answer_errors(app, workbench)
     _document_keys(app)
-    app.add_middleware(Guard, settings=settings, keys=keys, metrics=metrics, routes=app.routes)
+    app.add_middleware(
+        Guard,
+        settings=settings,
+        keys=keys,
+        metrics=metrics,
+        access_log=access_log,
+        routes=app.routes,
+    )
     return app
 
 
@@ -117,7 +138,17 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         await workbench.federations.close()
         await workbench.decoders.close()
         workbench.budgets.close()
+        await asyncio.to_thread(workbench.access_log.close)
         workbench.database.close()
+
+
+def _sign_on(settings: Settings) -> SignOn | None:
+    if settings.oidc_issuer is None:
+        return None
+    require_package("authlib", extra="workbench")
+    from blindsight.workbench.infra.sign_on import SignOn
+
+    return SignOn(settings)
 
 
 def _swagger() -> Path:

@@ -6,11 +6,8 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import signal
 import ssl
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import warm
 from blindsight.core.errors import ProtocolError
 from blindsight.federated import FederatedClassifier
 from blindsight.federated.deploy.client import Client, enrol_by_invitation
@@ -266,16 +264,12 @@ def test_a_run_survives_a_killed_site_and_a_killed_aggregator(
     federation: Callable, simulated: Callable, tmp_path: Path
 ) -> None:
     folders = federation(port=held_port(), rounds=3, patience=600.0)
-    running: dict[str, subprocess.Popen[bytes]] = {}
+    running: dict[str, warm.Process] = {}
 
     def start(name: str) -> None:
         rows = [] if name == "aggregator" else ["--data", str(tmp_path / f"{name}.npz")]
-        command = [sys.executable, "-m", "blindsight", "federate", "run", str(folders[name].path)]
-        with (tmp_path / f"{name}.log").open("ab") as log:
-            running[name] = subprocess.Popen(
-                [*command, *rows], stdout=log, stderr=subprocess.STDOUT,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-            )  # fmt: skip
+        command = ["-m", "blindsight", "federate", "run", folders[name].path, *rows]
+        running[name] = warm.Process(command, output=tmp_path / f"{name}.log")
 
     def kill(name: str) -> None:
         process = running.pop(name)

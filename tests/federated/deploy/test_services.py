@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import stat
 from collections.abc import Callable, Iterable
@@ -10,7 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from blindsight.app.federation import (
+    accept_roster,
+    agree_federation,
+    join_federation,
+    load_model,
+)
+from blindsight.app.together_statistics import plan_statistics
 from blindsight.core.errors import (
+    BlindsightError,
     BudgetExceeded,
     HostileFile,
     InvalidData,
@@ -22,7 +31,13 @@ from blindsight.federated import FederatedClassifier
 from blindsight.federated.agreement import Agreement, agree
 from blindsight.federated.deploy.coordinator import Coordinator
 from blindsight.federated.deploy.fault_isolation import FaultIsolation
-from blindsight.federated.deploy.folders import PartyFolder, accept, join, make_roster
+from blindsight.federated.deploy.folders import (
+    PartyFolder,
+    accept,
+    join,
+    make_roster,
+    pack_roster,
+)
 from blindsight.federated.deploy.plan import read_rows
 from blindsight.federated.deploy.services import HolderService, UserService, charge
 from blindsight.federated.learning import Federation
@@ -30,6 +45,8 @@ from blindsight.federated.sums import KeyHolder, Outgoing, PartyKeys, Role, Simu
 from blindsight.federated.sums.messages import Contribution, Message, holder, is_holder
 from blindsight.federated.sums.user import SHARE_LABEL, share_binding
 from blindsight.privacy import Cost, Ledger
+from blindsight.privacy.entropy import SystemEntropy
+from blindsight.sketching import FeatureBasis
 
 
 class Clock:
@@ -357,7 +374,18 @@ def test_rosters_and_requests_from_outside_are_checked(
     with pytest.raises(InvalidParameter, match="not empty"):
         join(folders["site-1"].path, "Again", Role.USER)
     with pytest.raises(InvalidParameter, match="address"):
-        join(tmp_path / "more", "No address", Role.AGGREGATOR)
+        join(tmp_path / "more", "A site", Role.USER, address="127.0.0.1:9")
+    # Only a Flower app does without an address: neither who makes a roster nor who gets one takes
+    # it where the parties must reach the aggregator themselves.
+    silent = join(tmp_path / "silent", "No address", Role.AGGREGATOR).request
+    others = [request for request in requests if Role.AGGREGATOR not in request.roles]
+    with pytest.raises(InvalidParameter, match="address"):
+        make_roster(settings, plan, [*others, silent])
+    fresh = join(tmp_path / "fresh", "Fresh", others[0].roles)
+    unreachable = pack_roster(settings, plan.dump(), [fresh.request, *others[1:], silent])
+    with pytest.raises(HostileFile, match="address"):
+        accept(fresh, unreachable)
+    assert not fresh.agreed
 
 
 def test_a_users_ledger_is_charged_once(federation: Callable, tmp_path: Path) -> None:
@@ -396,3 +424,60 @@ def test_status_says_who_is_missing(federation: Callable, tmp_path: Path) -> Non
     running._status = spy  # type: ignore[method-assign]
     running.round(link)
     assert "waiting for the contribution of Site 4" in seen
+
+
+def test_statistics_are_summed_across_parties_that_may_be_killed_at_any_message(
+    tmp_path: Path, rows: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One round of statistics and one evaluation; the roster, its plan and the model are files."""
+    drawn = np.random.default_rng(1)  # a fixed seed: the accuracy is the same every time
+    monkeypatch.setattr(SystemEntropy, "bytes", lambda self, length: drawn.bytes(length))
+    for name, (X, y) in rows.items():
+        np.savez(tmp_path / f"{name}.npz", X=X, y=y.astype(str))
+    folders = {}
+    for number in range(1, 6):
+        address = "127.0.0.1:9" if number == 1 else None
+        join_federation(tmp_path / f"site-{number}", f"Site {number}", address=address)
+        folders[f"site-{number}"] = PartyFolder(tmp_path / f"site-{number}")
+    folders["aggregator"] = folders["site-1"]
+    agreed = agree_federation(
+        tmp_path / "roster",
+        [folders[f"site-{number}"].path / "request" for number in range(1, 6)],
+        public=tmp_path / "public.npz",
+        method="statistics",
+        epsilon=8.0,
+        holdout=0.2,
+        records=200,
+    )
+    assert (agreed.guarantee.unit, agreed.guarantee.epsilon <= 8.0) == ("record", True)
+    for number in range(1, 6):
+        accept_roster(tmp_path / f"site-{number}", tmp_path / "roster")
+    running = coordinator(folders, Clock())
+    link = LocalLink(folders, tmp_path)
+    running.round(link)
+    running = coordinator(folders, Clock())  # killed, and back
+    running.run(link)
+    assert [entry.users for entry in running.log] == [5, 5]
+    models = [load_model(folders[f"site-{number}"].model) for number in range(1, 6)]
+    X, y = rows["test"]
+    predicted = [model.predict(X) for model in models]
+    assert (predicted[0] == y.astype(str)).mean() > 0.8
+    assert all((other == predicted[0]).all() for other in predicted)
+    assert running.log[-1].accuracy == pytest.approx(
+        (predicted[0] == y.astype(str)).mean(), abs=0.2
+    )
+    with Ledger(tmp_path / "book.db", dataset="photos") as ledger:
+        relation = "add or remove one"
+        ledger.grant(Cost(epsilon=9.0, delta=1e-4, unit="record", neighbours=relation))
+        charge(folders["site-2"], ledger)
+        assert ledger.balance("record").spent.epsilon == pytest.approx(8.0, rel=0.02)
+
+
+def test_a_plan_of_statistics_whose_noise_was_changed_is_refused(rows: dict) -> None:
+    basis = FeatureBasis.learn(rows["public"][0], width=8)
+    agreement, plan = plan_statistics(basis, sites=5, names=["a", "b"], epsilon=8.0)
+    assert plan.moments > 0
+    plan.check(agreement.settings)
+    for change in ({"share": plan.share / 2}, {"moments": 0.0}):
+        with pytest.raises(BlindsightError):
+            dataclasses.replace(plan, **change).check(agreement.settings)

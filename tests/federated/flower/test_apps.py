@@ -17,10 +17,10 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, Context, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.supercore.task_identity import TaskIdentity
 from PIL import Image
 
 from blindsight.app.flower_example import new_federation
+from blindsight.app.train_together import read_labelled
 from blindsight.core.errors import InvalidParameter
 from blindsight.federated.flower import SecureFedAvg, SumPlan, simulate_enrolment
 from blindsight.federated.flower.mod import register_protocol, secure_sum_mod
@@ -37,13 +37,6 @@ from federated.flower.local_grid import LocalGrid
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples" / "flower"
 CONTEXT = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
-
-
-@pytest.fixture(autouse=True)
-def flower_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Flower's engines give each process an identity, which every new message needs."""
-    for name, value in {"_run_id": 1, "_node_id": 1, "_task_id": 1}.items():
-        monkeypatch.setattr(TaskIdentity, name, value)
 
 
 def load_example(name: str) -> ModuleType:
@@ -65,18 +58,22 @@ def test_scikit_learns_sgd_classifier(tmp_path: Path, monkeypatch: pytest.Monkey
     assert app.accuracy(run_example(app, tmp_path, monkeypatch)) > 0.9  # everything is seeded
 
 
-def test_the_last_layer_on_photo_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = load_example("photo_folders")
+def make_photos(folder: Path, classes: tuple[str, ...]) -> None:
+    """Folders of three sites of unequal size; the second lacks a class."""
     rng = np.random.default_rng(2)
+    colours = [(30, 160, 60), (190, 60, 120)]
     for site, counts in enumerate([(9, 5), (4, 0), (3, 8)]):
-        for name, colour, count in zip(
-            app.CLASSES, [(30, 160, 60), (190, 60, 120)], counts, strict=True
-        ):
-            folder = tmp_path / "photos" / f"site-{site}" / name
-            folder.mkdir(parents=True)
+        for name, colour, count in zip(classes, colours, counts, strict=True):
+            (folder / f"site-{site}" / name).mkdir(parents=True)
             for number in range(count):
                 pixels = np.clip(np.array(colour) + rng.normal(0, 40, (24, 24, 3)), 0, 255)
-                Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{number}.png")
+                image = Image.fromarray(pixels.astype(np.uint8))
+                image.save(folder / f"site-{site}" / name / f"{number}.png")
+
+
+def test_the_last_layer_on_photo_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = load_example("photo_folders")
+    make_photos(tmp_path / "photos", app.CLASSES)
     monkeypatch.setenv("BLINDSIGHT_PHOTOS", str(tmp_path / "photos"))
     arrays = run_example(app, tmp_path, monkeypatch)
     assert list(arrays) == ["classifier.weight", "classifier.bias"]
@@ -193,3 +190,21 @@ def test_the_written_example_is_an_app_that_runs(
     assert settings["components"]["clientapp"] == "secure_digits.client_app:app"
     for name in [name for name in sys.modules if name.startswith("secure_digits")]:
         monkeypatch.delitem(sys.modules, name)
+
+
+def test_feature_statistics_in_one_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = np.random.default_rng(5)  # a fixed seed: the accuracy is the same every time
+    monkeypatch.setattr(SystemEntropy, "bytes", lambda self, length: drawn.bytes(length))
+    app = load_example("photo_statistics")
+    monkeypatch.setattr(app, "ENCODER", "pixels")
+    monkeypatch.setattr(app, "EPSILON", 50.0)
+    make_photos(tmp_path / "photos", app.CLASSES)
+    monkeypatch.setenv("BLINDSIGHT_PHOTOS", str(tmp_path / "photos"))
+    parties = simulate_enrolment(tmp_path / "parties", app.sum_plan(), users=app.SITES)
+    monkeypatch.setenv("BLINDSIGHT_PARTIES", str(parties))
+    grid = LocalGrid(lambda: app.client, app.SITES)
+    model = app.main(grid, CONTEXT)
+    rows = read_labelled(tmp_path / "photos" / "site-2", encoder="pixels")
+    assert (model.predict(rows.X) == rows.labels).mean() > 0.9
+    kinds = [kind for kind, _ in grid.sent]
+    assert kinds.count("train") == app.SITES  # one round

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import pytest
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedAvg
-from flwr.supercore.task_identity import TaskIdentity
 
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
+from blindsight.federated.deploy.client import keep_role
+from blindsight.federated.deploy.folders import PartyFolder
 from blindsight.federated.flower import (
     SecureFedAvg,
     SecureSumMixin,
@@ -38,6 +40,7 @@ from federated.flower.local_grid import (
     record,
     values_in,
 )
+from ports import held_port
 
 EVERYBODY = [0, 1, 2, 3, 4]
 EXAMPLES = [40, 100, 73, 20, 55]
@@ -95,13 +98,6 @@ class Federation:
             name: np.average([self.changes[s][name] for s in sites], axis=0, weights=weights)
             for name in START
         }
-
-
-@pytest.fixture(autouse=True)
-def flower_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Flower's engines give each process an identity, which every new message needs."""
-    for name, value in {"_run_id": 1, "_node_id": 1, "_task_id": 1}.items():
-        monkeypatch.setattr(TaskIdentity, name, value)
 
 
 @pytest.fixture
@@ -381,6 +377,37 @@ def test_holders_may_be_nodes_of_their_own(tmp_path: Path) -> None:
     assert sorted(sites.trained) == [0, 1, 2, 3]
 
 
+def test_holders_may_be_processes_of_their_own_beside_the_nodes(tmp_path: Path) -> None:
+    """Three of five holders fetch their questions over HTTPS, one is a node, and one is away."""
+    address = f"127.0.0.1:{held_port()}"
+    root = simulate_enrolment(tmp_path / "parties", PLAN, users=4, holders=5, address=address)
+    federation = Federation(tmp_path / "unused")
+    sites = Sites(root, federation.changes, EXAMPLES)
+    grid, over = LocalGrid(sites.secure_app, 5), threading.Event()
+    served = [PartyFolder(root / f"node-{number}") for number in (5, 6, 7)]
+    threads = [
+        threading.Thread(target=keep_role, args=(folder, Role.HOLDER), kwargs={"stop": over.is_set})
+        for folder in served
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        strategy = SecureFedAvg(root / "server")
+        result = strategy.start(grid, record(START), num_rounds=2)
+        refused = Site(served[0].path)
+        with pytest.raises(InvalidData, match="a process of its own"):
+            refused.receive([(refused.addresses[0], b"a message of whatever kind")])
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    assert strategy.server.role.round == 2
+    moved = Model.of(arrays_of(result.arrays)).vector - Model.of(START).vector
+    vectors = [Model.of(change).vector for change in federation.changes[:4]]
+    expected = 2 * np.average(vectors, axis=0, weights=EXAMPLES[:4])
+    assert np.abs(moved - expected).max() <= 4 * tolerance([0, 1, 2, 3])
+
+
 def test_other_strategies_take_the_mean_as_one_reply(tmp_path: Path) -> None:
     class SecureFedAdam(SecureSumMixin, FedAdam):
         pass
@@ -430,7 +457,7 @@ def test_a_simulation_says_that_it_is_one(federation: Federation) -> None:
     assert (federation.root / "node-0" / "SIMULATION").exists()
 
 
-@pytest.mark.parametrize("damage", [b"", b"BSFL\3", b"no roster"])
+@pytest.mark.parametrize("damage", [b"", b"BSRF\3", b"no roster"])
 def test_a_damaged_roster_is_refused(tmp_path: Path, damage: bytes) -> None:
     join(tmp_path / "a", "a", Role.USER)
     with pytest.raises(HostileFile, match="roster"):

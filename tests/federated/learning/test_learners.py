@@ -18,7 +18,7 @@ from blindsight.federated.learning import (
     initial_weights,
     linear,
 )
-from blindsight.federated.learning.losses import LOSSES
+from blindsight.federated.learning.linear import LOSSES
 
 
 def objective(learner: Proximal, X: np.ndarray, signs: np.ndarray, weights: np.ndarray) -> float:

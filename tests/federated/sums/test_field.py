@@ -9,7 +9,7 @@ import pytest
 
 from blindsight.federated.sums import field
 from blindsight.federated.sums.field import KeySharing, P
-from blindsight.federated.sums.pad.stream import expand
+from blindsight.federated.sums.pad.sampler import expand
 
 EDGES = [0, 1, 2, (1 << 31) - 1, 1 << 31, (1 << 60) + 1, P - 2, P - 1]
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+import warm
 from blindsight import data
 from blindsight.cli.main import app
 
@@ -21,13 +20,7 @@ def _verb(*words: str) -> str:
     if "--milvus" not in words:
         return CliRunner().invoke(app, words, catch_exceptions=False).stdout
     # In a process of its own: Milvus Lite keeps hold of the standard streams that it finds.
-    done = subprocess.run(
-        [sys.executable, "-m", "blindsight", *words],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    done = warm.run(["-m", "blindsight", *words])
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -49,29 +49,37 @@ from blindsight.privacy.reconcile import (
     reconcile,
     resolve,
 )
+from blindsight.release.manifest import NOTE_FILE
 
 if TYPE_CHECKING:
     from blindsight.privacy.cost import Unit
+    from blindsight.privacy.ledger import Balance
     from blindsight.privacy.vault import Vault
 
 __all__ = [
     "Budgets",
     "StateReport",
+    "account_ledger",
+    "change_budget",
     "charge_training",
     "check_state",
+    "close_account",
     "compare_state",
     "decide",
     "has_own_vault",
     "join_account",
+    "mark_restored",
     "name_release",
     "open_account",
     "owner_vault",
+    "release_note",
     "require_agreement",
+    "restored_from",
+    "settings_purpose",
     "vault_of",
 ]
 
 _PATIENCE = 10.0  # seconds to wait for other writers of the ledger before a request is refused
-_RELEASE_FILE = "release.json"
 _BUDGET_DELTA = 1e-3
 _LARGEST_RELEASE_FILE = 1 << 20
 
@@ -112,6 +120,7 @@ class Budgets:
                         dataset=account,
                         create=create,
                         timeout=_PATIENCE,
+                        purpose=settings_purpose(self._settings),
                     )
                 )
             except BaseException as error:
@@ -126,6 +135,17 @@ class Budgets:
             return datasets_in(self._settings.ledger_place)
         except LedgerError:
             return []
+
+    def totals(self) -> dict[str, float]:
+        """Counts over all accounts, for metrics: no name of a data set is in them."""
+        ledgers = [self.named(name) for name in self.names()]
+        balances = [balance for ledger in ledgers for balance in ledger.balances()]
+        return {
+            "ledger_accounts": float(len(balances)),
+            "ledger_entries": float(sum(ledger.head().sequence for ledger in ledgers)),
+            "ledger_spent_epsilon": sum(balance.spent.epsilon for balance in balances),
+            "ledger_budget_epsilon": sum(balance.budget.epsilon for balance in balances),
+        }
 
     def to_json(self, ledgers: Sequence[Ledger]) -> str:
         """Return all entries of these accounts, with what proves them."""
@@ -165,17 +185,35 @@ def owner_vault(datasets: DataSets) -> Vault:
     return vault
 
 
-def open_account(settings: LibrarySettings, data_set: DataSet, ledger: Ledger) -> None:
+def open_account(
+    settings: LibrarySettings, data_set: DataSet, ledger: Ledger, *, actor: str | None = None
+) -> None:
     """Grant a new data set's budget, before any photo is looked at."""
     ledger.grant(
         Cost(epsilon=settings.photo_budget, delta=_BUDGET_DELTA, unit="record"),
         what="budget set by you",
+        actor=actor,
     )
     if data_set.most:
         ledger.grant(
             Cost(epsilon=settings.person_budget, delta=_BUDGET_DELTA, unit="person"),
             what="budget set by you",
+            actor=actor,
         )
+
+
+def settings_purpose(settings: LibrarySettings) -> str:
+    """What releases are for where nobody says; library settings may leave it out."""
+    return str(getattr(settings, "purpose", ""))
+
+
+def account_ledger(datasets: DataSets, data_set: DataSet) -> Ledger:
+    """Open the ledger of a data set's account; its charges state the settings' purpose."""
+    return Ledger(
+        datasets.settings.ledger_place,
+        dataset=data_set.account,
+        purpose=settings_purpose(datasets.settings),
+    )
 
 
 def has_own_vault(datasets: DataSets, data_set: DataSet) -> bool:
@@ -205,14 +243,58 @@ def join_account(
         join(vault, ledger, records, actor=actor)
         _charge_earlier_vaults(datasets, data_set, ledger, actor)
     except (BudgetExceeded, UnitMismatch):
-        for balance in ledger.balances():
-            if not balance.closed:
-                ledger.close_budget(
-                    balance.unit,  # type: ignore[arg-type]
-                    balance.neighbours,  # type: ignore[arg-type]
-                    what="closed: other data sets released more of these photos",
-                    actor=actor,
-                )
+        close_account(ledger, "closed: other data sets released more of these photos", actor=actor)
+
+
+def close_account(ledger: Ledger, what: str, *, actor: str | None = None) -> None:
+    """Close every open budget of an account, for good.
+
+    Parameters:
+        ledger: the account.
+        what: why, for the history.
+        actor: who closes it.
+    """
+    for balance in ledger.balances():
+        if not balance.closed:
+            ledger.close_budget(
+                balance.unit,  # type: ignore[arg-type]
+                balance.neighbours,  # type: ignore[arg-type]
+                what=what,
+                actor=actor,
+            )
+
+
+def change_budget(
+    data_set: DataSet,
+    ledger: Ledger,
+    epsilon: float,
+    unit: Literal["photo", "person"],
+    *,
+    actor: str | None = None,
+    purpose: str = "",
+) -> Balance:
+    """Set a data set's budget in all, per photo or per person.
+
+    Parameters:
+        data_set: the data set.
+        ledger: its account.
+        epsilon: the budget in all; at least what is spent.
+        unit: whom it is counted for.
+        actor: who sets it.
+        purpose: what for.
+
+    Returns:
+        Where the account stands.
+    """
+    kind: Unit = "record" if unit == "photo" else "person"
+    delta = max(_BUDGET_DELTA, ledger.balance(kind).budget.delta)
+    ledger.grant(
+        Cost(epsilon=epsilon, delta=delta, unit=kind),
+        what=f"budget of {data_set.name} set by its keeper",
+        actor=actor,
+        purpose=purpose,
+    )
+    return ledger.balance(kind)
 
 
 def _charge_earlier_vaults(
@@ -269,6 +351,16 @@ def name_release(
     datasets: DataSets, data_set: DataSet, release: Release, number: str, costs: Sequence[Cost]
 ) -> None:
     """Write into a release's folder which release it is, so that an older vault is noticed."""
+    folder = datasets.folder(release)
+    folder.mkdir(parents=True, exist_ok=True)
+    note = release_note(datasets, data_set, number, costs)
+    write_atomically(folder / NOTE_FILE, note)
+
+
+def release_note(
+    datasets: DataSets, data_set: DataSet, number: str, costs: Sequence[Cost]
+) -> bytes:
+    """The content of the file that says which release a folder is."""
     fields = {
         "format": "blindsight release 1",
         "vault": vault_of(datasets, data_set).number,
@@ -276,14 +368,12 @@ def name_release(
         "dataset": data_set.id,
         "costs": [cost.to_dict() for cost in costs],
     }
-    folder = datasets.folder(release)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / _RELEASE_FILE, seal_json(fields))
+    return seal_json(fields)
 
 
 def _releases_on_disk(datasets: DataSets, data_set: DataSet) -> list[ReleaseOnDisk]:
     shown = []
-    for path in sorted(datasets.given.glob(f"*/{_RELEASE_FILE}")):
+    for path in sorted(datasets.given.glob(f"*/{NOTE_FILE}")):
         try:
             if path.stat().st_size > _LARGEST_RELEASE_FILE:
                 raise ValueError
@@ -329,6 +419,14 @@ _EARLIER = (
     "released from it. To release more, add its folder again: what was released before is charged "
     "to the new data set."
 )
+_RESTORED = (
+    "This data set was restored from a backup of {moment} UTC. What was released of it after that "
+    "is not known here: a second release of a photo with other noise would break the promise of "
+    "both. If nothing was released since, or you restored the newest copy, take over; otherwise "
+    "put the release folders that were made since into the state's folder releases first, or close "
+    "the data set's budget."
+)
+_RESTORED_FILE = "restored.json"
 _OVERDRAWN = (
     "Other data sets released more of these photos than this data set's budget covers, so nothing "
     "more is released from it. Raise its budget, or use the other data sets."
@@ -353,6 +451,10 @@ def check_state(datasets: DataSets, data_set: DataSet, ledger: Ledger) -> StateR
             return StateReport(data_set, tuple(map(str, compared.findings)), can_decide=True)
         if overdue(owner_vault(datasets), ledger):
             return StateReport(data_set, note=_OVERDRAWN)
+        restored = restored_from(datasets)
+        if data_set.id in restored:
+            finding = _RESTORED.format(moment=restored[data_set.id])
+            return StateReport(data_set, (finding,), can_decide=True)
     except (HostileFile, MissingData, RolledBack) as error:
         return StateReport(data_set, (str(error),))
     return StateReport(data_set)
@@ -381,7 +483,31 @@ def decide(
     if has_own_vault(datasets, data_set):
         raise InvalidData(_EARLIER)
     releases = _releases_on_disk(datasets, data_set)
-    return resolve(owner_vault(datasets), ledger, decision, releases=releases, actor=actor)
+    resolved = resolve(owner_vault(datasets), ledger, decision, releases=releases, actor=actor)
+    restored = restored_from(datasets)
+    if data_set.id in restored:
+        if decision == "close":
+            close_account(ledger, "closed after a restore from a backup", actor=actor)
+        del restored[data_set.id]
+        mark_restored(datasets, restored)
+    return resolved
+
+
+def restored_from(datasets: DataSets) -> dict[str, str]:
+    """The data sets that came from a backup and wait for the owner's decision, with its moment."""
+    path = datasets.settings.state / _RESTORED_FILE
+    if not path.is_file():
+        return {}
+    fields = open_json(path.read_bytes(), path)
+    return {str(number): str(moment) for number, moment in fields["datasets"].items()}
+
+
+def mark_restored(datasets: DataSets, moments: dict[str, str]) -> None:
+    """Note from which moment's backup data sets came: nothing is released from them until the
+    owner has decided.
+    """
+    fields = {"format": "blindsight restored 1", "datasets": moments}
+    write_atomically(datasets.settings.state / _RESTORED_FILE, seal_json(fields))
 
 
 def charge_training(
@@ -393,18 +519,34 @@ def charge_training(
     records: Iterable[str],
     *,
     actor: str | None = None,
+    purpose: str = "",
 ) -> None:
     """Charge training together through the vault, to every account that contains a photo of it.
 
-    A site's bound over all rounds bounds what they tell about each of its photos and people. Exact
-    sums (`limit` None) carry no epsilon and are not charged.
+    The limit is per photo over all rounds, one photo replaced by another. What the sums tell about
+    a person is priced by how many photos of a person count. Exact sums (`limit` None) carry no
+    epsilon and are not charged.
     """
+    from blindsight.privacy.mechanisms.gaussian import gaussian_epsilon
+    from blindsight.sketching.statistics_rules import gaussian_mu
+
     if limit is None:
         return
     require_agreement(datasets, data_set, ledger)
-    units: tuple[Unit, ...] = ("record", "person") if data_set.most else ("record",)
-    costs = tuple(Cost(epsilon=limit[0], delta=limit[1], unit=unit) for unit in units)
+    epsilon, delta = limit
+    costs = [Cost(epsilon=epsilon, delta=delta, unit="record")]
+    if data_set.most:  # k photos move a sum k times as far as one
+        mu = gaussian_mu(epsilon, delta) * data_set.most
+        costs.append(Cost(epsilon=gaussian_epsilon(mu, delta), delta=delta, unit="person"))
     vault = vault_of(datasets, data_set)
     release = vault.release_of(f"training together {run}")
     what = "training together"
-    vault.charge(ledger, costs, release=release, what=what, records=records, actor=actor)
+    vault.charge(
+        ledger,
+        tuple(costs),
+        release=release,
+        what=what,
+        records=records,
+        actor=actor,
+        purpose=purpose or settings_purpose(datasets.settings),
+    )

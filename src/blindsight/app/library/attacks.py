@@ -11,7 +11,7 @@ import numpy as np
 from blindsight.app import defaults
 from blindsight.app.library.accounts import has_own_vault, vault_of
 from blindsight.app.library.datasets import DataSet, DataSets, Release, today
-from blindsight.app.library.photos import released_cells
+from blindsight.app.library.photos import image_encoder, released_cells
 from blindsight.app.library.statistics import STATISTICS_FILE
 from blindsight.app.result import Progress, no_progress
 from blindsight.core.errors import MissingData
@@ -61,6 +61,7 @@ def _index(
         folder,
         vault.path,
         photos=data_set.source,
+        encoder=image_encoder(data_set.features),
         folders=data_set.person != "folder",
         dataset="" if has_own_vault(datasets, data_set) else data_set.id,
         trials=defaults.AUDIT_TRIALS_QUICK,
@@ -68,7 +69,7 @@ def _index(
     )
     found.write(report_folder(datasets, data_set, release))
     audited = found.card.audited
-    ids, cells, _ = released_cells(datasets, release)
+    ids, cells, _ = released_cells(datasets, data_set, release)
     figures = found.measured.figures()  # those of the report, so that all pages show the same
     datasets.keep_release(
         data_set, replace(datasets.get(data_set.id).release(release.id), figures=figures)

@@ -80,6 +80,8 @@ class DataSet:
     scanned: bool = False
     looked: bool = False
     features: str = ""
+    encoder: str = ""
+    about: tuple[str, ...] = ()
     person: str = ""
     most: int = 0
     people: int = 0
@@ -168,6 +170,7 @@ class DataSets:
             fields = json.loads((self.vaults / number / "about.json").read_bytes())
             fields["refused"] = tuple((str(name), str(why)) for name, why in fields["refused"])
             fields["files"] = tuple(tuple(map(str, row)) for row in fields.get("files", ()))
+            fields["about"] = tuple(str(name) for name in fields.get("about", ()))
             fields["releases"] = tuple(Release(**release) for release in fields["releases"])
             return DataSet(**fields)
         except (ValueError, TypeError, KeyError) as error:
@@ -175,9 +178,26 @@ class DataSets:
                 f"the vault {number} is not what it should be. Restore it from a copy."
             ) from error
 
-    def add(self, name: str, source: Path | None, *, person: str = "", most: int = 0) -> DataSet:
-        """A new data set: of a folder, or of what will be dropped; perhaps with a rule whose photos
-        they are.
+    def add(
+        self,
+        name: str,
+        source: Path | None,
+        *,
+        person: str = "",
+        most: int = 0,
+        encoder: str = "",
+        about: tuple[str, ...] = (),
+    ) -> DataSet:
+        """Add a data set: of a folder, or of what will be dropped.
+
+        Parameters:
+            name: what the owner calls it.
+            source: the folder; None for what will be dropped.
+            person: the rule that says whose photos they are; empty where photos are protected.
+            most: the most photos of one person.
+            encoder: the encoder that reads the photos: a built-in name, or a folder of ONNX files;
+                empty for the default.
+            about: public words for what the photos show.
         """
         name = " ".join(name.split())[:60] or "Photos"
         if not name.isprintable():
@@ -191,7 +211,15 @@ class DataSets:
         folder = vault / "photos" if source is None else source
         return self.save(
             DataSet(
-                number, name, str(folder), today(), dropped=source is None, person=person, most=most
+                number,
+                name,
+                str(folder),
+                today(),
+                dropped=source is None,
+                person=person,
+                most=most,
+                encoder=encoder,
+                about=about,
             )
         )
 

@@ -1,4 +1,9 @@
-"""Pairs of photos: the owner's answers, and a way to compare that is learned from them."""
+"""Pairs of photos: the owner's answers, and a threshold with error rates that is learned from them.
+
+The distance is that of the encoder's whole features, which costs nothing. With that many columns a
+map of one's own would take tens of thousands of answers (`predict_metric`), so the whole budget
+goes into the threshold and its error rates.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +12,24 @@ import json
 import math
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.app.compare import DEFAULT_EPSILON as PAIR_EPSILON
+from blindsight.app.learn_metric import DEFAULT_EPSILON as PAIR_EPSILON
 from blindsight.app.library.accounts import (
+    account_ledger,
     name_release,
     require_agreement,
     vault_of,
 )
 from blindsight.app.library.datasets import DataSet, DataSets, Release, today
-from blindsight.app.library.photos import columns, points_of, rows_of
+from blindsight.app.library.photos import points_of, rows_of
 from blindsight.app.result import Progress, no_progress
+from blindsight.core.errors import InvalidParameter
 from blindsight.core.storage import write_atomically
 from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.mechanisms.gaussian import gaussian_epsilon
@@ -30,9 +38,12 @@ __all__ = [
     "GOOD_ANSWERS",
     "MAX_ANSWERS_EACH",
     "MIN_ANSWERS",
+    "OPERATING_POINTS",
     "PAIR_BUDGET",
     "PAIR_EPSILON",
+    "PAIR_UNIT",
     "affordable",
+    "answer_for",
     "answers_of",
     "bounded_pairs",
     "decided",
@@ -43,13 +54,20 @@ __all__ = [
     "prices",
 ]
 
-#: First budget for answers, in epsilon per pair.
+#: What is protected: one answer, replaced by the other one.
+PAIR_UNIT: Final = "label"
+#: First budget for answers, in epsilon per answer.
 PAIR_BUDGET = 6.0
+#: Where the owner may put the threshold: largest share of wrong "same" or of wrong "different".
+OPERATING_POINTS: dict[str, dict[str, float]] = {
+    "balanced": {},
+    "few wrong same": {"false_accept": 0.1},
+    "few wrong different": {"false_reject": 0.1},
+}
 #: Decided answers that learning needs, and as many as it is good with.
 MIN_ANSWERS, GOOD_ANSWERS = 40, 200
 #: Answers about one photo that are learned from, or about one person where people are protected.
 MAX_ANSWERS_EACH = 3
-_COLUMNS = 12
 
 
 def learn_to_compare(
@@ -59,8 +77,8 @@ def learn_to_compare(
     *,
     actor: str | None = None,
 ) -> dict[str, Any]:
-    """Learn with a fifth of the pairs kept aside, and see how often the answers to those are met,
-    before and after.
+    """Find the threshold with a fifth of the pairs kept aside, and see how often the answers to
+    those are met.
     """
     from blindsight.metric import DPPMetric
     from blindsight.metric.estimator import learn_once
@@ -70,17 +88,17 @@ def learn_to_compare(
     said = decided(answers_of(datasets, data_set))
     pairs = np.array([[where[a], where[b]] for a, b, _ in said if a in where and b in where])
     labels = np.array([word == "same" for a, b, word in said if a in where and b in where])
-    points = columns(rows_of(datasets, data_set), _COLUMNS)
+    rows = np.asarray(rows_of(datasets, data_set), np.float64)
     aside = np.random.default_rng(len(pairs)).permutation(len(pairs))
     held, used = aside[: len(aside) // 5], aside[len(aside) // 5 :]
     used = used[bounded_pairs(pairs[used], _owners(datasets, data_set))]
-    progress("learning, with noise for each pair", 1, 3)
+    progress("learning, with noise for each answer", 1, 3)
     ids = [photo.id for photo in datasets.photos(data_set)]
     chosen_pairs, answers = pairs[used], labels[used]
     vault = vault_of(datasets, data_set)
-    with Ledger(datasets.settings.ledger_place, dataset=data_set.account) as ledger:
+    with account_ledger(datasets, data_set) as ledger:
         require_agreement(datasets, data_set, ledger)
-        if not any(balance.unit == "pair" for balance in ledger.balances()):
+        if not any(balance.unit == PAIR_UNIT for balance in ledger.balances()):
             ledger.grant(_pair_budget(), what="budget for answers, set by you", actor=actor)
         charged: list[str] = []
 
@@ -96,7 +114,7 @@ def learn_to_compare(
             )
 
         metric = learn_once(
-            DPPMetric(epsilon=PAIR_EPSILON, unit="pair", preprocessor=points),
+            DPPMetric(epsilon=PAIR_EPSILON, unit=PAIR_UNIT, loss="plain", preprocessor=rows),
             chosen_pairs,
             answers,
             vault=vault,
@@ -108,24 +126,66 @@ def learn_to_compare(
     costs = _all_units(metric.guarantee_.costs, persons=bool(data_set.most))
     name_release(datasets, data_set, release, number, costs)
     metric.save(folder / "metric.safetensors")
-    progress("comparing before and after", 2, 3)
+    progress("looking at the answers that were kept aside", 2, 3)
     (folder / "card.txt").write_text(metric.guarantee_.card() + "\n", encoding="utf-8")
     datasets.keep_release(data_set, release)
-    after = np.asarray(metric.transform(points))
-    found = {
+    known = metric.curve_.known
+    measured = {
+        "release": release.id,
         "pairs": len(used),
         "held": len(held),
-        "before": _met(points, pairs[used], labels[used], pairs[held], labels[held]),
-        "after": _met(after, pairs[used], labels[used], pairs[held], labels[held]),
+        "met": int(((metric.predict(pairs[held]) == 1) == labels[held]).sum()) if len(held) else 0,
+        "errors": str(metric.curve_.at_threshold(metric.threshold_)) if known else None,
+        "equal_error": metric.curve_.equal_error().error if known else None,
         "when": today(),
-        "film": _film([photo.id for photo in datasets.photos(data_set)], points, after),
+        "film": _film(ids, metric.transform(rows)),
     }
-    write_atomically(datasets.vault(data_set) / "compared.json", json.dumps(found).encode())
-    return found
+    write_atomically(datasets.vault(data_set) / "compared.json", json.dumps(measured).encode())
+    return measured
+
+
+def answer_for(
+    datasets: DataSets, data_set: DataSet, one: str, other: str, point: str = "balanced"
+) -> dict[str, Any]:
+    """The distance of two photos, and what the last learned threshold says about them.
+
+    Parameters:
+        datasets: the data sets of the workbench.
+        data_set: the photos' data set.
+        one: id of a photo.
+        other: id of another photo.
+        point: a name of `OPERATING_POINTS`.
+
+    Returns:
+        "distance", and "answer" ("same, wrong in about 5 of 100"), which is None before anything
+        was learned, where noise hides the error rates, or where it hides rates as fine as `point`.
+    """
+    from blindsight.metric import DPPMetric, EuclideanMetric
+
+    where = {photo.id: i for i, photo in enumerate(datasets.photos(data_set))}
+    rows = np.asarray(rows_of(datasets, data_set)[[where[one], where[other]]], np.float64)
+    away = float(EuclideanMetric().fit(rows).pair_distance(rows[None])[0])
+    last = last_comparison(datasets, data_set)
+    found = [] if last is None else [r for r in data_set.releases if r.id == last.get("release")]
+    answer = None
+    if found:
+        metric = DPPMetric.load(datasets.folder(found[0]) / "metric.safetensors")
+        rates = OPERATING_POINTS[point]
+        if metric.curve_.known and metric.n_features_in_ == rows.shape[1]:
+            with suppress(InvalidParameter):  # finer than the counts tell
+                chosen = (
+                    metric.curve_.at(**rates)
+                    if rates
+                    else metric.curve_.at_threshold(metric.threshold_)
+                )
+                answer = str(chosen.answer(away))
+    return {"distance": away, "answer": answer}
 
 
 def prices(data_set: DataSet) -> tuple[Cost, ...]:
-    """What one learning costs per pair, per photo and per person, before anything is learned."""
+    """What one learning costs per answer, per pair, per photo and per person, before anything is
+    learned.
+    """
     return _most_it_costs(bool(data_set.most))
 
 
@@ -133,21 +193,22 @@ def prices(data_set: DataSet) -> tuple[Cost, ...]:
 def _most_it_costs(persons: bool) -> tuple[Cost, ...]:
     from blindsight.metric import DPPMetric
 
-    metric = DPPMetric(epsilon=PAIR_EPSILON, unit="pair")
-    groups = {"pair": 1, "record": MAX_ANSWERS_EACH}
-    guarantee = metric.promise(n_pairs=MIN_ANSWERS, n_features=_COLUMNS, groups=groups)
+    metric = DPPMetric(epsilon=PAIR_EPSILON, unit=PAIR_UNIT, loss="plain")
+    groups = {PAIR_UNIT: 1, "pair": 1, "record": MAX_ANSWERS_EACH}
+    guarantee = metric.promise(n_pairs=MIN_ANSWERS, n_features=1, groups=groups)
     return _all_units(guarantee.costs, persons=persons)
 
 
 def _all_units(costs: Sequence[Cost], *, persons: bool) -> tuple[Cost, ...]:
     """A metric's stated costs in the units of the accounts.
 
-    The estimator states what one pair costs, and what one photo costs that is added or removed. A
+    The estimator states what one replaced answer costs, what one pair costs that is added or
+    removed, and what one photo costs that is added or removed. A
     photo that is replaced takes its pairs away and brings as many new ones, so it moves every sum
     twice as far. A person is in no more of the pairs than a photo may be (`MAX_ANSWERS_EACH`), so a
     person costs the same.
     """
-    (pair,) = (cost for cost in costs if cost.unit == "pair")
+    answers = [cost for cost in costs if cost.unit in (PAIR_UNIT, "pair")]
     (photo,) = (cost for cost in costs if cost.unit == "record")
     assert photo.rho is not None  # noqa: S101  (all noise of a metric is Gaussian)
     mu = 2 * math.sqrt(2 * photo.rho)
@@ -158,13 +219,13 @@ def _all_units(costs: Sequence[Cost], *, persons: bool) -> tuple[Cost, ...]:
         rho=mu * mu / 2,
     )
     person = (replace(replaced, unit="person"),) if persons else ()
-    return (pair, replaced, *person)
+    return (*answers, replaced, *person)
 
 
 def _pair_budget() -> Cost:
-    (pair,) = (cost for cost in _most_it_costs(False) if cost.unit == "pair")
+    (answer,) = (cost for cost in _most_it_costs(False) if cost.unit == PAIR_UNIT)
     return replace(
-        pair, epsilon=PAIR_BUDGET, delta=pair.delta * PAIR_BUDGET / PAIR_EPSILON, rho=None
+        answer, epsilon=PAIR_BUDGET, delta=answer.delta * PAIR_BUDGET / PAIR_EPSILON, rho=None
     )
 
 
@@ -202,34 +263,18 @@ def bounded_pairs(pairs: NDArray[Any], owners: list[set[str]]) -> list[int]:
     return kept
 
 
-def _met(space: Any, pairs: Any, labels: Any, held: Any, truth: Any) -> int:
-    """How many held pairs fall on the right side of the distance that separates the others best."""
-
-    def far(rows: Any) -> NDArray[np.float64]:
-        return np.asarray(np.linalg.norm(space[rows[:, 0]] - space[rows[:, 1]], axis=1))
-
-    known = far(pairs)
-    cuts = np.quantile(known, np.linspace(0, 1, 51))
-    best = max(cuts, key=lambda cut: np.mean((known <= cut) == labels))
-    return int(np.sum((far(held) <= best) == truth))
-
-
-def _film(ids: list[str], before: NDArray[Any], after: NDArray[Any]) -> dict[str, Any]:
-    """The ten nearest to one photo, drawn at random, by the network and by what was learned."""
+def _film(ids: list[str], space: NDArray[Any]) -> dict[str, Any]:
+    """The ten nearest to one photo, drawn at random."""
     asked = int(np.random.default_rng().integers(len(ids)))
-
-    def nearest(space: NDArray[Any]) -> list[str]:
-        far = np.linalg.norm(space - space[asked], axis=1)
-        far[asked] = np.inf
-        return [ids[i] for i in np.argsort(far)[:10]]
-
-    return {"asked": ids[asked], "before": nearest(before), "after": nearest(after)}
+    far = np.linalg.norm(space - space[asked], axis=1)
+    far[asked] = np.inf
+    return {"asked": ids[asked], "nearest": [ids[i] for i in np.argsort(far)[:10]]}
 
 
 def affordable(data_set: DataSet, ledger: Ledger) -> bool:
-    """Return whether one learning fits into what is left per pair, per photo and per person."""
+    """Return whether one learning fits into what is left per answer, per photo and per person."""
     left = {balance.unit: balance.remaining.epsilon for balance in ledger.balances()}
-    left.setdefault("pair", PAIR_BUDGET)
+    left.setdefault(PAIR_UNIT, PAIR_BUDGET)
     return all(left.get(cost.unit, math.inf) >= cost.epsilon for cost in prices(data_set))
 
 

@@ -21,10 +21,12 @@ from numpy.typing import NDArray
 
 from blindsight.app import defaults
 from blindsight.app.library.accounts import (
+    account_ledger,
     has_own_vault,
     join_account,
-    name_release,
+    release_note,
     require_agreement,
+    settings_purpose,
     vault_of,
 )
 from blindsight.app.library.datasets import DataSet, DataSets, Photo, Release, inside, today
@@ -32,10 +34,10 @@ from blindsight.app.result import Progress, no_progress
 from blindsight.core import storage
 from blindsight.core.errors import HostileFile, InvalidData
 from blindsight.data.listing import Inventory, list_photos, valid_text
-from blindsight.privacy import Ledger
 
 if TYPE_CHECKING:
     from blindsight.codebooks import Codebook
+    from blindsight.encoders import BuiltIn, OnnxEncoder
     from blindsight.index.encoder import CodeRecipe, PhotoEncoder
     from blindsight.index.release_folder import Scan
     from blindsight.privacy import Guarantee
@@ -48,6 +50,8 @@ __all__ = [
     "columns",
     "directions",
     "encoder",
+    "encoder_label",
+    "image_encoder",
     "keep_dropped",
     "keep_thumbnail",
     "person_rule",
@@ -85,11 +89,9 @@ def scan(
     What other data sets released of these photos before is charged to this one's account.
     """
     from blindsight.data import read_image
-    from blindsight.encoders import feature_recipe
-    from blindsight.index.encoder import default_features
 
-    folder, features = Path(data_set.source), default_features(fast=True)
-    recipe = feature_recipe(features)
+    folder, features = Path(data_set.source), _features(data_set)
+    recipe = image_encoder(features)
     shown = _dropped_names(datasets, data_set)
     found, nobodys = _recognised(datasets, data_set)
     records = found.records
@@ -123,12 +125,18 @@ def scan(
     rows = np.concatenate(blocks)[order] if blocks else np.zeros((0, 1), np.float32)
     vault = datasets.vault(data_set)
     storage.save(
-        vault / "features.safetensors", kind="workbench-features", arrays={"rows": rows}, fields={}
+        vault / "features.safetensors",
+        kind="workbench-features",
+        arrays={"rows": rows},
+        fields={"encoder": recipe.identity()},
     )
     listed = [[photos[i].id, photos[i].name] for i in order]
     storage.write_atomically(vault / "photos.json", json.dumps(listed).encode())
     progress("learning the models from public data", 0, 0)
-    says = [asdict(coding(encoder(epsilon, features))) for epsilon in defaults.EPSILONS_OFFERED]
+    says = [
+        asdict(coding(encoder(epsilon, features, data_set.about)))
+        for epsilon in defaults.EPSILONS_OFFERED
+    ]
     storage.write_atomically(vault / "coding.json", json.dumps(says).encode())
     read = {photo.id for photo in photos}
     people = (
@@ -149,7 +157,7 @@ def scan(
         people=people,
     )
     known = datasets.save(replace(known, scanned=True, features=features, vault=number))
-    with Ledger(datasets.settings.ledger_place, dataset=data_set.account) as ledger:
+    with account_ledger(datasets, data_set) as ledger:
         if number and ledger.balances():
             join_account(datasets, known, ledger, actor=actor)
     return known
@@ -158,16 +166,26 @@ def scan(
 def rows_of(datasets: DataSets, data_set: DataSet) -> NDArray[np.float32]:
     """The photos' features, in the order of `datasets.photos`; read once while the file stays as it
     is.
+
+    Raises:
+        InvalidParameter: The encoder's files have changed since the photos were read.
     """
+    from blindsight.encoders import require_same_encoder
+
     path = datasets.vault(data_set) / "features.safetensors"
-    return _rows(path, path.stat().st_mtime_ns)
+    rows, identity = _rows(path, path.stat().st_mtime_ns)
+    if identity is not None:  # a file of an earlier version names no encoder
+        what = f"the list of features of {data_set.name} ({data_set.source})"
+        require_same_encoder(identity, image_encoder(data_set.features), what=what)
+    return rows
 
 
 @lru_cache(maxsize=4)
-def _rows(path: Path, _changed: int) -> NDArray[np.float32]:
-    rows: NDArray[np.float32] = storage.load(path, kind="workbench-features")[0]["rows"]
+def _rows(path: Path, _changed: int) -> tuple[NDArray[np.float32], dict[str, Any] | None]:
+    arrays, fields = storage.load(path, kind="workbench-features")
+    rows: NDArray[np.float32] = arrays["rows"]
     rows.flags.writeable = False
-    return rows
+    return rows, fields.get("encoder")
 
 
 def points_of(datasets: DataSets, data_set: DataSet) -> NDArray[np.float32]:
@@ -178,7 +196,7 @@ def points_of(datasets: DataSets, data_set: DataSet) -> NDArray[np.float32]:
 
 @lru_cache(maxsize=4)
 def _points(path: Path, changed: int) -> NDArray[np.float32]:
-    points = directions(_rows(path, changed))
+    points = directions(_rows(path, changed)[0])
     points.flags.writeable = False
     return points
 
@@ -229,14 +247,48 @@ class Coding:
         return self.right / (same * self.right + (photos - same) * self.wrong) if photos else 0.0
 
 
+def _features(data_set: DataSet) -> str:
+    """The encoder to read a data set with: the chosen one, else the one that read it before.
+
+    Photos that were read as pixels are read by the default network once that is installed.
+    """
+    from blindsight.encoders import BUILT_IN
+
+    if data_set.encoder:
+        chosen = data_set.encoder
+        return BUILT_IN[chosen].name if chosen in BUILT_IN else chosen
+    if data_set.features and not data_set.features.startswith("pixels"):
+        return data_set.features
+    return defaults.default_encoder()
+
+
+@lru_cache(maxsize=4)
+def image_encoder(features: str) -> BuiltIn | OnnxEncoder:
+    """The encoder that read the photos: a built-in name, or the path of a folder of ONNX files."""
+    from blindsight.encoders import STORED, OnnxEncoder, feature_recipe
+
+    return feature_recipe(features) if features in STORED else OnnxEncoder(features)
+
+
+def encoder_label(features: str) -> str:
+    """The encoder's name as other sites may see it; for one's own, with a digest and no path."""
+    from blindsight.encoders.base import identity_digest
+
+    made = image_encoder(features)
+    identity = made.identity()
+    if identity["kind"] == "built-in":
+        return features
+    return f"{made.name[:40]} {identity_digest(identity)[:16]}"
+
+
 @lru_cache(maxsize=16)
-def encoder(epsilon: float, features: str) -> PhotoEncoder:
+def encoder(epsilon: float, features: str, about: tuple[str, ...] = ()) -> PhotoEncoder:
     """The public model for a budget: learned from public data only, so it is the same for
     everybody.
     """
     from blindsight.index.encoder import make_encoder
 
-    return make_encoder(_recipe(epsilon, features))
+    return make_encoder(_recipe(epsilon, features, about))
 
 
 def coding(made: PhotoEncoder) -> Coding:
@@ -247,17 +299,10 @@ def coding(made: PhotoEncoder) -> Coding:
 
 
 def word_point(made: PhotoEncoder, words: str) -> NDArray[np.float32]:
-    """Where words lie in the codebook's space (1, m): a mixture of the public network's classes."""
-    from blindsight.codebooks.cells import head_space, unit_rows
-    from blindsight.encoders.words import class_weights
+    """Where words lie in the codebook's space (1, m): by the encoder's texts or classes."""
+    from blindsight.codebooks import text_points
 
-    network = made.recipe.image.network
-    assert network is not None  # noqa: S101  (asked before)
-    _, classes = head_space(network)
-    found: NDArray[np.float32] = book_of(made).embedding.moved(
-        unit_rows(class_weights(words)[None] @ classes)
-    )
-    return found
+    return text_points(made.recipe.image, book_of(made).embedding, [words])
 
 
 def codings(datasets: DataSets, data_set: DataSet) -> list[Coding]:
@@ -274,20 +319,26 @@ def release_photos(
     release: Release,
     progress: Progress = no_progress,
     *,
+    accept_chance: bool = False,
     actor: str | None = None,
 ) -> DataSet:
     """Charge once, then release each photo's code under its random number.
 
     Run again after a crash, it goes on where it was stopped.
-    """
-    from blindsight.app.library.preview import measure_release
-    from blindsight.app.protect import protect
-    from blindsight.encoders import feature_recipe
-    from blindsight.release.contents import PHOTO_CODES
-    from blindsight.release.manifest import Signer, write_manifest
 
-    with Ledger(datasets.settings.ledger_place, dataset=data_set.account) as ledger:
+    Raises:
+        InvalidParameter: Search would find hardly more than chance, and `accept_chance` is False;
+            nothing is charged.
+    """
+    from blindsight.app.library.preview import measure_release, refuse_chance
+    from blindsight.app.protect import protect
+    from blindsight.release.contents import amend_release
+    from blindsight.release.manifest import NOTE_FILE, Signer
+
+    with account_ledger(datasets, data_set) as ledger:
         require_agreement(datasets, data_set, ledger)
+    if not accept_chance:
+        refuse_chance(datasets, data_set, release.epsilon)
     contents, _ = _recognised(datasets, data_set)
     # Those that were read and shown: one that cannot be must not take a place among those that a
     # person may give.
@@ -301,33 +352,23 @@ def release_photos(
         ledger=datasets.settings.ledger_place,
         dataset=data_set.account,
         actor=actor,
+        purpose=settings_purpose(datasets.settings),
         vault=vault.path,
         vault_dataset=data_set.id,
-        encoder=feature_recipe(data_set.features),
+        encoder=image_encoder(data_set.features),
+        own_names=data_set.about or None,
+        accept_chance=True,  # judged above, on the photos themselves
         files=files,
         people=_persons(datasets, data_set, files) if data_set.most else None,
         max_per_person=data_set.most or None,
         progress=progress,
     )
-    name_release(datasets, data_set, release, made.release_id, made.guarantee.costs)
-    (folder / "card.txt").write_text(
-        _card(
-            release, encoder(release.epsilon, data_set.features), made.guarantee, made.counts.stored
-        ),
-        encoding="utf-8",
-    )
-    # The card and the note for the ledger came after `protect` had signed the folder: sign it anew.
-    signed = Signer(vault.signing_seed(made.release_id))
-    write_manifest(
-        folder,
-        signed,
-        kind=PHOTO_CODES,
-        release=made.release_id,
-        facts={
-            "entries": made.counts.stored,
-            "encoder": feature_recipe(data_set.features).identity(),
-        },
-    )
+    made_with = encoder(release.epsilon, data_set.features, data_set.about)
+    files_to_add = {
+        "card.txt": _card(release, made_with, made.guarantee, made.counts.stored).encode(),
+        NOTE_FILE: release_note(datasets, data_set, made.release_id, made.guarantee.costs),
+    }
+    amend_release(folder, files_to_add, Signer(vault.signing_seed(made.release_id)))
     counts = made.counts
     done = replace(release, photos=counts.stored, left_out=counts.left_out, made=today())
     datasets.keep_release(data_set, done)
@@ -337,7 +378,7 @@ def release_photos(
 
 
 def released_cells(
-    datasets: DataSets, release: Release
+    datasets: DataSets, data_set: DataSet, release: Release
 ) -> tuple[list[str], NDArray[np.int64], PhotoEncoder]:
     """The numbers, cells and model of a release: what somebody has who was given it."""
     from blindsight.index.cell_index import from_codes
@@ -345,7 +386,11 @@ def released_cells(
     from blindsight.index.release_folder import ReleaseFolder
 
     place = ReleaseFolder.read(datasets.folder(release))
-    made = load_encoder(CodeRecipe.from_fields(place.recipe), place.path, None)
+    recipe = CodeRecipe.from_fields(place.recipe)
+    if recipe.identity is not None:
+        what = f"the release {release.id} of {data_set.name}"
+        recipe = recipe.with_encoder(image_encoder(data_set.features), what=what)
+    made = load_encoder(recipe, place.path, None)
     ids: list[str] = []
     cells: list[NDArray[np.int64]] = []
     for names, codes in made.load(place.codes).items():
@@ -422,11 +467,19 @@ def _persons(datasets: DataSets, data_set: DataSet, names: list[str]) -> dict[st
     return persons_of(folder, names, rule, all_known=False)
 
 
-def _recipe(epsilon: float, features: str) -> CodeRecipe:
+def _recipe(epsilon: float, features: str, about: tuple[str, ...]) -> CodeRecipe:
+    from blindsight.encoders import OnnxEncoder
     from blindsight.index.encoder import CodeRecipe, default_bits
 
+    image = image_encoder(features)
+    own = image if isinstance(image, OnnxEncoder) else None
     return CodeRecipe(
-        epsilon=epsilon, features=features, bits=default_bits("codebook", "record", epsilon)
+        epsilon=epsilon,
+        features=image.name,
+        bits=default_bits("codebook", "record", epsilon),
+        own_names=about,
+        identity=None if own is None else own.identity(),
+        opened=own,
     )
 
 

@@ -21,6 +21,8 @@ from blindsight.app.library.datasets import DataSet, DataSets, Release
 from blindsight.app.library.photos import (
     directions,
     encoder,
+    encoder_label,
+    image_encoder,
     keep_thumbnail,
     released_cells,
     rows_of,
@@ -28,12 +30,25 @@ from blindsight.app.library.photos import (
 from blindsight.app.result import Progress, no_progress
 from blindsight.audit.release.kinds import Kinds
 from blindsight.core import storage
-from blindsight.core.errors import HostileFile, InvalidData, MissingData, MissingDependency
+from blindsight.core.errors import (
+    HostileFile,
+    InvalidData,
+    InvalidParameter,
+    MissingData,
+    MissingDependency,
+)
 
 if TYPE_CHECKING:
     from blindsight.data import ImageSet
 
-__all__ = ["kinds_shown", "look_at_own", "look_at_public", "measure_release", "seen"]
+__all__ = [
+    "kinds_shown",
+    "look_at_own",
+    "look_at_public",
+    "measure_release",
+    "refuse_chance",
+    "seen",
+]
 
 _MOST_PUBLIC = 1000
 _ASKED = 60
@@ -48,7 +63,7 @@ def look_at_own(datasets: DataSets, data_set: DataSet, progress: Progress = no_p
     every = rows_of(datasets, data_set)
     chosen = np.sort(np.random.default_rng().permutation(len(every))[: defaults.MEASURED_PHOTOS])
     kinds = _among(kinds_shown(datasets, data_set), chosen)
-    found = _look(every[chosen], kinds, data_set.features, progress)
+    found = _look(every[chosen], kinds, data_set, progress)
     photos = datasets.photos(data_set)
     _name(found, [photos[row].id for row in chosen])
     storage.write_atomically(_place(datasets, data_set, "own"), json.dumps(found).encode())
@@ -64,7 +79,7 @@ def look_at_public(datasets: DataSets, data_set: DataSet, progress: Progress = n
     progress(f"reading public photos of {public.name}", 0, len(public.shows))
     rows = _public_rows(datasets, public, data_set.features, progress)
     kinds = (Kinds(public.shows, (), "the folders they lie in"),)
-    found = _look(rows, kinds, data_set.features, progress)
+    found = _look(rows, kinds, data_set, progress)
     ids = [
         hashlib.sha256(f"public {public.name} {i}".encode()).hexdigest()[:32]
         for i in range(len(rows))
@@ -82,12 +97,28 @@ def seen(datasets: DataSets, data_set: DataSet, where: str) -> dict[str, Any] | 
     return json.loads(path.read_bytes()) if path.exists() else None
 
 
+def refuse_chance(datasets: DataSets, data_set: DataSet, epsilon: float) -> None:
+    """Refuse a release in which search would find hardly more than chance.
+
+    Raises:
+        InvalidParameter: It was measured on the photos that search finds hardly more.
+    """
+    figures = (seen(datasets, data_set, "own") or {}).get(f"{epsilon:g}", {})
+    if figures.get("at_chance"):
+        raise InvalidParameter(
+            f"at epsilon {epsilon:g} {figures['hits']:g} of ten hits would fit, and "
+            f"{figures['hits_luck']:g} of ten photos drawn by lot: search would find little more "
+            "than chance. Nothing was charged. Choose another encoder, say what the photos are "
+            "about, or agree to it (accept_chance)."
+        )
+
+
 def _place(datasets: DataSets, data_set: DataSet, where: str) -> Path:
     return datasets.vault(data_set) / f"preview-{where}.json"
 
 
 def _look(
-    rows: NDArray[np.float32], kinds: Sequence[Kinds], features: str, progress: Progress
+    rows: NDArray[np.float32], kinds: Sequence[Kinds], data_set: DataSet, progress: Progress
 ) -> dict[str, Any]:
     """Measure at each epsilon on offer; one question that has an answer is shown as pictures."""
     from blindsight.audit.release.attacks import view_of
@@ -102,7 +133,7 @@ def _look(
     looked: dict[str, Any] = {"plain": {"film": _film(nearest, fits)}}
     for done, epsilon in enumerate(defaults.EPSILONS_OFFERED):
         progress(f"measuring at ε {epsilon:g}", done, len(defaults.EPSILONS_OFFERED))
-        view = view_of(encoder(epsilon, features))
+        view = view_of(encoder(epsilon, data_set.features, data_set.about))
         released = view.drawn(rows)
         figures = measure_view(view, rows, released, kinds, rng).figures()
         scores = np.asarray(view.scores(rows[[row]], released), np.float64)[0]
@@ -196,10 +227,10 @@ def _public_rows(
     datasets: DataSets, public: _Public, features: str, progress: Progress
 ) -> NDArray[np.float32]:
     """Their features, computed once for this machine."""
-    from blindsight.encoders import feature_recipe
-
-    recipe, n = feature_recipe(features), len(public.shows)
-    key = hashlib.sha256(f"{public.name} {features} {n}".encode()).hexdigest()[:12]
+    recipe, n = image_encoder(features), len(public.shows)
+    # The identity, not the path: the files of an encoder of one's own may change.
+    label = encoder_label(features)
+    key = hashlib.sha256(f"{public.name} {label} {n}".encode()).hexdigest()[:12]
     path = datasets.settings.state / "public" / f"{key}.safetensors"
     try:
         kept: NDArray[np.float32] = storage.load(path, kind="public-features")[0]["rows"]
@@ -219,13 +250,12 @@ def _public_rows(
 def kinds_shown(datasets: DataSets, data_set: DataSet) -> tuple[Kinds, ...]:
     """Return what each photo shows, by its folder and by the encoder's classes."""
     from blindsight.audit.release.kinds import kinds_of
-    from blindsight.encoders import feature_recipe
 
     names = [photo.name for photo in datasets.photos(data_set)]
     return kinds_of(
         names,
         rows_of(datasets, data_set),
-        feature_recipe(data_set.features),
+        image_encoder(data_set.features),
         folders=data_set.person != "folder",
     )
 
@@ -238,7 +268,7 @@ def measure_release(datasets: DataSets, data_set: DataSet, release: Release) -> 
     """
     from blindsight.audit.release.measurement import measure
 
-    ids, cells, made = released_cells(datasets, release)
+    ids, cells, made = released_cells(datasets, data_set, release)
     place = {photo.id: row for row, photo in enumerate(datasets.photos(data_set))}
     known = [number for number, name in enumerate(ids) if name in place]
     rng = np.random.default_rng(int(release.id, 16))

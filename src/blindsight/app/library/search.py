@@ -28,22 +28,18 @@ if TYPE_CHECKING:
     from blindsight.encoders.words import Understood
     from blindsight.index.encoder import PhotoEncoder
 
-__all__ = ["Question", "SearchIndex", "open_index", "understand", "words_can_be_asked"]
+__all__ = ["Question", "SearchIndex", "open_index", "words_can_be_asked"]
 
 
 def words_can_be_asked(features: str) -> bool:
     """Return whether words can be a query to photos that were read with these features."""
-    from blindsight.encoders import feature_recipe
+    from blindsight.app.library.photos import image_encoder
     from blindsight.encoders.words import words_available
 
-    return feature_recipe(features).network is not None and words_available()
-
-
-def understand(words: str) -> Understood:
-    """Return what words are taken to mean: which are searched for, and which are ignored."""
-    from blindsight.encoders.words import understood
-
-    return understood(words)
+    made = image_encoder(features)
+    if made.network is not None:
+        return words_available()
+    return made.texts(["photo"]) is not None
 
 
 @dataclass(frozen=True)
@@ -97,7 +93,16 @@ class SearchIndex:
         """Whether words can be asked: what they need is on this machine, and a network read the
         photos.
         """
-        return words_can_be_asked(self.made.recipe.features)
+        return words_can_be_asked(self.data_set.features)
+
+    def meant(self, words: str) -> Understood | None:
+        """Return which words are searched for and which are ignored.
+
+        None where the encoder has a text tower, which takes any sentence as it is.
+        """
+        from blindsight.encoders.words import understood
+
+        return None if self.made.recipe.image.network is None else understood(words)
 
     def asked(self, row: NDArray[np.float32], own: str | None = None) -> Question:
         """A picture as a question."""
@@ -157,7 +162,7 @@ class SearchIndex:
 
 def open_index(datasets: DataSets, data_set: DataSet, release: Release) -> SearchIndex:
     """Read a release, with the owner's features and names beside it."""
-    ids, cells, made = released_cells(datasets, release)
+    ids, cells, made = released_cells(datasets, data_set, release)
     photos = datasets.photos(data_set)
     place = {photo.id: row for row, photo in enumerate(photos)}
     names = {photo.id: photo.name for photo in photos}

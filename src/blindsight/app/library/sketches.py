@@ -97,10 +97,10 @@ def _recognised(
     features: str,
 ) -> list[bool]:
     """Whether what came back finds its photo first among all, by the better of two matchers."""
+    from blindsight.app.library.photos import image_encoder
     from blindsight.audit.release.measurement import found_again
-    from blindsight.encoders import feature_recipe
 
-    recipe = feature_recipe(features)
+    recipe = image_encoder(features)
     images = np.stack([recipe.prepare(np.rint(image).astype(np.uint8)) for image in pictures])
     by_matcher = found_again(
         pictures, own, squares, vectors=directions(recipe.rows(images)), gallery=rows

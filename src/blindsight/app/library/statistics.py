@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from blindsight.app.labelled_images import public_basis
 from blindsight.app.library.accounts import (
+    account_ledger,
     name_release,
     require_agreement,
     vault_of,
@@ -23,7 +24,6 @@ from blindsight.app.result import Progress, no_progress
 from blindsight.app.send import DEFAULT_DELTA, predict_sending
 from blindsight.core.errors import InvalidParameter
 from blindsight.core.storage import write_atomically
-from blindsight.privacy import Ledger
 from blindsight.privacy.mechanisms.gaussian import gaussian_epsilon
 from blindsight.sketching import FeatureStatistics
 from blindsight.sketching.statistics_rules import Forecast, gaussian_mu, width_for
@@ -32,6 +32,7 @@ __all__ = [
     "SEND_EPSILON",
     "STATISTICS_FILE",
     "SendingPlan",
+    "added_epsilon",
     "release_statistics",
     "sending_plan",
 ]
@@ -48,13 +49,16 @@ class SendingPlan:
 
     Parameters:
         classes: the names of the classes.
-        photos: number of photos with exactly one class.
-        forecast: what a receiver can expect; None where there are no two classes.
+        photos: number of photos, which is public.
+        classified: number of photos with exactly one class: the labels are private, so neither the
+            forecast nor what is released may depend on it.
+        forecast: what a receiver can expect of so many photos; None where there are no two classes.
         released: the last release of statistics, if there is one.
     """
 
     classes: tuple[str, ...]
     photos: int
+    classified: int
     forecast: Forecast | None
     released: Release | None
 
@@ -63,15 +67,19 @@ def sending_plan(datasets: DataSets, data_set: DataSet) -> SendingPlan:
     """Say what statistics of a data set would be good for; nothing is charged."""
     kept = labels_of(datasets, data_set)
     names = tuple(str(name) for name in kept["names"])
-    count = sum(len(set(given) & set(names)) == 1 for given in kept["given"].values())
+    photos = datasets.photos(data_set)
+    classified = sum(
+        len(set(kept["given"].get(photo.id, ())) & set(names)) == 1 for photo in photos
+    )
     expected = None
     if len(names) >= 2:
-        epsilon = _added(SEND_EPSILON)
+        epsilon = added_epsilon(SEND_EPSILON)
         expected = predict_sending(
-            count, len(names), epsilon=epsilon, images_per_person=max(1, data_set.most)
+            len(photos), len(names), epsilon=epsilon, images_per_person=max(1, data_set.most)
         )
     made = [release for release in data_set.releases if release.kind == "statistics"]
-    return SendingPlan(names, count, expected, made[-1] if made else None)
+    released = made[-1] if made else None
+    return SendingPlan(names, len(photos), classified, expected, released)
 
 
 def release_statistics(
@@ -81,8 +89,12 @@ def release_statistics(
     *,
     actor: str | None = None,
 ) -> dict[str, Any]:
-    """Release noisy statistics of the photos with one class each; charged once, before."""
-    from blindsight.encoders import feature_recipe
+    """Release noisy statistics of all photos; charged once, before.
+
+    A photo without exactly one class adds nothing, and counts among the photos all the same: who
+    has a label is private.
+    """
+    from blindsight.app.library.photos import image_encoder
 
     plan = sending_plan(datasets, data_set)
     if plan.forecast is None:
@@ -91,9 +103,9 @@ def release_statistics(
         raise InvalidParameter(plan.forecast.line())
     progress("reading your labels", 0, 2)
     records, people, rows, names = _classified(datasets, data_set, plan.classes)
-    encoder = feature_recipe(data_set.features)
+    encoder = image_encoder(data_set.features)
     most = max(1, data_set.most)
-    epsilon = _added(SEND_EPSILON)
+    epsilon = added_epsilon(SEND_EPSILON)
     width = width_for(plan.photos, len(plan.classes), epsilon=epsilon, most=most)
     basis = public_basis(encoder, None, width, progress=progress)
     settings = {
@@ -118,7 +130,7 @@ def release_statistics(
         encoder=encoder.identity(),
         random_state=vault.training_source(number),
     )
-    with Ledger(datasets.settings.ledger_place, dataset=data_set.account) as ledger:
+    with account_ledger(datasets, data_set) as ledger:
         require_agreement(datasets, data_set, ledger)
         account = vault.account(
             ledger, release=number, records=records, most=data_set.most, actor=actor
@@ -140,22 +152,18 @@ def release_statistics(
 def _classified(
     datasets: DataSets, data_set: DataSet, classes: tuple[str, ...]
 ) -> tuple[list[str], list[str], NDArray[np.float32], list[str]]:
-    """Records, persons, features and class of the photos that have exactly one class."""
+    """Records, persons, features and class of all photos; "" where it is not exactly one class."""
     given = labels_of(datasets, data_set)["given"]
     wanted = set(classes)
     vault = vault_of(datasets, data_set)
     person_of = {photo.record: photo.person for photo in vault.photos(data_set.id).values()}
-    chosen = [
-        (row, photo.id, next(iter(set(given[photo.id]) & wanted)))
-        for row, photo in enumerate(datasets.photos(data_set))
-        if len(set(given.get(photo.id, ())) & wanted) == 1
-    ]
-    records = [record for _, record, _ in chosen]
-    rows = rows_of(datasets, data_set)[[row for row, _, _ in chosen]]
-    return records, [person_of.get(r, r) or r for r in records], rows, [n for _, _, n in chosen]
+    records = [photo.id for photo in datasets.photos(data_set)]
+    chosen = [sorted(set(given.get(record, ())) & wanted) for record in records]
+    names = [own[0] if len(own) == 1 else "" for own in chosen]
+    return records, [person_of.get(r, r) or r for r in records], rows_of(datasets, data_set), names
 
 
-def _added(epsilon: float) -> float:
+def added_epsilon(epsilon: float) -> float:
     """The epsilon for one photo added or removed at which a replaced photo costs `epsilon`."""
     return gaussian_epsilon(gaussian_mu(epsilon, DEFAULT_DELTA) / 2, DEFAULT_DELTA)
 

@@ -16,44 +16,56 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from blindsight.app.library.accounts import (
+    account_ledger,
     name_release,
     require_agreement,
     vault_of,
 )
 from blindsight.app.library.datasets import DataSet, DataSets, Release, today
-from blindsight.app.library.photos import rows_of
+from blindsight.app.library.photos import image_encoder, rows_of
 from blindsight.app.result import Progress, no_progress
 from blindsight.app.train_tagger import DEFAULT_DELTA
 from blindsight.core.errors import MissingData
 from blindsight.core.storage import seal_json, write_atomically
+from blindsight.encoders import BuiltIn, OnnxEncoder
 from blindsight.privacy import Cost, Guarantee, Ledger
 from blindsight.privacy.mechanisms.gaussian import gaussian_epsilon
 from blindsight.privacy.vault import Vault
-from blindsight.tagging import CodebookAnswers, DPTraining, Exact, PrivateTagger
+from blindsight.tagging import CodebookAnswers, DPTraining, Exact, Prior, PrivateTagger
 from blindsight.tagging.answer_codebook import AnswerCodebook
+from blindsight.tagging.answers import NoCharge
 from blindsight.tagging.guarantee import of_publishing
-from blindsight.tagging.photos import HELD_OUT_ONE_IN, MIN_HELD_OUT, quality, split
+from blindsight.tagging.photos import (
+    HELD_OUT_ONE_IN,
+    MIN_HELD_OUT,
+    Extractor,
+    expected_training,
+    public_knowledge,
+    quality,
+    split,
+)
 from blindsight.tagging.publishing import publish, release_of, train_once
+from blindsight.tagging.training import Forecast, forecast
 
 __all__ = [
     "MIN_LABELLED",
-    "PUBLISH_EPSILON",
+    "PUBLISH_EPSILONS",
     "TRAINING_EPSILON",
     "chances_of",
     "keep_labels",
     "labels_of",
     "learn_tags",
+    "learning_forecast",
     "plain_cell",
     "publish_data_set_tags",
-    "published_truth",
     "quality_of",
     "start_from_words",
 ]
 
 #: Epsilon in all of learning, per labelled photo, for one photo replaced by another.
 TRAINING_EPSILON = 4.0
-#: Epsilon per photo of one published tag.
-PUBLISH_EPSILON = 4.0
+#: Epsilons per photo at which tags can be published.
+PUBLISH_EPSILONS = (4.0, 8.0, 10.0)
 #: Labelled photos that learning needs: about MIN_HELD_OUT of them are held out.
 MIN_LABELLED = HELD_OUT_ONE_IN * MIN_HELD_OUT
 _MAX_FOLDER_LABELS = 60
@@ -73,11 +85,10 @@ def learn_tags(
     names, records, rows, labels = _labelled(datasets, data_set)
     used, held, expected = split(rows)
     progress("learning, with noise for each photo", 1, 3)
-    tagger = PrivateTagger(
-        _training(data_set), Exact(), classes=names, prior=_prior(data_set, names)
-    )
+    prior = _prior(data_set, names)
+    tagger = PrivateTagger(_training(data_set), Exact(), classes=names, prior=prior)
     vault = vault_of(datasets, data_set)
-    with Ledger(datasets.settings.ledger_place, dataset=data_set.account) as ledger:
+    with account_ledger(datasets, data_set) as ledger:
         require_agreement(datasets, data_set, ledger)
         charged: list[str] = []
 
@@ -89,11 +100,14 @@ def learn_tags(
             tagger, rows[used], labels[used], vault=vault, account=account, n_records=expected
         )
     progress("tagging all photos, here", 2, 3)
-    found = _counted(tagger, rows[held], labels[held]) | {
+    _keep_model(datasets, data_set, tagger)
+    publishers = [_publisher(datasets, data_set, epsilon, prior) for epsilon in PUBLISH_EPSILONS]
+    found = _counted(tagger, publishers, rows[held], labels[held]) | {
         "epsilon": TRAINING_EPSILON,
+        "learned": tagger.released_.get("trusted"),
         "when": today(),
     }
-    _keep(datasets, data_set, tagger, found)
+    _keep_answers(datasets, data_set, tagger, found)
     model = _model(datasets, data_set)
     release = _release(
         datasets, data_set, hashlib.sha256(model).hexdigest(), "tags", TRAINING_EPSILON
@@ -116,9 +130,28 @@ def start_from_words(
         raise MissingData("there is no public knowledge about these labels.")
     tagger = PrivateTagger.from_public(names, prior)
     progress("tagging all photos, here", 1, 2)
-    found = _counted(tagger, rows, labels) | {"epsilon": 0.0, "when": today()}
-    _keep(datasets, data_set, tagger, found)
+    _keep_model(datasets, data_set, tagger)
+    publishers = [_publisher(datasets, data_set, epsilon, prior) for epsilon in PUBLISH_EPSILONS]
+    found = _counted(tagger, publishers, rows, labels) | {"epsilon": 0.0, "when": today()}
+    _keep_answers(datasets, data_set, tagger, found)
     return found
+
+
+def learning_forecast(datasets: DataSets, data_set: DataSet) -> Forecast | None:
+    """Whether learning is expected to gain on the free start, before anything is charged.
+
+    Returns:
+        The forecast, counted in labelled photos, of which about one in `HELD_OUT_ONE_IN` is held
+        out; None where there is no free start, because no network read the photos or there are no
+        labels.
+    """
+    kept = labels_of(datasets, data_set)
+    if not kept["names"] or not _knows_words(image_encoder(data_set.features)):
+        return None
+    labelled = len(_given(datasets, data_set, kept))
+    predicted = forecast(_training(data_set), expected_training(labelled), len(kept["names"]))
+    least = predicted.least * HELD_OUT_ONE_IN / (HELD_OUT_ONE_IN - 1)
+    return replace(predicted, n_records=labelled, least=math.ceil(least / 10) * 10)
 
 
 def publish_data_set_tags(
@@ -126,19 +159,31 @@ def publish_data_set_tags(
     data_set: DataSet,
     progress: Progress = no_progress,
     *,
+    epsilon: float = PUBLISH_EPSILONS[0],
     actor: str | None = None,
 ) -> dict[str, Any]:
-    """The likeliest tag of each photo by k-ary response, with the vault's noise: again and again
-    the same.
+    """Release tags of each photo by k-ary response over typical answers, once per photo.
+
+    The noise is the vault's: published again, the tags are the same and cost nothing more.
+
+    Parameters:
+        datasets: all data sets.
+        data_set: the data set whose tags are published.
+        progress: called with (stage, done, total).
+        epsilon: one of `PUBLISH_EPSILONS`, per photo.
+        actor: who asks for the release, for the ledger.
+
+    Returns:
+        The number of photos, and how many of 100 answers the noise leaves as they are.
     """
-    progress("choosing a tag for each photo", 0, 2)
+    progress("choosing tags for each photo", 0, 2)
     vault, rows = vault_of(datasets, data_set), rows_of(datasets, data_set)
-    tagger = _publishing(PrivateTagger.load(datasets.vault(data_set) / "tagger.safetensors"))
+    tagger = _publisher(datasets, data_set, epsilon)
     number = release_of(tagger, vault)
     where = {photo.id: row for row, photo in enumerate(datasets.photos(data_set))}
     records = sorted(vault.chosen(number, where, data_set.most) if data_set.most else where)
     progress("releasing", 1, 2)
-    with Ledger(datasets.settings.ledger_place, dataset=data_set.account) as ledger:
+    with account_ledger(datasets, data_set) as ledger:
         require_agreement(datasets, data_set, ledger)
         told = publish(
             tagger,
@@ -153,10 +198,12 @@ def publish_data_set_tags(
     guarantee = replace(guarantee, also=_with_persons(guarantee.also, data_set.most))
     sheet = io.StringIO()
     writer = csv.writer(sheet)
-    writer.writerow(["photo", "tag"])
-    tags = (plain_cell(str(tagger.classes_[tag])) for tag in told.scores.argmax(axis=1))
-    writer.writerows(zip(records, tags, strict=True))
-    release = _release(datasets, data_set, number, "published", PUBLISH_EPSILON)
+    writer.writerow(["photo", "tags"])
+    writer.writerows(
+        (record, plain_cell(";".join(_names_of(tagger, tags, scores))))
+        for record, tags, scores in zip(records, told.tags, told.scores, strict=True)
+    )
+    release = _release(datasets, data_set, number, "published", epsilon)
     files = {
         "tags.csv": sheet.getvalue().encode(),
         "guarantee.json": seal_json(json.loads(guarantee.to_json())),
@@ -166,8 +213,7 @@ def publish_data_set_tags(
     datasets.keep_release(
         data_set, replace(release, photos=len(records), left_out=len(where) - len(records))
     )
-    truth = guarantee.releases[0].mechanism.truth_probability  # type: ignore[attr-defined]
-    return {"photos": len(records), "right": round(100 * truth)}
+    return {"photos": len(records), "right": _truth(tagger)}
 
 
 def _account(
@@ -224,62 +270,120 @@ def _labelled(
     """
     kept = labels_of(datasets, data_set)
     where = {photo.id: row for row, photo in enumerate(datasets.photos(data_set))}
-    given = sorted(set(kept["given"]) & set(where))
-    if data_set.most:
-        given = sorted(vault_of(datasets, data_set).chosen("labelled photos", given, data_set.most))
+    given = _given(datasets, data_set, kept)
     labels = [[name in kept["given"][photo] for name in kept["names"]] for photo in given]
     rows = rows_of(datasets, data_set)[[where[photo] for photo in given]]
     table = np.array(labels, np.uint8).reshape(len(given), len(kept["names"]))
     return kept["names"], given, rows, table
 
 
-def _prior(data_set: DataSet, names: list[str]) -> Any:
-    """Public knowledge about label names, where the photos were read by a network."""
-    from blindsight.encoders import feature_recipe
-    from blindsight.tagging.photos import Extractor, public_knowledge
+def _given(datasets: DataSets, data_set: DataSet, kept: dict[str, Any]) -> list[str]:
+    """The ids of labelled photos to learn from: of a person as many as are paid for."""
+    given = sorted(set(kept["given"]) & {photo.id for photo in datasets.photos(data_set)})
+    if not data_set.most:
+        return given
+    return sorted(vault_of(datasets, data_set).chosen("labelled photos", given, data_set.most))
 
-    recipe = feature_recipe(data_set.features)
-    if recipe.network is None:
+
+def _prior(data_set: DataSet, names: list[str]) -> Prior | None:
+    """Public knowledge about label names, where the photos were read by a network."""
+    recipe = image_encoder(data_set.features)
+    if not _knows_words(recipe):
         return None
     return public_knowledge(names, Extractor.with_encoder(recipe))[0]
 
 
-def _publishing(tagger: PrivateTagger) -> PrivateTagger:
-    """The same model, which says one label of each photo by k-ary response."""
+def _knows_words(encoder: BuiltIn | OnnxEncoder) -> bool:
+    """Whether label names mean anything to an encoder: by its classes, or by its text tower."""
+    return encoder.network is not None or encoder.texts(["photo"]) is not None
+
+
+def _publisher(
+    datasets: DataSets, data_set: DataSet, epsilon: float, prior: Prior | None = None
+) -> PrivateTagger:
+    """The data set's model with answers that may be published, made once and kept in the vault.
+
+    Answers are one of the typical sets of tags where a prior makes scenes, as on the command line;
+    else one label of each photo. It is kept because words that another machine computes differ in
+    their last digits, and would be another release.
+    """
+    model = hashlib.sha256(_model(datasets, data_set)).hexdigest()[:16]
+    path = datasets.vault(data_set) / f"publisher-{model}-{epsilon:g}.safetensors"
+    if path.exists():
+        return PrivateTagger.load(path)
+    tagger = PrivateTagger.load(datasets.vault(data_set) / "tagger.safetensors")
     labels = len(tagger.classes_)
-    return tagger.with_answers(
-        CodebookAnswers(PUBLISH_EPSILON, words=AnswerCodebook(np.eye(labels), np.ones(labels)))
-    )
+    if prior is None:
+        prior = _prior(data_set, [str(name) for name in tagger.classes_])
+    if prior is None or prior.things is None or tagger.weights_ is None:
+        one_label = AnswerCodebook(np.eye(labels), np.ones(labels))
+        made = tagger.with_answers(CodebookAnswers(epsilon, words=one_label))
+    else:
+        made = tagger.with_answers(CodebookAnswers(epsilon), prior=prior)
+    made.save(path)
+    return made
+
+
+def _truth(publisher: PrivateTagger) -> int:
+    """How many of 100 answers the noise leaves as they are."""
+    answers = publisher.answer_mechanism_
+    assert isinstance(answers, CodebookAnswers)  # noqa: S101  (all publishers' are)
+    return round(100 * float(answers.noise(publisher.n_labels_).truth_probability))
+
+
+def _names_of(
+    tagger: PrivateTagger, tags: NDArray[np.bool_], scores: NDArray[np.float64]
+) -> list[str]:
+    """The names of a photo's tags, the most probable first."""
+    return [str(tagger.classes_[label]) for label in np.argsort(-scores) if tags[label]]
 
 
 def _counted(
-    tagger: PrivateTagger, rows: NDArray[Any], labels: NDArray[np.uint8]
+    tagger: PrivateTagger,
+    publishers: Sequence[PrivateTagger],
+    rows: NDArray[Any],
+    labels: NDArray[np.uint8],
 ) -> dict[str, Any]:
-    """How good tags are on photos that were not learned from, and whether published ones would tell
-    anything.
+    """How good tags are on photos that were not learned from, and for each epsilon how good
+    published ones would be, and whether they would say more than how frequent labels are.
     """
     truth = labels.astype(bool)
     told = np.asarray(tagger.answer(rows).tags, bool) if len(rows) else truth
-    right, found = (float(np.sum(told & truth)) / max(1, int(by.sum())) for by in (told, truth))
-    worth = (
-        len(rows) >= MIN_HELD_OUT
-        and bool(truth.any())
-        and quality(_publishing(tagger), rows, labels).worth_it
-    )
+    right, found = _right_and_found(told, truth)
+    offers = []
+    for publisher, epsilon in zip(publishers, PUBLISH_EPSILONS, strict=True):
+        offer: dict[str, Any] = {"epsilon": epsilon, "truth": _truth(publisher), "worth": False}
+        if len(rows) >= MIN_HELD_OUT and truth.any():
+            # A trial that leaves nothing: its noise is thrown away with it.
+            trial = publisher.noisy(publisher.logits(rows), ledger=NoCharge())
+            kept = _right_and_found(np.asarray(trial.tags, bool), truth)
+            offer |= {"right": kept[0], "found": kept[1]}
+            offer["worth"] = quality(publisher, rows, labels).worth_it
+        offers.append(offer)
     return {
         "held": len(rows),
-        "right": round(100 * right),
-        "found": round(100 * found),
-        "worth": worth,
+        "right": right,
+        "found": found,
+        "worth": any(offer["worth"] for offer in offers),
+        "offers": offers,
     }
 
 
-def _keep(
+def _right_and_found(told: NDArray[np.bool_], truth: NDArray[np.bool_]) -> tuple[int, int]:
+    """Of 100 tags how many are right, and of 100 that are there how many are found."""
+    hits = float(np.sum(told & truth))
+    return round(100 * hits / max(1, told.sum())), round(100 * hits / max(1, truth.sum()))
+
+
+def _keep_model(datasets: DataSets, data_set: DataSet, tagger: PrivateTagger) -> None:
+    tagger.save(datasets.vault(data_set) / "tagger.safetensors")
+
+
+def _keep_answers(
     datasets: DataSets, data_set: DataSet, tagger: PrivateTagger, found: dict[str, Any]
 ) -> None:
-    """The model, and what it says of every photo, in the vault."""
+    """What the model says of every photo, in the vault."""
     rows, vault = rows_of(datasets, data_set), datasets.vault(data_set)
-    tagger.save(vault / "tagger.safetensors")
     told = np.asarray(tagger.answer(rows).tags, bool)
     sure = 1 / (1 + np.exp(-np.asarray(tagger.logits(rows), np.float64)))
     chances = np.where(
@@ -365,9 +469,12 @@ def chances_of(datasets: DataSets, data_set: DataSet) -> dict[str, dict[str, flo
 def quality_of(datasets: DataSets, data_set: DataSet) -> dict[str, Any] | None:
     """How good the tags are, for the owner; None where there are none."""
     path = datasets.vault(data_set) / "tags.json"
-    return json.loads(path.read_bytes())["quality"] if path.exists() else None
-
-
-def published_truth(labels: int) -> int:
-    """How many of 100 published tags are the model's own."""
-    return round(100 / (1 + max(1, labels - 1) * math.exp(-PUBLISH_EPSILON)))
+    if not path.exists():
+        return None
+    # A model of an earlier version has no offers: learned again, it is the same one, and free.
+    found: dict[str, Any] = {
+        "learned": None,
+        "offers": [],
+        **json.loads(path.read_bytes())["quality"],
+    }
+    return found

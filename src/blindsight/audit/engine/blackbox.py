@@ -147,7 +147,7 @@ def tell_apart(
         (1, learn, test),
         (-1, learn[::-1], test[::-1]),
     ):
-        cut = _best_cut(sign * here, sign * there, delta)
+        cut = _best_cut(sign * here, sign * there, delta, error=min(0.025, 10 * (1 - share)))
         hits, false = int((sign * here_test >= cut).sum()), int((sign * there_test >= cut).sum())
         found = epsilon_from_rates(
             hits, len(here_test), false, len(there_test), confidence=share, delta=delta
@@ -169,16 +169,24 @@ def tell_apart(
     )
 
 
-def _best_cut(here: NDArray[np.float64], there: NDArray[np.float64], delta: float) -> float:
-    """The threshold whose event promises the largest bound on the trials that choose it."""
+def _best_cut(
+    here: NDArray[np.float64], there: NDArray[np.float64], delta: float, *, error: float
+) -> float:
+    """The threshold whose event promises the largest bound on the trials that choose it.
+
+    A bound that must nearly always hold needs an event that happens often, so it is promised at an
+    `error` near the one at which it is measured.
+    """
     cuts = np.unique(np.concatenate([here, there]))
     if cuts.size > 400:
         cuts = np.quantile(cuts, np.linspace(0, 1, 400))
     hits, false = _at_least(cuts, here), _at_least(cuts, there)
     # Clopper-Pearson at all cuts at once; of no hits, and of nothing but false ones, there is no
     # such quantile.
-    low = np.where(hits > 0, stats.beta.ppf(0.025, hits, len(here) - hits + 1), 0.0)
-    high = np.where(false < len(there), stats.beta.ppf(0.975, false + 1, len(there) - false), 1.0)
+    low = np.where(hits > 0, stats.beta.ppf(error, hits, len(here) - hits + 1), 0.0)
+    high = np.where(
+        false < len(there), stats.beta.ppf(1 - error, false + 1, len(there) - false), 1.0
+    )
     promised = np.where(low > delta, (low - delta) / high, -1.0)
     return float(cuts[promised.argmax() if promised.max() > 0 else -1])
 

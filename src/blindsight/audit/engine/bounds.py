@@ -1,17 +1,37 @@
-"""From counts to a lower bound on epsilon: what an attack's success proves, at a stated
-confidence.
+"""Lower bounds on epsilon: from the counts of an attack, from likelihoods, and from one run.
+
+*Counts.* What an attack's success proves, at a stated confidence.
+
+*Exact likelihood ratios.* Where a mechanism knows its own distribution, no sampling is needed.
+
+*One run* (Steinke, Nasr and Jagielski 2023). Every canary is in the data with probability one half,
+by its own coin. After one training the attacker scores them and guesses "in" for the highest and
+"out" for the lowest. How often it is right bounds epsilon from below.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
 from blindsight.core import checks
-from blindsight.core.errors import InvalidParameter
+from blindsight.core.errors import InvalidData, InvalidParameter
+from blindsight.privacy import Audited
 
-__all__ = ["clopper_pearson", "epsilon_from_guesses", "epsilon_from_rates"]
+__all__ = [
+    "audit_in_one_run",
+    "audit_scores",
+    "clopper_pearson",
+    "epsilon_from_guesses",
+    "epsilon_from_rates",
+    "exact_epsilon",
+    "likelihood_ratio",
+]
 
 
 def clopper_pearson(hits: int, trials: int, *, error: float) -> tuple[float, float]:
@@ -93,3 +113,84 @@ def _chance_of_guesses(
         mass += float(stats.binom.pmf(correct - short, guesses, right))
         worst = max(worst, mass / short)
     return min(1.0, chance + 2 * canaries * delta * worst)
+
+
+def exact_epsilon(mechanism: Any, x: Any, neighbour: Any, outcomes: Any) -> Audited:
+    """The largest |ln Pr(o | x) - ln Pr(o | neighbour)| over the given outcomes, from the
+    mechanism's `log_prob`.
+
+    Outcomes are stacked along the first axis; probabilities of a vector's coordinates multiply.
+    """
+    listed = np.asarray(outcomes)
+    if not len(listed):
+        raise InvalidParameter("outcomes must hold at least one outcome, got none.")
+    with np.errstate(invalid="ignore"):
+        ratio = np.abs(_whole(mechanism, listed, x) - _whole(mechanism, listed, neighbour))
+    # Where both are impossible (-inf minus -inf) the outcome never happens and tells nothing.
+    largest = float(np.nanmax(np.nan_to_num(ratio, nan=0.0, posinf=np.inf)))
+    return Audited(
+        epsilon=largest, confidence=1.0, attack="exact likelihood ratio", trials=len(listed)
+    )
+
+
+def likelihood_ratio(mechanism: Any, released: Any, x: Any, neighbour: Any) -> NDArray[np.float64]:
+    """ln Pr(released | x) - ln Pr(released | neighbour) of every release: the best statistic there
+    is.
+    """
+    listed = np.asarray(released)
+    return _whole(mechanism, listed, x) - _whole(mechanism, listed, neighbour)
+
+
+def _whole(mechanism: Any, outcomes: NDArray[Any], x: Any) -> NDArray[np.float64]:
+    value = np.asarray(x)
+    parts = np.asarray(
+        mechanism.log_prob(outcomes, np.broadcast_to(value, (len(outcomes), *value.shape)))
+    )
+    return np.asarray(parts.reshape(len(outcomes), -1).sum(axis=1), np.float64)
+
+
+def audit_in_one_run(
+    train: Callable[[NDArray[np.bool_], np.random.Generator], Any],
+    score: Callable[[Any], NDArray[np.float64]],
+    *,
+    canaries: int,
+    seed: int = 0,
+    confidence: float = 0.95,
+    delta: float = 0.0,
+) -> Audited:
+    """Audit a training: `train(included, rng)` gets the canaries' coins, `score(model)` gives one
+    score a canary.
+    """
+    rng = np.random.default_rng(seed)
+    included = rng.random(checks.whole("canaries", canaries, least=4)) < 0.5
+    scores = np.asarray(score(train(included, rng)), np.float64)
+    return audit_scores(scores, included, confidence=confidence, delta=delta)
+
+
+def audit_scores(
+    scores: NDArray[np.float64],
+    included: NDArray[np.bool_],
+    *,
+    confidence: float = 0.95,
+    delta: float = 0.0,
+) -> Audited:
+    """The bound from scores and coins; how many to guess is tried on a grid, sharing the error over
+    it.
+    """
+    if scores.shape != included.shape or not np.isfinite(scores).all():
+        raise InvalidData(
+            f"expected one finite score for each of {len(included)} canaries, got shape "
+            f"{scores.shape}."
+        )
+    count = len(scores)
+    order = np.argsort(-scores, kind="stable")
+    sizes = sorted({max(1, count // part) for part in (2, 4, 8, 16, 32)})
+    share = 1 - (1 - confidence) / len(sizes)
+    best = 0.0
+    for size in sizes:
+        correct = int(included[order[:size]].sum() + (~included[order[-size:]]).sum())
+        best = max(
+            best,
+            epsilon_from_guesses(correct, 2 * size, canaries=count, confidence=share, delta=delta),
+        )
+    return Audited(epsilon=best, confidence=confidence, attack="one run, canaries", trials=count)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.audit.engine.onerun import audit_scores
+from blindsight.audit.engine.bounds import audit_scores
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData
 from blindsight.privacy import Audited

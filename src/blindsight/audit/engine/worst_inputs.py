@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.audit.engine.blackbox import Outcomes, Told, collect_at_once, tell_apart
-from blindsight.audit.engine.exact import likelihood_ratio
+from blindsight.audit.engine.bounds import likelihood_ratio
 from blindsight.audit.engine.listeners import drawing_from
 from blindsight.core.errors import InvalidData
 from blindsight.privacy import Audited

@@ -169,13 +169,20 @@ def pair_learner(
     metric: Any, pairs: NDArray[Any], **changes: Any
 ) -> Callable[[Any, np.random.Generator], NDArray[np.float64]]:
     """(labels, rng) -> what the attacker looks at of the metric they give: the first pair's
-    distance, and the size.
+    distance, the size of the map, and the counts of similar and dissimilar pairs that far apart.
     """
     first = pairs[0, 0] - pairs[0, 1]
 
     def run(y: Any, dice: np.random.Generator) -> NDArray[np.float64]:
-        M = refitted(metric, pairs, y, dice, **changes).get_mahalanobis_matrix()
-        return np.array([first @ M @ first, np.trace(M)])
+        learned = refitted(metric, pairs, y, dice, **changes)
+        M = learned.get_mahalanobis_matrix()
+        seen = [first @ M @ first, np.trace(M)]
+        if hasattr(learned, "curve_"):
+            curve = learned.curve_
+            away = float(learned.pair_distance(pairs[:1])[0])
+            cell = int(np.clip(np.searchsorted(curve.edges, away) - 1, 0, len(curve.similar) - 1))
+            seen.append(curve.similar[cell] - curve.dissimilar[cell])
+        return np.array(seen)
 
     return run
 
@@ -200,7 +207,7 @@ def pair_settings(metric: Any) -> dict[str, Any]:
     """
     if "loss" not in metric.get_params():
         return {}
-    loss = metric.loss_ if metric.loss_ in ("moments", "contrastive") else "contrastive"
+    loss = "contrastive" if metric.loss_ == "triplet" else metric.loss_
     return {
         "loss": loss,
         "scale": metric.scale if isinstance(metric.scale, str) else None,
@@ -221,7 +228,11 @@ def verdicts(*, trials: int, seed: int = 0, workers: int = 1) -> Iterator[Verdic
     common: dict[str, Any] = {"trials": trials, "seed": seed, "workers": workers}
     yield _rows_compose(**common)
     yield _scale_of_the_batch(**common)
-    losses: tuple[Literal["moments", "contrastive"], ...] = ("moments", "contrastive")
+    losses: tuple[Literal["plain", "moments", "contrastive"], ...] = (
+        "plain",
+        "moments",
+        "contrastive",
+    )
     for loss in losses:
         yield _ours(loss, trials=trials // 25, seed=seed)
 
@@ -315,7 +326,7 @@ def _scale_of_the_batch(*, trials: int, seed: int, workers: int) -> Verdict:
     return dataclasses.replace(verdict, unit="pair")
 
 
-def _ours(loss: Literal["moments", "contrastive"], *, trials: int, seed: int) -> Verdict:
+def _ours(loss: Literal["plain", "moments", "contrastive"], *, trials: int, seed: int) -> Verdict:
     """The estimator as it is, learned again and again from four pairs of which one changes its
     label.
     """

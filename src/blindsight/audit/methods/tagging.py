@@ -40,8 +40,9 @@ from blindsight.tagging import (
     PrivateTagger,
     Schedule,
 )
-from blindsight.tagging.answers import LaplaceAnswers, PaperLaplace
+from blindsight.tagging.answers import LaplaceAnswers
 from blindsight.tagging.labels import label_names
+from blindsight.tagging.paper.laplace import PaperLaplace
 
 __all__ = [
     "attack_answers",

@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.audit.engine.blackbox import Outcomes
-from blindsight.audit.engine.worst_inputs import attack_outcomes
+from blindsight.audit.engine.worst_inputs import CONFIDENCE, attack_outcomes
 from blindsight.audit.report.verdict import Verdict
 from blindsight.audit.target import Audit
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData
 from blindsight.privacy import Assumption, Guarantee
 
-__all__ = ["audit_callable", "audit_measurement"]
+__all__ = ["Statistic", "audit_callable", "audit_measurement", "measurement_loss"]
 
 Statistic = Callable[[NDArray[Any]], NDArray[np.float64]]
 _USUAL = 64  # different answers that are told apart
@@ -40,6 +40,7 @@ def audit_callable(
     trials: int = 5000,
     statistic: Statistic | None = None,
     name: str | None = None,
+    confidence: float = CONFIDENCE,
 ) -> Audit:
     """A lower bound on the epsilon of `run(data)`, which draws its own noise, against what is
     stated for it.
@@ -48,12 +49,21 @@ def audit_callable(
     length, an exception) by how often it comes.
 
     Parameters:
-        data: two inputs that one unit apart differ as much as they can: extremes show most.
-        neighbour: two inputs that one unit apart differ as much as they can: extremes show most.
+        run: the code under attack, a function of the data.
+        data: an input that differs from `neighbour` by one unit, as far as one unit may: extremes
+            show most.
+        neighbour: the other input.
         epsilon: what is stated.
-        delta: what is stated.
+        delta: what is stated beside it.
+        unit: what one unit of the data is.
+        trials: runs on each input.
         statistic: answers (one row each) to numbers, larger for `data`; by default a linear
             discriminant is learned.
+        name: what reports call it.
+        confidence: of the measured bound.
+
+    Returns:
+        The stated guarantee with what was measured, and the verdict.
     """
     trials = checks.whole("trials", trials, least=100)
     label = name or str(getattr(run, "__name__", type(run).__name__))
@@ -65,6 +75,7 @@ def audit_callable(
         what=f"{label} on two neighbours",
         delta=delta,
         statistic=statistic,
+        confidence=confidence,
     )
     stated = Guarantee(
         mechanism=label,
@@ -109,14 +120,7 @@ def audit_measurement(
     A map to (epsilon, delta) is taken as it is; a map to rho (zero-concentrated) is converted at
     `delta`.
     """
-    told = measurement.map(d_in)
-    if isinstance(told, tuple):
-        epsilon, delta = float(told[0]), float(told[1])
-    elif "ZeroConcentrated" in str(measurement.output_measure):
-        # Bun and Steinke 2016, Proposition 1.3.
-        epsilon = float(told) + 2 * math.sqrt(float(told) * math.log(1 / delta))
-    else:
-        epsilon, delta = float(told), 0.0
+    epsilon, delta = measurement_loss(measurement, d_in, delta)
     return audit_callable(
         measurement,
         data,
@@ -128,6 +132,23 @@ def audit_measurement(
         statistic=statistic,
         name="OpenDP measurement",
     )
+
+
+def measurement_loss(measurement: Any, d_in: Any, delta: float) -> tuple[float, float]:
+    """(epsilon, delta) that an OpenDP measurement states for inputs at a distance `d_in`.
+
+    Parameters:
+        measurement: the measurement with its privacy map.
+        d_in: the distance of two inputs.
+        delta: at which a map to rho (zero-concentrated) is converted.
+    """
+    told = measurement.map(d_in)
+    if isinstance(told, tuple):
+        return float(told[0]), float(told[1])
+    if "ZeroConcentrated" in str(measurement.output_measure):
+        # Bun and Steinke 2016, Proposition 1.3.
+        return float(told) + 2 * math.sqrt(float(told) * math.log(1 / delta)), delta
+    return float(told), 0.0
 
 
 def _asked(run: Callable[[Any], Any], given: Any) -> Any:

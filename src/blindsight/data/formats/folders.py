@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +15,12 @@ from blindsight.data.limits import LIMITS, Limits
 from blindsight.data.listing import (
     FilesRead,
     Inventory,
-    Skipped,
     list_photos,
     no_photos,
     shown_name,
 )
 from blindsight.data.sets import ImageSet
-from blindsight.data.sources import Files, find_damaged
+from blindsight.data.sources import DecodedPhotos, Files, find_damaged
 
 __all__ = ["load_class_folders", "load_folder", "read_folder", "relative_file"]
 
@@ -48,8 +46,8 @@ def read_folder(
 ) -> tuple[ImageSet, FilesRead]:
     """The photos of a folder that can be decoded, and what became of every other file in it.
 
-    Each photo is decoded once to find out; the photos of the returned set are decoded again when
-    they are used. Damaged photos are left out and counted.
+    Each photo is decoded to find out. The pixels of small photos stay in memory for their use
+    (`DecodedPhotos`), so that they are decoded once. Damaged photos are left out and counted.
 
     Parameters:
         path: the folder.
@@ -66,24 +64,24 @@ def read_folder(
     """
     root = _folder(path)
     listed = _listed(root, limits)
-    outside: tuple[Skipped, ...] = ()
+    unused: list[str] = []
     if classes and any("/" in name for name in listed.photos):
         images = _class_photos(root, listed, (), limits)
         unused = [name for name in listed.photos if "/" not in name]
-        if unused:
-            advice = "move them into the folder of their class"
-            kind = "photos outside the folders of the classes"
-            outside = (Skipped(kind, advice, len(unused), tuple(unused[:3])),)
     else:
         images = _all_photos(root, listed, limits)
     lazy = images.images
     assert isinstance(lazy, Files)  # noqa: S101  (made here)
+    lazy.decoded = DecodedPhotos()
     reasons = find_damaged(lazy, progress=progress)
     names = [str(name) for name in images.names] if images.names is not None else []
     damaged = [(names[row], reason) for row, reason in reasons.items()]
     readable = np.array([row for row in range(len(images)) if row not in reasons], np.int64)
-    files = listed.files_read(read=len(readable), damaged=damaged)
-    files = replace(files, skipped=(*files.skipped, *outside))
+    files = listed.files_read(read=len(readable), damaged=damaged).plus_skipped(
+        "photos outside the folders of the classes",
+        "move them into the folder of their class",
+        unused,
+    )
     if not len(readable):
         raise InvalidData(no_photos(root, files.skipped))
     return images.take(readable) if damaged else images, files

@@ -391,7 +391,9 @@ class Coordinator:
         )
         write_sealed(self._path, seal(b"COO5", bytes(writer)))
         self._status()
-        self.plan.classifier(self.weights, self.role.settings).save(self.folder.model)
+        model = self.plan.learned(self.weights, self.role.settings)
+        if model is not None:
+            model.save(self.folder.model)
 
     def _status(self) -> None:
         status = {

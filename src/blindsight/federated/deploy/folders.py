@@ -20,7 +20,7 @@ import os
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +40,10 @@ from blindsight.federated.sums.wire import Reader, Writer
 __all__ = [
     "PartyFolder",
     "accept",
+    "accept_roster",
     "join",
     "make_roster",
+    "pack_roster",
     "read_request",
     "read_roster",
     "token_digests",
@@ -119,6 +121,11 @@ class PartyFolder:
     def plan(self) -> Plan:
         """What is learned."""
         path = self.path / "plan.safetensors"
+        if self.agreed and not path.exists():
+            raise MissingData(
+                f"{self.path} belongs to a Flower app, which has no plan of its own: only its key "
+                "holders run as processes of their own."
+            )
         if hashlib.sha256(path.read_bytes()).digest() != self.roster.plan:
             raise HostileFile(f"{path} is not the plan that was agreed on.")
         return Plan.load(path)
@@ -141,7 +148,13 @@ class PartyFolder:
     @property
     def address(self) -> str:
         """Where the aggregator listens."""
-        return str(_extra(self.roster.aggregator)["address"])
+        address = _extra(self.roster.aggregator).get("address")
+        if address is None:
+            raise InvalidParameter(
+                f"the aggregator {self.roster.aggregator.name!r} joined without an address, so its "
+                "parties run as nodes of Flower. For processes of their own enrol it anew with one."
+            )
+        return address
 
     @property
     def token(self) -> str:
@@ -174,15 +187,16 @@ def join(folder: str | Path, name: str, roles: Role, *, address: str | None = No
         folder: must be empty or not exist.
         name: how the others recognise the party.
         roles: what the party does; a site of a small federation is user and holder.
-        address: "host:port" at which the aggregator will listen; for the aggregator only.
+        address: "host:port" at which the aggregator will listen; for the aggregator only. A
+            Flower app needs none, unless key holders run as processes of their own.
     """
     folder = Path(folder)
     if folder.exists() and any(folder.iterdir()):
         raise InvalidParameter(
             f"{folder} is not empty: keys are never overwritten. Choose another folder."
         )
-    if (Role.AGGREGATOR in roles) != (address is not None):
-        raise InvalidParameter("address= is needed for the aggregator, and only for it.")
+    if address is not None and Role.AGGREGATOR not in roles:
+        raise InvalidParameter("address= is for the aggregator only.")
     keys, token = PartyKeys.generate(), secrets.token_urlsafe(32)
     extra: dict[str, str] = {"token": hashlib.sha256(token.encode()).hexdigest()}
     about: dict[str, Any] = {"name": name, "roles": int(roles)}
@@ -222,8 +236,10 @@ def _extra(request: Request) -> dict[str, str]:
     """What a request tells the carrier."""
     try:
         extra: dict[str, str] = json.loads(request.extra)
-        wanted = ["token", *(["address", "ca"] if Role.AGGREGATOR in request.roles else [])]
-        if sorted(extra) != sorted(wanted) or not all(isinstance(v, str) for v in extra.values()):
+        allowed = [{"token"}]
+        if Role.AGGREGATOR in request.roles:
+            allowed.append({"token", "address", "ca"})
+        if set(extra) not in allowed or not all(isinstance(v, str) for v in extra.values()):
             raise ValueError("fields")
     except (ValueError, TypeError, RecursionError) as error:
         raise HostileFile(f"the request of {request.name!r} is not made for HTTPS.") from error
@@ -251,13 +267,21 @@ def make_roster(settings: Settings, plan: Plan, requests: Sequence[Request]) -> 
         InvalidData: the requests do not fit the settings, or two of them share a name or a key.
     """
     plan.check(settings)
+    data = pack_roster(settings, plan.dump(), requests)
+    if "address" not in _extra(read_roster(data)[0].aggregator):
+        raise InvalidParameter("the aggregator must join with the address at which it listens.")
+    return data
+
+
+def pack_roster(settings: Settings, plan: bytes, requests: Sequence[Request]) -> bytes:
+    """The roster file of a plan in whatever form; see `make_roster`."""
     for request in requests:
         _extra(request)
-    data = plan.dump()
-    roster = Roster(settings, hashlib.sha256(data).digest(), tuple(requests))
-    return bytes(Writer().raw(_MAGIC).field(roster.encode()).field(data))
+    roster = Roster(settings, hashlib.sha256(plan).digest(), tuple(requests))
+    return bytes(Writer().raw(_MAGIC).field(roster.encode()).field(plan))
 
 
+@lru_cache(maxsize=4)  # a party reads the same roster at each message
 def read_roster(data: bytes) -> tuple[Roster, bytes]:
     """The roster and the plan's bytes in a roster file that came from outside."""
     if len(data) > _LARGEST_ROSTER:
@@ -288,10 +312,32 @@ def accept(folder: PartyFolder, data: bytes) -> Roster:
         if folder.roster.agreement != roster.agreement:
             raise InvalidParameter(f"{folder.path} has accepted another roster already.")
         return roster
+    if "address" not in _extra(roster.aggregator):
+        raise HostileFile(
+            "the roster names no address of the aggregator, so no party could reach it. Ask for a "
+            "roster with one."
+        )
+    return accept_roster(folder, roster, data, plan=plan)
+
+
+def accept_roster(
+    folder: PartyFolder, roster: Roster, data: bytes, *, plan: bytes | None = None
+) -> Roster:
+    """Write a roster, after checking that it holds the party's own request; see `accept`.
+
+    Parameters:
+        folder: the party's folder.
+        roster: what `data` says.
+        data: the roster file.
+        plan: what a federation without Flower learns.
+    """
     Enrolment(PartyKeys.load((folder.path / "keys.bin").read_bytes()), roster).check(folder.request)
-    write_secret(folder.path / "ca.pem", _extra(roster.aggregator)["ca"].encode())
-    write_secret(folder.path / "plan.safetensors", plan)
-    Plan.load(folder.path / "plan.safetensors").check(roster.settings)
+    authority = _extra(roster.aggregator).get("ca")
+    if authority is not None:
+        write_secret(folder.path / "ca.pem", authority.encode())
+    if plan is not None:
+        write_secret(folder.path / "plan.safetensors", plan)
+        Plan.load(folder.path / "plan.safetensors").check(roster.settings)
     write_secret(folder.path / "roster", data)
     return roster
 

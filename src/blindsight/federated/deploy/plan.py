@@ -11,7 +11,7 @@ import hashlib
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,16 @@ from blindsight.federated.options import Pad, SumNoise
 from blindsight.federated.sums.settings import Settings
 from blindsight.privacy.clipping import clip_norm, finite_rows
 
-__all__ = ["Plan", "SiteTask", "class_numbers", "held_out_records", "read_rows"]
+__all__ = [
+    "LearnedModel",
+    "Plan",
+    "RoundTask",
+    "SiteTask",
+    "class_numbers",
+    "held_out_records",
+    "read_rows",
+    "scaled_counts",
+]
 
 _KIND = "federation plan"
 _LEARNERS: dict[str, type[Proximal] | type[SGD] | type[RecordDescent]] = {
@@ -47,9 +56,34 @@ _EVALUATION_LENGTH = 2  # how many are right, and how many there are
 _EXACT_COUNT = 8192  # held-out records of a site that are counted exactly without noise
 
 
+class RoundTask(Protocol):
+    """One site's part of every round."""
+
+    def vector(
+        self, weights: NDArray[np.float64], turn: int, settings: Settings
+    ) -> NDArray[np.float64]:
+        """What the site sums in that round, from the shared weights and its own records."""
+        ...
+
+
+class LearnedModel(Protocol):
+    """A classifier that can be used and saved."""
+
+    def predict(self, X: NDArray[Any]) -> NDArray[Any]:
+        """The class of each row."""
+        ...
+
+    def save(self, path: str | Path) -> None:
+        """Write it to a file."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """A classifier's shape, where it starts, and what a site does in a round.
+
+    A subclass learns in another way. It overrides `task`, `advanced`, `predicted` and `learned`,
+    has a name in `method`, and is added to `Plan.METHODS` so that its files are read.
 
     Parameters:
         initial: the weights of the first round, flat.
@@ -74,6 +108,9 @@ class Plan:
             records by itself.
     """
 
+    METHODS: ClassVar[dict[str, type[Plan]]] = {}
+    method: ClassVar[str] = "linear"
+
     initial: NDArray[np.float64] = field(repr=False)
     scale: NDArray[np.float64] = field(repr=False)
     classes: int
@@ -94,13 +131,6 @@ class Plan:
         checks.whole("classes", self.classes, least=2)
         checks.whole("rounds", self.rounds)
         checks.non_negative("patience", self.patience)
-        checks.one_of("learner", self.learner, tuple(_LEARNERS))
-        if self.scale.shape != (2, self.features) or not (self.scale[1] > 0).all():
-            raise InvalidParameter(
-                "scale must have a mean and a deviation above 0 for each feature."
-            )
-        if len(self.initial) != linear.rows_of(self.classes) * (self.features + 1):
-            raise InvalidParameter("initial weights must fit classes and features.")
         if self.names and (
             len(self.names) != self.classes
             or not all(isinstance(name, str) and name for name in self.names)
@@ -110,6 +140,17 @@ class Plan:
         if not 0 <= checks.number("holdout", self.holdout) < 1:
             raise InvalidParameter(f"holdout must be at least 0 and below 1, got {self.holdout}.")
         checks.whole("examples", self.examples, least=0)
+        self._check_shape()
+
+    def _check_shape(self) -> None:
+        """Refuse a model, a learner and a way of sending that do not fit together."""
+        checks.one_of("learner", self.learner, tuple(_LEARNERS))
+        if self.scale.shape != (2, self.features) or not (self.scale[1] > 0).all():
+            raise InvalidParameter(
+                "scale must have a mean and a deviation above 0 for each feature."
+            )
+        if len(self.initial) != linear.rows_of(self.classes) * (self.features + 1):
+            raise InvalidParameter("initial weights must fit classes and features.")
         if (self.examples or self.descent is not None) and self.send != "change":
             raise InvalidParameter("means over records need send='change'.")
         if self.examples and self.descent is not None:
@@ -219,7 +260,7 @@ class Plan:
         seed = [self.mask_seed, user]
         return LocalTrainer(self.scaled(rows), given, self.classes, learner, None, seed)
 
-    def task(self, X: NDArray[Any], labels: NDArray[Any], *, user: int) -> SiteTask:
+    def task(self, X: NDArray[Any], labels: NDArray[Any], *, user: int) -> RoundTask:
         """What a site does in a round, with its own rows.
 
         Parameters:
@@ -272,10 +313,17 @@ class Plan:
         self, weights: NDArray[np.float64], X: NDArray[Any], labels: NDArray[Any]
     ) -> float:
         """Of a flat model on labelled rows."""
-        found = linear.predicted(
-            linear.shaped(weights, self.features), self.scaled(np.asarray(X, dtype=np.float64))
-        )
-        return float(np.mean(found == np.asarray(labels)))
+        predicted = self.predicted(weights, np.asarray(X, dtype=np.float64))
+        return float(np.mean(predicted == np.asarray(labels)))
+
+    def predicted(self, weights: NDArray[np.float64], X: NDArray[np.float64]) -> NDArray[np.int64]:
+        """The class number that a flat model gives each row."""
+        model = linear.shaped(weights, self.features)
+        return np.asarray(linear.predicted(model, self.scaled(X)), dtype=np.int64)
+
+    def learned(self, weights: NDArray[np.float64], settings: Settings) -> LearnedModel | None:
+        """What the parties have learned so far; None where there is nothing to use yet."""
+        return self.classifier(weights, settings)
 
     def classifier(self, weights: NDArray[np.float64], settings: Settings) -> FederatedClassifier:
         """What the parties learned, to use, to save and to audit; it promises what they agreed
@@ -318,6 +366,7 @@ class Plan:
             "features": self.features,
             "scale": self.scale,
             "agreed": settings.encode().hex(),
+            "encoder": dict(self.encoder.get("identity", {})),
         }
         model.guarantee_ = model.promise(**model.public_)
         model.released_ = {"weights": linear.shaped(weights, self.features)}
@@ -325,13 +374,24 @@ class Plan:
 
     def save(self, path: str | Path) -> None:
         """Write the file."""
+        arrays, fields = self._content()
+        storage.save(path, kind=_KIND, arrays=arrays, fields=fields)
+
+    def _content(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Arrays and plain fields of the file."""
         fields = {
             f.name: getattr(self, f.name)
             for f in dataclasses.fields(self)
             if f.name not in ("initial", "scale")
         }
-        storage.save(
-            path, kind=_KIND, arrays={"initial": self.initial, "scale": self.scale}, fields=fields
+        return {"initial": self.initial, "scale": self.scale}, fields
+
+    @classmethod
+    def _from_content(cls, arrays: dict[str, NDArray[Any]], fields: dict[str, Any]) -> Self:
+        return cls(
+            initial=checks.finite_array("initial", arrays["initial"], ndim=1),
+            scale=checks.finite_array("scale", arrays["scale"], ndim=2),
+            **fields,
         )
 
     def dump(self) -> bytes:
@@ -345,13 +405,15 @@ class Plan:
     def load(cls, path: str | Path) -> Plan:
         """Read what `save` wrote; anything else is refused."""
         arrays, fields = storage.load(path, kind=_KIND)
-        try:
-            initial = checks.finite_array("initial", arrays["initial"], ndim=1)
-            return cls(
-                initial=initial,
-                scale=checks.finite_array("scale", arrays["scale"], ndim=2),
-                **fields,
+        method = fields.pop("method", Plan.method)
+        made = Plan if method == Plan.method else Plan.METHODS.get(str(method))
+        if made is None:
+            raise HostileFile(
+                f"{path} is a plan by the method {method!r}, which this version does not know. "
+                "Open it by blindsight.app.federation."
             )
+        try:
+            return made._from_content(arrays, fields)
         except (KeyError, TypeError, ValueError) as error:
             raise HostileFile(f"{path} does not hold a federation plan: {error}.") from error
 
@@ -407,10 +469,21 @@ class SiteTask:
         """How many held-out records the model names rightly, and how many there are."""
         rows, labels = self.held_out
         right = linear.predicted(linear.shaped(weights, self.plan.features), rows) == labels
-        count = np.array([float(right.sum()), float(len(rows))])
-        if settings.noise is not None:  # a record adds (1, 1) or (0, 1), scaled to the clip
-            return np.asarray(count * settings.noise.clip / np.sqrt(2.0))
-        return np.asarray(count * settings.code.bound / max(_EXACT_COUNT, len(rows)))
+        return scaled_counts(int(right.sum()), len(rows), settings)
+
+
+def scaled_counts(right: int, total: int, settings: Settings) -> NDArray[np.float64]:
+    """What a site sums to evaluate a model: how many records are right, and how many there are.
+
+    Parameters:
+        right: held-out records that the model names rightly.
+        total: held-out records.
+        settings: of the secure sum, to whose range the counts are scaled.
+    """
+    count = np.array([float(right), float(total)])
+    if settings.noise is not None:  # a record adds (1, 1) or (0, 1), scaled to the clip
+        return np.asarray(count * settings.noise.clip / np.sqrt(2.0))
+    return np.asarray(count * settings.code.bound / max(_EXACT_COUNT, total))
 
 
 def held_out_records(

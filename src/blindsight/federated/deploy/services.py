@@ -57,10 +57,11 @@ def charge(folder: PartyFolder, ledger: Ledger) -> Guarantee:
     """Charge a user's own ledger with what all its rounds cost, before the first, and once.
 
     It is charged through a vault in the party's folder, so that an older copy of the folder or of
-    the ledger is noticed.
+    the ledger is noticed. `updates.release.json` beside the vault names what was charged: it shows
+    that both are older copies where vault and ledger were restored together.
 
     Raises:
-        RolledBack: if the folder or the ledger is an older copy; nothing is charged.
+        RolledBack: if the vault or the ledger is an older copy, or both; nothing is charged.
     """
     settings, agreement = folder.require(Role.USER).settings, folder.roster.agreement
     # A record trains or is held out, never both: it is in `rounds` sums at most.
@@ -68,7 +69,8 @@ def charge(folder: PartyFolder, ledger: Ledger) -> Guarantee:
     rounds = folder.plan.rounds if per_record else settings.rounds
     guarantee = Agreement(settings).guarantee(rounds)
     vault = Vault.open_or_create(folder.path / "vault")
-    account = vault.account(ledger, release=vault.release_of(f"federation {agreement.hex()}"))
+    release = vault.release_of(f"federation {agreement.hex()}")
+    account = vault.account(ledger, release=release, out=folder.path / "updates")
     Door(guarantee, what="updates to a federation", ledger=account)
     return guarantee
 
@@ -145,7 +147,9 @@ class UserService:
         self.turn, self._update = self.turn + 1, None
         self.user.expect(model_digest(self.weights))
         if self.over:  # until then the weights are in the state
-            self.plan.classifier(self.weights, self.user.settings).save(self.folder.model)
+            model = self.plan.learned(self.weights, self.user.settings)
+            if model is not None:
+                model.save(self.folder.model)
 
     def _save(self) -> None:
         update = np.zeros(0) if self._update is None else self._update

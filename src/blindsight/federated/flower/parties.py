@@ -1,6 +1,6 @@
 """A folder for each party: its own keys, the public roster, and the state of its roles.
 
-    party.json     name and roles
+    party.json     name and roles; of the aggregator also its address, if it has one
     keys.bin       the party's own keys; the first encryption key is erased once it is in use
     request        the public request, to be sent to whoever collects requests
     roster         what everybody agreed on, with the plan; public
@@ -14,12 +14,11 @@ party's state is on disk before an answer leaves, so a process that is killed co
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +26,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, MissingData
+from blindsight.federated.deploy import folders
+from blindsight.federated.deploy.folders import PartyFolder
 from blindsight.federated.flower.plan import Model, SumPlan
 from blindsight.federated.sums import (
     Aggregator,
     Enrolment,
     KeyHolder,
-    PartyKeys,
     Request,
     Role,
     Roster,
@@ -40,7 +40,7 @@ from blindsight.federated.sums import (
 )
 from blindsight.federated.sums.messages import Header
 from blindsight.federated.sums.store import FileStore
-from blindsight.federated.sums.wire import Reader, Writer, read_sealed, seal, unseal, write_sealed
+from blindsight.federated.sums.wire import Writer, read_sealed, seal, unseal, write_sealed
 from blindsight.privacy import Ledger
 from blindsight.privacy.door import Door
 from blindsight.privacy.vault import Vault
@@ -48,13 +48,11 @@ from blindsight.privacy.vault import Vault
 __all__ = ["Party", "Server", "Site", "accept", "join", "make_roster", "simulate_enrolment"]
 
 _log = logging.getLogger(__name__)
-_MAGIC = b"BSFL\3"
 _LARGEST_ROSTER = 1 << 30
-_LARGEST_REQUEST = 1 << 17
 _SIMULATION = "SIMULATION"
 
 
-def join(folder: str | Path, name: str, roles: Role) -> Request:
+def join(folder: str | Path, name: str, roles: Role, *, address: str | None = None) -> Request:
     """Make a party's folder with keys of its own.
 
     Parameters:
@@ -62,24 +60,13 @@ def join(folder: str | Path, name: str, roles: Role) -> Request:
         name: how the others recognise the party, 1 to 60 bytes.
         roles: what the party does. Sites of a federation of up to 20 are user and holder; the
             party that runs the server app is the aggregator.
+        address: of the aggregator: "host:port" at which it listens for key holders that run as
+            processes of their own (`blindsight federate run FOLDER`), not as nodes of Flower.
 
     Returns:
         The public request, which is also in the folder's file `request`.
     """
-    folder = Path(folder)
-    if folder.exists() and any(folder.iterdir()):
-        raise InvalidParameter(
-            f"{folder} is not empty: keys are never overwritten. Choose another folder."
-        )
-    keys = PartyKeys.generate()
-    request = keys.request(name, roles)
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    folder.chmod(0o700)
-    write_sealed(folder / "keys.bin", keys.dump())
-    write_sealed(folder / "request", request.encode())
-    about = {"name": name, "roles": int(roles)}
-    write_sealed(folder / "party.json", json.dumps(about).encode())
-    return request
+    return folders.join(folder, name, roles, address=address).request
 
 
 def make_roster(plan: SumPlan, requests: Sequence[Request], **options: Any) -> bytes:
@@ -96,24 +83,13 @@ def make_roster(plan: SumPlan, requests: Sequence[Request], **options: Any) -> b
     users, holders = (
         sum(role in request.roles for request in requests) for role in (Role.USER, Role.HOLDER)
     )
-    settings, data = plan.settings(users, holders=holders, **options), plan.encode()
-    roster = Roster(settings, hashlib.sha256(data).digest(), tuple(requests))
-    return bytes(Writer().raw(_MAGIC).field(roster.encode()).field(data))
+    settings = plan.settings(users, holders=holders, **options)
+    return folders.pack_roster(settings, plan.encode(), requests)
 
 
+@lru_cache(maxsize=4)  # a party reads the same roster at each message
 def _read_roster(data: bytes) -> tuple[Roster, SumPlan]:
-    try:
-        reader = Reader(data)
-        if reader.raw(len(_MAGIC)) != _MAGIC:
-            raise HostileFile("this is not a roster file of a Flower app.")
-        roster, content = Roster.decode(reader.field()), reader.field()
-        reader.end()
-    except HostileFile:
-        raise
-    except Exception as error:
-        raise HostileFile(f"this is not a roster file of a Flower app: {error}") from error
-    if hashlib.sha256(content).digest() != roster.plan:
-        raise HostileFile("the plan in the roster file is not the one that was agreed on.")
+    roster, content = folders.read_roster(data)
     plan = SumPlan.decode(content)
     agreed = roster.settings
     options = {"least_users": agreed.least_users, "colluders": agreed.colluders}
@@ -134,19 +110,21 @@ def accept(folder: str | Path, roster: bytes) -> Roster:
         InvalidData: the roster lacks the party's request or changes it.
         HostileFile: the bytes are not a roster file.
     """
-    folder = Path(folder)
     agreed, _ = _read_roster(roster)
-    path = folder / "roster"
-    if path.exists() and path.read_bytes() != roster:
+    party = PartyFolder(Path(folder))
+    if party.agreed and (party.path / "roster").read_bytes() != roster:
         raise InvalidParameter(f"{folder} has accepted another roster already.")
-    request = Request.decode(read_sealed(folder / "request", largest=_LARGEST_REQUEST))
-    Enrolment(PartyKeys.load(read_sealed(folder / "keys.bin")), agreed).check(request)
-    write_sealed(path, roster)
-    return agreed
+    return folders.accept_roster(party, agreed, roster)
 
 
 def simulate_enrolment(
-    folder: str | Path, plan: SumPlan, *, users: int, holders: int | None = None, **options: Any
+    folder: str | Path,
+    plan: SumPlan,
+    *,
+    users: int,
+    holders: int | None = None,
+    address: str | None = None,
+    **options: Any,
 ) -> Path:
     """Make the folders of all parties on one machine, for Flower's simulation engine and tests.
 
@@ -160,6 +138,7 @@ def simulate_enrolment(
         users: how many sites contribute.
         holders: how many key holders there are besides the sites; by default up to 20 sites are
             their own holders and larger federations have five.
+        address: where the server listens for holders that run as processes, see `join`.
         options: further keywords of `Settings`.
 
     Returns:
@@ -176,10 +155,8 @@ def simulate_enrolment(
     roles = [Role.USER | Role.HOLDER if own else Role.USER] * users
     roles += [] if own else [Role.HOLDER] * settings.n_holders
     names = [f"node-{number}" for number in range(len(roles))]
-    requests = [
-        join(root / name, name, role)
-        for name, role in zip([*names, "server"], [*roles, Role.AGGREGATOR], strict=True)
-    ]
+    requests = [join(root / name, name, role) for name, role in zip(names, roles, strict=True)]
+    requests.append(join(root / "server", "server", Role.AGGREGATOR, address=address))
     roster = make_roster(plan, requests, **options)
     for name in (*names, "server"):
         accept(root / name, roster)
@@ -191,25 +168,21 @@ class Party:
     """A party's folder, with a roster."""
 
     def __init__(self, folder: str | Path) -> None:
-        self.path = Path(folder)
-        try:
-            about = json.loads(read_sealed(self.path / "party.json", largest=4096))
-            self.name, self.roles = str(about["name"]), Role(int(about["roles"]))
-            self.roster, self.plan = _read_roster(
-                read_sealed(self.path / "roster", largest=_LARGEST_ROSTER)
-            )
-        except FileNotFoundError as error:
+        self.folder, self.path = PartyFolder(Path(folder)), Path(folder)
+        self.name, self.roles = self.folder.name, self.folder.roles
+        if not self.folder.agreed:
             raise MissingData(
                 f"{self.path} is no folder of a party with a roster: make it with join() and "
                 "accept()."
-            ) from error
-        except (KeyError, TypeError, json.JSONDecodeError) as error:
-            raise HostileFile(f"{self.path / 'party.json'} is damaged.") from error
+            )
+        self.roster, self.plan = _read_roster(
+            read_sealed(self.path / "roster", largest=_LARGEST_ROSTER)
+        )
 
     @cached_property
     def enrolment(self) -> Enrolment:
         """The party's keys with the roster; secret."""
-        return Enrolment(PartyKeys.load(read_sealed(self.path / "keys.bin")), self.roster)
+        return self.folder.enrolment
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -278,20 +251,12 @@ class Site(Party):
         path = self.path / "holder.state"
         return KeyHolder.load(read_sealed(path)) if path.exists() else KeyHolder(self.enrolment)
 
-    def _erase_first_key(self) -> None:
-        """Delete the first encryption key once every role has it in its state."""
-        names = {Role.USER: "user.state", Role.HOLDER: "holder.state"}
-        wanted = [name for role, name in names.items() if role in self.roles]
-        keys = self.enrolment.keys
-        if keys.private is not None and all((self.path / name).exists() for name in wanted):
-            write_sealed(self.path / "keys.bin", keys.without_private().dump())
-
     def _start(self) -> None:
         if Role.USER in self.roles and not (self.path / "user.state").exists():
             self._save_user(*self._user())
         if Role.HOLDER in self.roles and not (self.path / "holder.state").exists():
             write_sealed(self.path / "holder.state", self._holder().dump())
-        self._erase_first_key()
+        self.folder.erase_first_key()
 
     def seeds(self) -> list[bytes]:
         """The sealed tag seeds, of user 1 before the first sum; otherwise nothing."""
@@ -324,11 +289,22 @@ class Site(Party):
                         digest = self._follow(user, digest)
                 self._save_user(user, digest)
             if to_holder:
-                holder = self._holder()
-                for data in to_holder:
-                    answers += [sent.data for sent in holder.receive(data)]
-                write_sealed(self.path / "holder.state", holder.dump())
+                with self._only_holder():
+                    holder = self._holder()
+                    for data in to_holder:
+                        answers += [sent.data for sent in holder.receive(data)]
+                    write_sealed(self.path / "holder.state", holder.dump())
         return answers
+
+    @contextmanager
+    def _only_holder(self) -> Iterator[None]:
+        """Refuse to answer as a holder while a process of its own does."""
+        with (self.path / "holder.lock").open("wb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InvalidData("a process of its own holds this party's keys.") from None
+            yield
 
     def _follow(self, user: User, digest: bytes) -> bytes:
         """Compute the model that follows from the sum just accepted; the next round must start
@@ -337,7 +313,7 @@ class Site(Party):
         result, user.result = user.result, None  # the state need not hold the sum any longer
         if not digest or result is None or not self.plan.follows_mean:
             return b""
-        following = self._read_model(digest).moved(self.plan.mean(result, user.settings))
+        following = self.plan.following(self._read_model(digest), result, user.settings)
         digest = following.digest
         self._write_model(following, digest)
         user.expect(digest)
@@ -353,8 +329,9 @@ class Site(Party):
     def charge(self, ledger: str | None, dataset: str) -> None:
         """Charge the site's ledger with what all its rounds cost, before the first, and once.
 
-        It is charged through a vault in the party's folder, so that an older copy of the folder
-        or of the ledger is noticed. Without epsilon in the plan nothing is charged.
+        It is charged through a vault in the party's folder, so that an older copy of the vault
+        or of the ledger is noticed, and of both by the file `updates.release.json` beside the
+        vault. Without epsilon in the plan nothing is charged.
 
         Parameters:
             ledger: the ledger's file; None: a warning says that nothing is charged.
@@ -369,7 +346,8 @@ class Site(Party):
         release = f"federation {self.roster.agreement.hex()}"
         with self.locked(), Ledger(ledger, dataset=dataset) as opened:
             vault = Vault.open_or_create(self.path / "vault")
-            account = vault.account(opened, release=vault.release_of(release))
+            number = vault.release_of(release)
+            account = vault.account(opened, release=number, out=self.path / "updates")
             Door(guarantee, what="updates to a federation", ledger=account)
 
     def contribute(

@@ -6,7 +6,8 @@ nobody learns a single site's w.
 
 With epsilon per record a site contributes (sum of its records' clipped gradients, count): the model
 moves by minus `rate` times the mean gradient, and the noise of all sites together bounds what the
-sums tell about one record.
+sums tell about one record. With `totals` it contributes any sum over its records, and the new
+arrays are the noised total.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -88,11 +90,12 @@ class Model:
         """The model after a change, rounded to the arrays' types as it will be sent."""
         return Model.of(Model(self.layout, self.vector + change).arrays())
 
-    @property
+    @cached_property
     def digest(self) -> bytes:
         """SHA-256 of names, types, shapes and values; rounds of the sum are bound to it."""
-        content = self.layout.encode() + b"\0" + self.vector.astype("<f8").tobytes()
-        return hashlib.sha256(content).digest()
+        hashed = hashlib.sha256(self.layout.encode() + b"\0")
+        hashed.update(np.ascontiguousarray(self.vector, dtype="<f8").data)
+        return hashed.digest()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +121,9 @@ class SumPlan:
             "site": apps return arrays as without noise; needs many sites.
         rounds: in how many rounds a site takes part at most, with epsilon.
         rate: the step, with unit "record".
+        totals: with unit "record": apps return sums over their records of any kind, to which one
+            record adds a vector of norm at most `clip`, and the new arrays are the total of all
+            sites with its noise. Feature statistics are summed so, in one round.
 
     Examples:
         >>> plan = SumPlan(weights=3, max_examples=100)
@@ -136,6 +142,7 @@ class SumPlan:
     unit: str = "record"
     rounds: int = 1
     rate: float = 1.0
+    totals: bool = False
 
     def __post_init__(self) -> None:
         checks.whole("weights", self.weights)
@@ -150,9 +157,11 @@ class SumPlan:
             checks.positive("epsilon", self.epsilon)
             if self.clip is None:
                 raise InvalidParameter("epsilon needs clip: the largest norm of a gradient.")
-        for name in ("follows_mean", "simulation"):
+        for name in ("follows_mean", "simulation", "totals"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidParameter(f"{name} must be True or False.")
+        if self.totals and not self.per_record:
+            raise InvalidParameter("totals need epsilon= with unit='record'.")
 
     def settings(self, users: int, **options: Any) -> Settings:
         """The settings of the secure sum for so many sites.
@@ -167,9 +176,9 @@ class SumPlan:
         clip = None if self.clip is None else float(np.hypot(self.clip / self.bound, 1.0))
         if self.epsilon is not None and self.clip is not None:
             if self.per_record:
-                clip = float(self.clip * np.hypot(1.0, _COUNT_WEIGHT))
+                clip = self.clip * (1.0 if self.totals else float(np.hypot(1.0, _COUNT_WEIGHT)))
             agreed = agree(
-                dimension=self.weights + 1,
+                dimension=self.weights + (not self.totals),
                 users=users,
                 rounds=self.rounds,
                 epsilon=self.epsilon,
@@ -205,7 +214,9 @@ class SumPlan:
         if update.shape != (self.weights,):
             raise InvalidData(f"{self.weights} weights were agreed on, got {update.size}.")
         if not np.isfinite(update).all() or not np.isfinite(examples):
-            return np.zeros(self.weights + 1)
+            return np.zeros(self.weights + (not self.totals))
+        if self.totals:
+            return update
         if self.per_record and self.clip is not None:
             count = max(float(examples), 0.0)
             return np.append(update, count * _COUNT_WEIGHT * self.clip)
@@ -230,9 +241,17 @@ class SumPlan:
             return np.zeros(self.weights)
         return np.asarray(values[:-1] / values[-1] * self.bound, dtype=np.float64)
 
+    def following(self, model: Model, total: RoundSum, settings: Settings) -> Model:
+        """The model after a round: moved by the mean, or with `totals` the total itself."""
+        if self.totals:
+            values = settings.code.decode(total.values)
+            return Model.of(Model(model.layout, np.asarray(values, np.float64)).arrays())
+        return model.moved(self.mean(total, settings))
+
     def encode(self) -> bytes:
         """The plan as bytes; public, part of the roster file."""
-        return json.dumps(asdict(self), sort_keys=True).encode()
+        fields = {name: value for name, value in asdict(self).items() if name != "totals" or value}
+        return json.dumps(fields, sort_keys=True).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> SumPlan:

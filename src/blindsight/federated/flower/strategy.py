@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import secrets
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +17,19 @@ from flwr.serverapp.strategy import FedAvg, Result
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidParameter, ProtocolError
+from blindsight.federated.deploy.server import MailboxLink, mailboxes
 from blindsight.federated.flower.mod import QUERY_TYPE, RECORD_KEY
 from blindsight.federated.flower.parties import Server
 from blindsight.federated.flower.plan import Model
 from blindsight.federated.sums import Outgoing
-from blindsight.federated.sums.messages import Kind
+from blindsight.federated.sums.messages import Kind, is_holder
 
 __all__ = ["SecureFedAvg", "SecureSumMixin"]
 
 _log = logging.getLogger(__name__)
 _MOST_EXCHANGES = 6  # answers to answers: a client cannot keep the server busy for ever
 _ASK_HOLDERS = 3  # times, before a round is given up
+_POLL = 0.05  # seconds between two looks at what holders outside Flower have answered
 
 
 class SecureSumMixin:
@@ -37,9 +41,13 @@ class SecureSumMixin:
     number of examples. Where the model does not move by exactly that mean, the plan needs
     `follows_mean=False`.
 
+    Key holders are nodes of Flower, or processes of their own (`blindsight federate run FOLDER`)
+    that fetch their questions by HTTPS from the aggregator's address, if it joined with one.
+
     Parameters:
         folder: the aggregator's folder, with a roster.
         protocol_timeout: how many seconds to wait for the answers to one message of the protocol.
+        bind: where the server listens for holders that are processes; by default its address.
         options: the keywords of the strategy. Federated evaluation is off unless
             `fraction_evaluate` is given: its replies would show clients' metrics and numbers of
             examples, and clients answer them only with `secure_sum_mod(plain_replies=True)`.
@@ -49,7 +57,12 @@ class SecureSumMixin:
     weighted_by_key: str
 
     def __init__(
-        self, folder: str | Path, *, protocol_timeout: float = 600.0, **options: Any
+        self,
+        folder: str | Path,
+        *,
+        protocol_timeout: float = 600.0,
+        bind: str | None = None,
+        **options: Any,
     ) -> None:
         self.server = Server(folder)
         settings = self.server.roster.settings
@@ -57,6 +70,7 @@ class SecureSumMixin:
         super().__init__(**{"fraction_evaluate": 0.0, "min_available_nodes": enough, **options})
         self.protocol_timeout = checks.positive("protocol_timeout", protocol_timeout)
         self._grid: Grid | None = None
+        self._bind, self._link = bind, MailboxLink(())  # nobody, unless the server listens
         self._nodes: dict[int, int] = {}  # Flower's node id of each party number
         self._identified: set[int] = set()
         self._content = RecordDict()
@@ -83,7 +97,15 @@ class SecureSumMixin:
                 )
             _log.warning("Continuing from the model of the last sum, not from initial_arrays.")
             initial_arrays = _record(self.server.model)
-        return super().start(grid, initial_arrays, *args, **options)  # type: ignore[misc]
+        folder = self.server.folder
+        listening = "address" in folder.about
+        largest = self.server.role.largest_message + 65_536
+        with (
+            mailboxes(folder, largest=largest, bind=self._bind)
+            if listening
+            else nullcontext(MailboxLink(()))
+        ) as self._link:
+            return super().start(grid, initial_arrays, *args, **options)  # type: ignore[misc]
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -219,15 +241,35 @@ class SecureSumMixin:
         if self._grid is None:
             raise ProtocolError("a round is configured before its replies are aggregated.")
         for _ in range(_MOST_EXCHANGES):
+            boxed = [m for m in outgoing if is_holder(m.to) and m.to not in self._nodes]
+            self._link.push(boxed)
             packed = self._packed(outgoing)
-            if not packed:
-                return
-            replies = self._grid.send_and_receive(packed, timeout=self.protocol_timeout)
+            replies: Iterable[Message] = []
+            if packed:
+                replies = self._grid.send_and_receive(packed, timeout=self.protocol_timeout)
             records = [self._protocol_record(reply) for reply in replies]
             outgoing = [
                 answer for record in records if record is not None for answer in self._take(record)
             ]
+            outgoing += self._fetched({message.to for message in boxed})
+            if not outgoing:
+                self.server.save()
+                return
             self.server.save()
+
+    def _fetched(self, asked: set[int]) -> list[Outgoing]:
+        """Take what holders outside Flower answer, until all have or the sum is there."""
+        role, answers = self.server.role, list[Outgoing]()
+        end = time.monotonic() + self.protocol_timeout
+        waited_for = role.phase == "closed"
+        while True:
+            waiting = self._link.unread() & asked
+            for data in self._link.pull():  # after the look: an answer comes before its receipt
+                answers += role.receive(data)
+            opened = waited_for and role.phase != "closed"
+            if not waiting or opened or time.monotonic() > end:
+                return answers
+            time.sleep(_POLL)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -261,7 +303,7 @@ class SecureSumMixin:
             self.server.save()
             _log.warning("Round %d has no sum: %s", server_round, "; ".join(role.refusals[-3:]))
             return None, None
-        following = model.moved(self.server.plan.mean(opened, role.settings))
+        following = self.server.plan.following(model, opened, role.settings)
         self.server.model = following if self.server.plan.follows_mean else None
         self.server.save()
         self._exchange(role.results())

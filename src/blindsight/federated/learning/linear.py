@@ -1,5 +1,5 @@
 """Linear classifiers as one matrix: a row a class (one-vs-rest), a column a feature, the bias in
-the last column.
+the last column; and the losses of a margin m = y f(x) that learners minimise.
 
 Two classes need one row. Flattened row by row it is the D-dimensional vector w of the paper, D = NC
 (d + 1).
@@ -8,6 +8,8 @@ Two classes need one row. Flattened row by row it is the D-dimensional vector w 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,8 @@ from numpy.typing import NDArray
 from blindsight.core.errors import InvalidData
 
 __all__ = [
+    "LOSSES",
+    "Loss",
     "flat",
     "model_digest",
     "predicted",
@@ -74,3 +78,24 @@ def shaped(vector: NDArray[Any], features: int) -> NDArray[Any]:
 def model_digest(vector: NDArray[np.float64]) -> bytes:
     """Bytes that stand for a model on every machine: little-endian float64, hashed."""
     return hashlib.sha256(np.ascontiguousarray(vector, dtype="<f8").tobytes()).digest()
+
+
+Margins = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """One loss; `curvature` bounds its second derivative (infinite for the plain hinge)."""
+
+    value: Callable[[Margins], Any]
+    slope: Callable[[Margins], Any]
+    curvature: float
+
+
+LOSSES: dict[str, Loss] = {
+    "hinge": Loss(lambda m: np.maximum(0, 1 - m), lambda m: np.where(m < 1, -1.0, 0.0), np.inf),
+    "squared hinge": Loss(
+        lambda m: np.maximum(0, 1 - m) ** 2, lambda m: -2 * np.maximum(0, 1 - m), 2.0
+    ),
+    "logistic": Loss(lambda m: np.logaddexp(0, -m), lambda m: (np.tanh(m / 2) - 1) / 2, 0.25),
+}

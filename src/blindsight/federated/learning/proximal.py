@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core import checks
-from blindsight.federated.learning.losses import LOSSES
+from blindsight.federated.learning.linear import LOSSES
 
 __all__ = ["Proximal"]
 

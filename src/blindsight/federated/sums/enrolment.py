@@ -181,6 +181,10 @@ class Roster:
 
     def encode(self) -> bytes:
         """The roster as bytes; public."""
+        return self._encoded
+
+    @cached_property
+    def _encoded(self) -> bytes:
         writer = Writer().raw(b"BSRO\3").field(self.settings.encode()).raw(self.plan)
         writer.number("I", len(self.requests))
         for request in self.requests:

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from blindsight.core.compiled import njit
 from blindsight.federated.sums.pad.ring import _less
-from blindsight.federated.sums.pad.stream import expand
+from blindsight.federated.sums.pad.sampler import expand
 
 __all__ = ["KeySharing", "P", "add", "fold_sum", "interpolate", "multiply", "tag", "uniform"]
 

@@ -84,25 +84,33 @@ class PreparedPhotos:
 
     Parameters:
         folder: where the file is made: the vault, for the pictures are private.
-        preparation: how pictures are brought to the network's size.
+        prepare: brings decoded pixels to the network's size, which is the same for all pictures.
         most_bytes: most bytes of the file; photos beyond it are decoded again.
     """
 
     def __init__(
-        self, folder: Path, preparation: Preparation, *, most_bytes: int = _MOST_PREPARED
+        self,
+        folder: Path,
+        prepare: Callable[[NDArray[np.uint8]], NDArray[np.uint8]],
+        *,
+        most_bytes: int = _MOST_PREPARED,
     ) -> None:
-        self.preparation = preparation
-        self._size = 3 * preparation.size**2
-        self._most = most_bytes // self._size
+        self.prepare = prepare
+        self._most_bytes = most_bytes
+        self._shape: tuple[int, ...] = ()
+        self._size = 0
         self._rows: dict[bytes, int] = {}
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  (closed with this object)
 
     def keep(self, content: bytes, pixels: NDArray[np.uint8]) -> None:
         """Keep the picture of a file for `find`."""
         digest = hashlib.sha256(content).digest()
-        if digest not in self._rows and len(self._rows) < self._most:
-            self._file.seek(len(self._rows) * self._size)
-            self._file.write(self.preparation.prepare(pixels).tobytes())
+        at = len(self._rows) * self._size
+        if digest not in self._rows and at + self._size <= self._most_bytes:
+            picture = self.prepare(pixels)
+            self._shape, self._size = picture.shape, picture.nbytes
+            self._file.seek(at)
+            self._file.write(picture.tobytes())
             self._rows[digest] = len(self._rows)
 
     def find(self, digest: bytes) -> NDArray[np.uint8] | None:
@@ -111,8 +119,7 @@ class PreparedPhotos:
         if row is None:
             return None
         self._file.seek(row * self._size)
-        side = self.preparation.size
-        return np.frombuffer(self._file.read(self._size), np.uint8).reshape(side, side, 3)
+        return np.frombuffer(self._file.read(self._size), np.uint8).reshape(self._shape)
 
     def __del__(self) -> None:
         self._file.close()
@@ -126,7 +133,7 @@ def prepared_photos(folder: Path, coder: Any, *, here: bool) -> PreparedPhotos |
     """
     if not here or coder.recipe.image.preparation.at_least is not None:
         return None
-    return PreparedPhotos(folder, coder.recipe.image.preparation)
+    return PreparedPhotos(folder, coder.recipe.image.preparation.prepare)
 
 
 def release_named(
@@ -232,12 +239,13 @@ class _Taking:
         """Store a shard's codes; returns how many images it settles."""
         arrays, fields = contents
         rows = []
-        for row, (record, digest, name) in enumerate(
-            zip(fields["records"], fields["digests"], fields["names"], strict=True)
-        ):
-            # The noise belongs to what the file held when it was listed; on other content it would
-            # be used twice.
-            if self.vault.shows(bytes.fromhex(digest), record):
+        # The noise belongs to what the file held when it was listed; on other content it would be
+        # used twice.
+        same = self.vault.shows(
+            [bytes.fromhex(each) for each in fields["digests"]], fields["records"]
+        )
+        for row, (name, unchanged) in enumerate(zip(fields["names"], same, strict=True)):
+            if unchanged:
                 rows.append(row)
             else:
                 self.refused.append(

@@ -13,14 +13,24 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from blindsight.core.errors import LedgerTampered
 from blindsight.privacy.ledger.amounts import Amount, Composition
 
-__all__ = ["FIRST", "Account", "Entry", "Head", "Kind", "chained", "checked", "digest"]
+__all__ = [
+    "FIRST",
+    "Account",
+    "Entry",
+    "Head",
+    "Kind",
+    "canonical_hash",
+    "chained",
+    "checked",
+    "digest",
+]
 
 Kind = Literal["grant", "charge", "close"]
 Account = tuple[str, str]  # unit, neighbour relation
@@ -164,12 +174,12 @@ def digest(fields: dict[str, Any]) -> str:
     """The hash of an entry's fields, whatever order they come in; `hash` itself is left out."""
     left_out = {"hash", *added_after(fields["format"])}
     body = {key: value for key, value in fields.items() if key not in left_out}
-    text = json.dumps(
-        {**body, "format": FORMATS[fields["format"]]},
-        sort_keys=True,
-        separators=(",", ":"),
-        allow_nan=False,
-    )
+    return canonical_hash({**body, "format": FORMATS[fields["format"]]})
+
+
+def canonical_hash(body: Mapping[str, str | int]) -> str:
+    """SHA-256 over the canonical JSON of plain fields; every chain of the project hashes by it."""
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 

@@ -18,7 +18,7 @@ from blindsight.core.errors import InvalidData, InvalidParameter, LedgerTampered
 from blindsight.privacy.ledger.book import Ledger, datasets
 from blindsight.privacy.ledger.chain import FIELDS, Entry, Head, checked, widened
 
-__all__ = ["backup", "check_json", "to_csv", "to_json"]
+__all__ = ["backup", "check_json", "restore", "to_csv", "to_json"]
 
 FORMATS = tuple(f"blindsight ledger export {number}" for number in (1, 2, 3))
 
@@ -94,6 +94,31 @@ def backup(where: str | os.PathLike[str], to: str | os.PathLike[str]) -> dict[st
         source.close()
         for left in (temporary, Path(f"{temporary}-wal"), Path(f"{temporary}-shm")):
             durable.remove(left)
+    return heads
+
+
+def restore(copy: str | os.PathLike[str], where: str | os.PathLike[str]) -> dict[str, Head]:
+    """Put a backup into an empty ledger, on SQLite or PostgreSQL, and prove it. Returns its heads.
+
+    Raises:
+        InvalidParameter: the ledger has entries. It is never replaced by an older copy.
+    """
+    from blindsight.privacy.ledger.place import Place
+    from blindsight.privacy.ledger.store import Store
+
+    heads = {name: _proven(Path(copy), name) for name in datasets(copy)}
+    source = Store(Place(copy), create=False, timeout=60.0, readonly=True)
+    target = Store(Place(where), create=True, timeout=60.0)
+    try:
+        with source.read() as reading, target.write("") as writing:
+            if writing.datasets():
+                raise InvalidParameter(
+                    f"the ledger {Place(where)} has entries, and a backup never replaces them."
+                )
+            reading.copy_to(writing)
+    finally:
+        source.close()
+        target.close()
     return heads
 
 

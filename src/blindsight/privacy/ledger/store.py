@@ -57,7 +57,11 @@ class Store:
             with self._errors("write"):
                 # SQLite gives its log the mode of the file: nobody else reads either.
                 os.close(os.open(place.file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        self._prepare(create=create)
+        try:
+            self._prepare(create=create)
+        except BaseException:
+            self.close()  # nobody gets this store, so nobody else can close its connections
+            raise
         _stores.add(self)
 
     def _fresh(self) -> None:

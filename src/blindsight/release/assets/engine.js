@@ -242,6 +242,13 @@ function embed(features, book) {
   return seenFrom(unit(product(rows, book.axes, book.width)), book.centre);
 }
 
+// The values of a linear hash function, and the weighted sums of signs of the codes that occur.
+function bitScores(features, book, signs) {
+  const row = unit(withoutMean(features));
+  const values = product(row, book.weights, book.width).map((value, i) => value + book.offset[i]);
+  return innerProducts(values.map(Math.fround), signs);
+}
+
 // How well a point fits each cell.
 function similarity(point, book) {
   if (book.kind === "groups") return similarityOfGroups(point, book);

@@ -3,11 +3,11 @@
 // The content security policy stops every other connection; this one it does not know.
 for (const name of ["RTCPeerConnection", "webkitRTCPeerConnection"]) delete globalThis[name];
 
-const LIMITS = { bytes: 60e6, pixels: 60e6, side: 20000, request: 200 };
+const LIMITS = { bytes: 60e6, pixels: 60e6, side: 20000, request: 200, vector: 4e6 };
 const byId = (id) => document.getElementById(id);
 let about = null; // read once its signature was checked
 
-const page = { book: null, reading: null, networks: [], words: null, ids: [], entries: [], answer: null };
+const page = { book: null, reading: null, networks: [], words: null, ids: [], entries: [], answer: null, key: null, chosen: new Set() };
 
 function element(tag, className, text, ...children) {
   const made = document.createElement(tag);
@@ -148,13 +148,16 @@ async function start() {
     if (cell >= page.book.k) throw new Error("an entry names a cell that does not exist");
     page.entries[cell].push(entry);
   });
-  page.reading = readCells(page.book, Float64Array.from(page.entries, (list) => list.length));
+  const counts = Float64Array.from(page.entries, (list) => list.length);
+  page.signs = codes.signs;
+  page.reading = page.book.kind === "bits"
+    ? { counts, total: codes.ids.length, trust: null }
+    : readCells(page.book, counts);
   byId("search").disabled = false;
   if (!words) {
     byId("words-field").hidden = true;
     byId("or").hidden = true;
   }
-  if (!about.pictures) byId("drop").hidden = true;
   showOverview();
   document.body.dataset.ready = "yes";
 }
@@ -185,6 +188,11 @@ function estimates() {
 
 function showOverview(most = 10) {
   const { total } = page.reading;
+  if (page.book.kind === "bits") {
+    showProblem("What is here", `${number(total)} photos, each with a code of ${page.book.width} bits. ` +
+      "Such codes tell which photos are alike, not which kinds there are. Search, and the nearest come first.");
+    return;
+  }
   const kinds = estimates();
   const shown = kinds.slice(0, most);
   const largest = shown.reduce((top, kind) => Math.max(top, kind.high), 1);
@@ -231,8 +239,14 @@ function chips(list, most) {
   const box = element("ul", "chips");
   const show = (count) => {
     box.replaceChildren(...list.slice(0, count).map((entry) => {
-      const chip = element("li", null, shortId(page.ids[entry]));
-      chip.title = page.ids[entry];
+      const id = page.ids[entry];
+      const choose = button(null, shortId(id), () => {
+        if (!page.chosen.delete(id)) page.chosen.add(id);
+        choose.setAttribute("aria-pressed", String(page.chosen.has(id)));
+      });
+      choose.setAttribute("aria-pressed", String(page.chosen.has(id)));
+      const chip = element("li", null, null, choose);
+      chip.title = id;
       return chip;
     }));
     if (list.length > count) {
@@ -246,6 +260,7 @@ function chips(list, most) {
 
 function expectation(count, trust, score, present) {
   if (!present) return `${entriesText(count)} this code. It is the nearest there is, but not near.`;
+  if (page.book.kind === "bits") return `${entriesText(count)} this code. Some of its bits are noise: the order says what is likely to be alike.`;
   if (about.calibrated && score !== undefined) {
     const each = count === 1 ? "It is" : "Each is";
     const all = count > 1 ? `: expect about ${Math.round(count * score)} of ${count}.` : ".";
@@ -266,17 +281,18 @@ function cellCard(cell, place, score, present = true) {
   const trust = page.reading.trust ? page.reading.trust[cell] : null;
   return element("section", "card", null,
     element("p", "place", place),
-    element("p", "label", null, element("small", null, "roughly "), labelOf(cell)),
+    element("p", "label", null, element("small", null, about.labels[cell]?.length ? "roughly " : ""), labelOf(cell)),
     element("p", "expectation", expectation(list.length, trust, score, present)),
     chips(list, 24));
 }
 
 function rank(similarities, words) {
-  const scores = scoresOf(similarities, page.reading);
+  const bits = page.book.kind === "bits";
+  const scores = bits ? similarities : scoresOf(similarities, page.reading);
   const cells = rankedCells(scores, page.reading.counts);
   const { trust } = page.reading;
   return {
-    present: isPresent(similarities, page.reading, words),
+    present: bits || isPresent(similarities, page.reading, words),
     cells, scores,
     hits: cells.flatMap((cell) => page.entries[cell].map((entry) => ({
       id: page.ids[entry], cell, score: scores[cell], trust: trust ? trust[cell] : null,
@@ -286,6 +302,7 @@ function rank(similarities, words) {
 
 function showAnswer(answer, query, meaning) {
   page.answer = { ...answer, query };
+  page.chosen.clear();
   const { present, cells, scores } = answer;
   const parts = [];
   if (!present) {
@@ -325,14 +342,33 @@ function furtherCells(cells) {
 
 // ---- Asking the owner ----
 
-function requestFile(message) {
-  return JSON.stringify({
-    format: "blindsight request 1",
-    release: about.release,
-    query: page.answer.query,
-    message,
-    ids: page.answer.hits.slice(0, LIMITS.request).map((hit) => hit.id),
-  }, null, 1);
+// The entries that were chosen by a click, or the best ones where none was.
+function requestedIds() {
+  const ids = page.answer.hits.map((hit) => hit.id);
+  const chosen = ids.filter((id) => page.chosen.has(id));
+  return (chosen.length ? chosen : ids).slice(0, LIMITS.request);
+}
+
+// Signed with a key of this page, made when it was opened: the owner sees that two requests come
+// from one receiver, and that nobody changed them on their way.
+async function requestFile(message) {
+  const ids = requestedIds();
+  const fields = { format: "blindsight request 1", release: about.release, query: page.answer.query, message, ids };
+  try {
+    page.key ??= await crypto.subtle.generateKey("Ed25519", false, ["sign", "verify"]);
+    const signed = new TextEncoder().encode(JSON.stringify([fields.format, fields.release, message, ...ids]));
+    fields.key = toHex(await crypto.subtle.exportKey("raw", page.key.publicKey));
+    fields.signature = toHex(await crypto.subtle.sign("Ed25519", page.key.privateKey, signed));
+  } catch {
+    // A browser that cannot sign saves the request without a signature, and the owner is told.
+  }
+  return JSON.stringify(fields, null, 1);
+}
+
+async function fingerprintOfKey() {
+  if (!page.key) return "";
+  const key = await crypto.subtle.exportKey("raw", page.key.publicKey);
+  return (await sha256(key)).slice(0, 32).match(/.{4}/g).join(" ");
 }
 
 function requestCard() {
@@ -348,15 +384,17 @@ function requestCard() {
   const ids = () => page.answer.hits.slice(0, 50).map((hit) => hit.id).join("\n");
   return element("section", "card", null,
     element("h2", null, "Ask the owner"),
-    element("p", "quiet", "Only the owner has the photos, and decides what to hand over. Send the file yourself; this page sends nothing."),
+    element("p", "quiet", "Click the entries that you want; without a choice the best ones are asked for. Only the owner has the photos, and decides what to hand over. Send the file yourself; this page sends nothing."),
     label, message,
     element("div", "buttons", null,
-      button("", "Save a request", () => {
+      button("", "Save a request", async () => {
         const link = element("a");
-        link.href = URL.createObjectURL(new Blob([requestFile(message.value)], { type: "application/json" }));
+        link.href = URL.createObjectURL(new Blob([await requestFile(message.value)], { type: "application/json" }));
         link.download = "request.json";
         link.click();
         setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+        const signer = await fingerprintOfKey();
+        copied.textContent = signer ? `Saved. Tell the owner that it is signed by ${signer}.` : "Saved, without a signature.";
       }),
       button("plain", `Copy the ids of the first ${count}`, async () => {
         try {
@@ -423,8 +461,55 @@ async function featuresOf(picture) {
 }
 
 async function searchPicture(file) {
-  const point = embed(await featuresOf(await decode(file)), page.book);
-  return rank(similarity(point, page.book), false);
+  if (!about.pictures) return searchFeatures(unit(readVector(file.name, await readSmall(file))));
+  return searchFeatures(await featuresOf(await decode(file)));
+}
+
+function searchFeatures(features) {
+  if (page.book.kind === "bits") return rank(bitScores(features, page.book, page.signs), false);
+  return rank(similarity(embed(features, page.book), page.book), false);
+}
+
+async function readSmall(file) {
+  if (file.size > LIMITS.vector) throw new Error("It is too large for one vector.");
+  return file.arrayBuffer();
+}
+
+// One vector: a JSON list of numbers, or an .npy file of 32- or 64-bit floats.
+function readVector(name, buffer) {
+  const values = /\.json$/i.test(name) ? readJsonVector(buffer) : readNpyVector(buffer);
+  const { length, encoder } = about.vector;
+  if (values.length !== length) {
+    throw new Error(`A vector of ${encoder} has ${length} numbers, this one has ${values.length}.`);
+  }
+  if (!values.every(Number.isFinite)) throw new Error("It holds values that are no numbers.");
+  return values;
+}
+
+function readJsonVector(buffer) {
+  const list = JSON.parse(new TextDecoder().decode(buffer));
+  const row = Array.isArray(list) && Array.isArray(list[0]) && list.length === 1 ? list[0] : list;
+  if (!Array.isArray(row) || !row.every((value) => typeof value === "number")) {
+    throw new Error("It is not a list of numbers.");
+  }
+  return Float64Array.from(row);
+}
+
+function readNpyVector(buffer) {
+  const bytes = new Uint8Array(buffer);
+  const magic = [0x93, 0x4e, 0x55, 0x4d, 0x50, 0x59];
+  if (bytes.length < 12 || magic.some((value, i) => bytes[i] !== value)) throw new Error("It is not an .npy file.");
+  const view = new DataView(buffer);
+  const [start, length] = bytes[6] === 1 ? [10, view.getUint16(8, true)] : [12, view.getUint32(8, true)];
+  const head = new TextDecoder().decode(bytes.subarray(start, start + length));
+  const type = /'descr': '<f([48])'/.exec(head);
+  const shape = /'shape': \((?:1, )?(\d+),?\)/.exec(head);
+  if (!type || !shape) throw new Error("It must hold one row of 32- or 64-bit floats.");
+  const size = Number(type[1]);
+  const count = Number(shape[1]);
+  if (start + length + size * count !== bytes.length) throw new Error("It is cut off.");
+  return Float64Array.from({ length: count }, (_, i) =>
+    (size === 4 ? view.getFloat32(start + length + 4 * i, true) : view.getFloat64(start + length + 8 * i, true)));
 }
 
 // Words as weights on the public classes; words that are not known are named, not guessed.
@@ -494,10 +579,14 @@ function searchWords(text) {
 
 async function askPicture(file) {
   byId("text").value = "";
-  const picture = element("img");
-  picture.alt = "Your picture";
-  picture.src = URL.createObjectURL(file);
-  byId("shown").replaceChildren(picture, element("b", null, "Choose another picture"));
+  if (about.pictures) {
+    const picture = element("img");
+    picture.alt = "Your picture";
+    picture.src = URL.createObjectURL(file);
+    byId("shown").replaceChildren(picture, element("b", null, "Choose another picture"));
+  } else {
+    byId("shown").replaceChildren(element("b", null, file.name.slice(0, 80)));
+  }
   byId("status").textContent = "Searching …";
   await pause();
   const began = performance.now();
@@ -505,7 +594,8 @@ async function askPicture(file) {
     showAnswer(await searchPicture(file), { picture: true });
     byId("status").textContent = `Searched in ${Math.round(performance.now() - began)} ms, on this machine.`;
   } catch (error) {
-    byId("status").textContent = `This picture cannot be read. ${error.message || ""}`;
+    const what = about.pictures ? "picture" : "vector";
+    byId("status").textContent = `This ${what} cannot be read. ${error.message || ""}`;
   }
 }
 
@@ -528,7 +618,7 @@ for (const kind of ["dragover", "dragleave", "drop"]) {
   addEventListener(kind, (event) => {
     event.preventDefault();
     byId("drop").classList.toggle("over", kind === "dragover");
-    if (kind === "drop" && about?.pictures && event.dataTransfer.files[0]) askPicture(event.dataTransfer.files[0]);
+    if (kind === "drop" && about && event.dataTransfer.files[0]) askPicture(event.dataTransfer.files[0]);
   });
 }
 byId("file").onchange = (event) => event.target.files[0] && askPicture(event.target.files[0]);

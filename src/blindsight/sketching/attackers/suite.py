@@ -27,9 +27,15 @@ from blindsight.evaluation.reconstruction import exact_pixels, psnr, ssim
 from blindsight.privacy import Recovery
 from blindsight.privacy.entropy import RandomState
 from blindsight.sketching.attackers.denoising import read, smooth
-from blindsight.sketching.attackers.learned import rehearse
-from blindsight.sketching.parameters import QKParameters, SketchParameters, as_images
+from blindsight.sketching.parameters import (
+    FlipParameters,
+    QKParameters,
+    SketchParameters,
+    as_images,
+    to_bits,
+)
 from blindsight.sketching.preparation import window
+from blindsight.sketching.sampler import Dice, draw_sketches
 from blindsight.sketching.sketches import SketchSet
 
 __all__ = [
@@ -41,12 +47,43 @@ __all__ = [
     "measure",
     "measured_verdict",
     "quietest_needed",
+    "rehearse",
 ]
 
 ATTACKS = ("posterior mean", "smoothing", "denoising", "second reading", "network")
 SIDE, RIM = 512, 32  # larger images are taken in tiles, with so much of the neighbours for context
 BATCH = 1 << 18  # values of pixels that are attacked at once
 CERTAIN = 100.0  # dB that a picture recovered without any error counts as
+
+
+def rehearse(
+    images: Any,
+    parameters: SketchParameters,
+    *,
+    rng: np.random.Generator,
+    n_jobs: int | None = None,
+) -> SketchSet:
+    """Sketches, or flipped bits, of one's own images under somebody else's parameters.
+
+    Not a release.
+    """
+    given = as_images(images, parameters.depth)
+    n, channels, height, width = given.shape
+    shape = (n, channels, parameters.depth, 2, height, width)
+    if isinstance(parameters, FlipParameters):
+        return SketchSet(_flipped(given, parameters, rng).reshape(shape), parameters)
+    strings = given.reshape(n * channels, height * width)
+    counts = draw_sketches(strings, parameters, dice=Dice.throw(rng), n_jobs=n_jobs)
+    return SketchSet(counts.reshape(shape), parameters)
+
+
+def _flipped(
+    given: NDArray[Any], parameters: FlipParameters, rng: np.random.Generator
+) -> NDArray[np.uint8]:
+    bits = np.moveaxis(to_bits(given, parameters.depth), -1, 2)
+    wrong = rng.random(bits.shape) < np.asarray(parameters.beta)[:, None, None]
+    ones = bits ^ wrong
+    return np.stack([1 - ones, ones], axis=3).astype(np.uint8)
 
 
 @dataclass(frozen=True, kw_only=True)

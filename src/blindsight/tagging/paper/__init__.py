@@ -2,5 +2,6 @@
 
 - `taggers`: the three methods as estimators, with the paper's claims beside what is proven,
 - `gcn`: the graph convolutional head and its training,
+- `laplace`: the noise that the paper prints, and what it promises,
 - `label_graph`: label co-occurrence and the paper's re-weighting of it.
 """

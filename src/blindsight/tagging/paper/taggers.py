@@ -33,9 +33,15 @@ from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.privacy.door import Door
 from blindsight.privacy.entropy import source_of, training_rng
 from blindsight.privacy.guarantee import Guarantee
-from blindsight.tagging import guarantee as guarantees
-from blindsight.tagging.answers import Answers, PaperLaplace
+from blindsight.tagging.answers import Answers
+from blindsight.tagging.guarantee import ANSWER
 from blindsight.tagging.paper.label_graph import LabelGraph, label_matrix
+from blindsight.tagging.paper.laplace import (
+    OUTPUTS,
+    PaperLaplace,
+    of_printed_answers,
+    of_printed_training,
+)
 from blindsight.tagging.prior import feature_rows, private_rows, unit_rows
 
 if TYPE_CHECKING:
@@ -436,7 +442,7 @@ class P2MLGCN(_GraphModel):
         logits = self.logits(X)
         what = f"P2-ML-GCN's tags of {len(logits)} images"
         door = Door(self.guarantee_, what=what, ledger=ledger, random_state=self.random_state)
-        return self.release_.read(door.release(guarantees.ANSWER, self.release_.value(logits)))
+        return self.release_.read(door.release(ANSWER, self.release_.value(logits)))
 
     def decision_function(self, X: Any, *, ledger: Ledger | None = None) -> NDArray[np.float64]:
         """Noisy logits (n, C)."""
@@ -464,9 +470,9 @@ class P2MLGCN(_GraphModel):
     def _promise(self) -> None:
         self.release_ = self._noise(self.n_labels_)
         entropy = source_of(self.random_state).name
-        self.guarantee_: Guarantee = guarantees.of_printed_answers(self.release_, entropy=entropy)
+        self.guarantee_: Guarantee = of_printed_answers(self.release_, entropy=entropy)
         first = self.corollary is not None and self.corollary.number == 1
-        self.training_guarantee_: Guarantee = guarantees.of_printed_training(
+        self.training_guarantee_: Guarantee = of_printed_training(
             self.release_,
             self.schedule.steps(self.n_records_),
             claimed=self.epsilon * self.corollary.factor
@@ -480,7 +486,7 @@ class P2MLGCN(_GraphModel):
         door = Door(
             self.training_guarantee_, what=what, ledger=ledger, random_state=self.random_state
         )
-        return lambda outputs: door.release(guarantees.OUTPUTS, outputs)
+        return lambda outputs: door.release(OUTPUTS, outputs)
 
 
 class RP2MLGCN(P2MLGCN):

@@ -1,10 +1,12 @@
-"""The workbench's own tables (keys, sessions, jobs) on SQLite or PostgreSQL; the ledger keeps its
-own.
+"""The workbench's own tables on SQLite or PostgreSQL; the ledger has its own.
+
+The schema has a version, and alembic's scripts in `workbench/migrations` bring an older database to
+the newest one when it is opened. A database of a newer version is refused: an older program would
+write rows that the newer one does not expect.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,8 +19,23 @@ from sqlalchemy import event
 from blindsight.app.hosting import database_place
 from blindsight.core.errors import InvalidParameter
 
-__all__ = ["JOBS", "KEYS", "SESSIONS", "Database"]
+__all__ = [
+    "ACCESS",
+    "ACCESS_HEAD",
+    "GRANTS",
+    "JOBS",
+    "JOB_EVENTS",
+    "KEYS",
+    "PEOPLE",
+    "SCHEMA",
+    "SESSIONS",
+    "VERSION_TABLE",
+    "Database",
+]
 
+SCHEMA = "0002"  # the newest script in workbench/migrations/versions
+VERSION_TABLE = "blindsight_workbench_version"
+_MIGRATION_LOCK = 7_346_201  # PostgreSQL's advisory lock while the schema is changed
 METADATA = sql.MetaData()
 KEYS = sql.Table(
     "blindsight_workbench_keys",
@@ -35,6 +52,51 @@ SESSIONS = sql.Table(
     sql.Column("digest", sql.Text(), primary_key=True),
     sql.Column("name", sql.Text(), nullable=False),
     sql.Column("until", sql.Float(), nullable=False),
+    sql.Column("id_token", sql.Text()),
+)
+PEOPLE = sql.Table(
+    "blindsight_workbench_people",
+    METADATA,
+    sql.Column("name", sql.Text(), primary_key=True),
+    sql.Column("issuer", sql.Text(), nullable=False),
+    sql.Column("subject", sql.Text(), nullable=False),
+    sql.Column("label", sql.Text(), nullable=False),
+    sql.Column("groups", sql.Text(), nullable=False),
+    sql.Column("seen", sql.Text(), nullable=False),
+    sql.Column("revoked", sql.Text()),
+    sql.UniqueConstraint("issuer", "subject", name="blindsight_workbench_people_account"),
+)
+GRANTS = sql.Table(
+    "blindsight_workbench_grants",
+    METADATA,
+    sql.Column("subject", sql.Text(), primary_key=True),
+    sql.Column("kind", sql.Text(), primary_key=True),  # person or group
+    sql.Column("role", sql.Text(), primary_key=True),
+    sql.Column("dataset", sql.Text(), primary_key=True),
+    sql.Column("release", sql.Text(), primary_key=True),
+    sql.Column("made", sql.Text(), nullable=False),
+    sql.Column("actor", sql.Text(), nullable=False),
+)
+ACCESS = sql.Table(
+    "blindsight_workbench_access",
+    METADATA,
+    sql.Column("sequence", sql.BigInteger(), primary_key=True, autoincrement=False),
+    sql.Column("time", sql.Text(), nullable=False),
+    sql.Column("actor", sql.Text(), nullable=False, index=True),
+    sql.Column("action", sql.Text(), nullable=False),
+    sql.Column("dataset", sql.Text(), nullable=False, index=True),
+    sql.Column("release", sql.Text(), nullable=False),
+    sql.Column("outcome", sql.Text(), nullable=False),
+    sql.Column("purpose", sql.Text(), nullable=False),
+    sql.Column("previous", sql.Text(), nullable=False),
+    sql.Column("hash", sql.Text(), nullable=False),
+)
+ACCESS_HEAD = sql.Table(
+    "blindsight_workbench_access_head",
+    METADATA,
+    sql.Column("id", sql.Integer(), primary_key=True, autoincrement=False),
+    sql.Column("sequence", sql.BigInteger(), nullable=False),
+    sql.Column("hash", sql.Text(), nullable=False),
 )
 JOBS = sql.Table(
     "blindsight_workbench_jobs",
@@ -54,6 +116,18 @@ JOBS = sql.Table(
     sql.Column("ended", sql.Text()),
     sql.Column("runner", sql.Text()),
     sql.Column("lease", sql.Float()),
+    sql.Column("purpose", sql.Text()),
+    sql.Column("dataset", sql.Text(), index=True),
+)
+JOB_EVENTS = sql.Table(
+    "blindsight_workbench_job_events",
+    METADATA,
+    sql.Column("id", sql.Integer(), primary_key=True),
+    sql.Column("job", sql.Text(), nullable=False, index=True),
+    sql.Column("time", sql.Text(), nullable=False),
+    sql.Column("attempt", sql.Integer(), nullable=False),
+    sql.Column("state", sql.Text(), nullable=False),
+    sql.Column("note", sql.Text(), nullable=False),
 )
 
 
@@ -68,15 +142,48 @@ class Database:
             self.engine = sql.create_engine(place.url, pool_pre_ping=place.file is None)
             if place.file is not None:
                 event.listen(self.engine, "connect", _tune)
-            _rename_former_tables(self.engine)
-            METADATA.create_all(self.engine)
-            _add_new_columns(self.engine)
+            try:
+                self._upgrade()
+            except BaseException:
+                self.engine.dispose()
+                raise
         except sql.exc.SQLAlchemyError as error:
             # The cause may quote the URL, password and all.
             kind = type(error).__name__
             raise InvalidParameter(
                 f"the workbench's database at {place} cannot be used ({kind})."
             ) from None
+
+    def schema(self) -> str | None:
+        """The version of the schema; None where the tables are older than versions, or absent."""
+        with self.engine.connect() as connection:
+            if not sql.inspect(connection).has_table(VERSION_TABLE):
+                return None
+            versions = sql.table(VERSION_TABLE, sql.column("version_num"))
+            return connection.execute(sql.select(versions.c.version_num)).scalar()
+
+    def _upgrade(self) -> None:
+        found = self.schema()
+        if found == SCHEMA:
+            return
+        if found is not None and found > SCHEMA:
+            raise InvalidParameter(
+                f"the workbench's database has schema {found}, and this version of Blindsight "
+                f"knows schema {SCHEMA} at most. Install the newer version that wrote it."
+            )
+        # Imported here: every job is a process that opens the database, and needs no alembic.
+        from alembic import command
+        from alembic.config import Config
+
+        config = Config()
+        config.set_main_option(
+            "script_location", str(Path(__file__).parents[1] / "migrations").replace("%", "%%")
+        )
+        with self.engine.connect() as connection:
+            _lock_schema(connection)
+            config.attributes["connection"] = connection
+            command.upgrade(config, SCHEMA)
+            connection.commit()
 
     @contextmanager
     def begin(self) -> Iterator[sql.Connection]:
@@ -103,28 +210,12 @@ def _private_file(path: Path) -> None:
     path.chmod(0o600)
 
 
-def _rename_former_tables(engine: sql.Engine) -> None:
-    """Give tables of version 0.2 and earlier their present names."""
-    names = set(sql.inspect(engine).get_table_names())
-    for table in METADATA.tables:
-        former = table.replace("_workbench_", "_studio_")
-        if former in names and table not in names:
-            with engine.begin() as connection:
-                connection.execute(sql.text(f"ALTER TABLE {former} RENAME TO {table}"))
-
-
-def _add_new_columns(engine: sql.Engine) -> None:
-    """Tables of an earlier version get the columns that came since."""
-    inspector = sql.inspect(engine)
-    for table in METADATA.tables.values():
-        there = {column["name"] for column in inspector.get_columns(table.name)}
-        for column in table.columns:
-            if column.name not in there:
-                kind = column.type.compile(engine.dialect)
-                with contextlib.suppress(sql.exc.SQLAlchemyError), engine.begin() as connection:
-                    connection.execute(
-                        sql.text(f"ALTER TABLE {table.name} ADD COLUMN {column.name} {kind}")
-                    )
+def _lock_schema(connection: sql.Connection) -> None:
+    """Let one process at a time change the schema; whoever waited finds nothing left to do."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(sql.text(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})"))
+    else:
+        connection.execute(sql.text("BEGIN IMMEDIATE"))
 
 
 def _tune(connection: Any, _record: Any) -> None:

@@ -29,17 +29,22 @@ import shutil
 import ssl
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.app.hosting import write_file
 from blindsight.app.library.datasets import today
+from blindsight.app.library.statistics import added_epsilon
+from blindsight.app.train_together import METHODS, PlannedFederation
 from blindsight.core.errors import BlindsightError
 from blindsight.workbench.infra.jobs import start_child
 from blindsight.workbench.infra.problems import Problem
 from blindsight.workbench.infra.settings import Settings, is_loopback
+
+if TYPE_CHECKING:
+    from blindsight.encoders import Encoder
 
 __all__ = ["COLUMNS", "Federations", "Run", "read_invitation"]
 
@@ -68,6 +73,8 @@ class Run:
     made: str
     epsilon: float | None = None
     delta: float = _DELTA
+    method: str = "updates"
+    records: int = 1000
     advice: str | None = None
     dataset: str = ""
     photos: int = 0
@@ -80,7 +87,7 @@ class Run:
 
     @property
     def limit(self) -> tuple[float, float] | None:
-        """Epsilon and delta per site over all rounds; None for exact sums."""
+        """Epsilon and delta per photo (replaced) over all rounds; None for exact sums."""
         return None if self.epsilon is None else (self.epsilon, self.delta)
 
     @property
@@ -134,24 +141,53 @@ class Federations:
             else 0
         )
 
-    def start(self, run: Run, rows: NDArray[Any], labels: NDArray[Any]) -> Run:
-        """Make this site's keys, and an invitation for each other site."""
+    @staticmethod
+    def plan(run: Run, columns: int, encoder: Encoder | None = None) -> PlannedFederation:
+        """What the sites of a run agree on, before anything is charged or made.
+
+        Parameters:
+            run: what the host wants.
+            columns: how many features a photo has here.
+            encoder: what read the photos, where it is not a built-in one.
+        """
         from blindsight.app.train_together import plan_federation
+        from blindsight.encoders import feature_recipe
+
+        statistics = run.method == "statistics"
+        return plan_federation(
+            sites=len(run.sites),
+            method=run.method,
+            names=run.classes,
+            encoder=(encoder or feature_recipe(run.features)) if statistics else None,
+            features=columns,
+            scale=np.vstack([np.zeros(columns), np.full(columns, 1 / np.sqrt(columns))]),
+            rounds=run.rounds,
+            epsilon=None if run.epsilon is None else added_epsilon(run.epsilon),
+            delta=run.delta,
+            records=run.records,
+            patience=_PATIENCE,
+        )
+
+    def start(
+        self,
+        run: Run,
+        rows: NDArray[Any],
+        labels: NDArray[Any],
+        planned: PlannedFederation | None = None,
+    ) -> Run:
+        """Make this site's keys, and an invitation for each other site.
+
+        Parameters:
+            run: what is agreed on.
+            rows: this site's features.
+            labels: class numbers, in the order of the run's classes.
+            planned: what `plan` gave, unless it is made here.
+        """
         from blindsight.federated.deploy.folders import join
         from blindsight.federated.deploy.running import invitation_digest
         from blindsight.federated.sums import Role
 
-        columns = rows.shape[1]
-        planned = plan_federation(
-            sites=len(run.sites),
-            classes=len(run.classes),  # the invitation names them
-            scale=np.vstack([np.zeros(columns), np.full(columns, 1 / np.sqrt(columns))]),
-            rounds=run.rounds,
-            epsilon=run.epsilon,
-            delta=run.delta,
-            unit="site",
-            patience=_PATIENCE,
-        )
+        planned = self.plan(run, rows.shape[1]) if planned is None else planned
         run = replace(run, advice=planned.advice)
         folder = self._folder(run)
         roles = Role.USER | Role.HOLDER | Role.AGGREGATOR
@@ -307,6 +343,8 @@ def read_invitation(text: bytes) -> tuple[Run, dict[str, str]]:
             made=today(),
             epsilon=None if agreed["epsilon"] is None else float(agreed["epsilon"]),
             delta=float(agreed["delta"]),
+            method=str(agreed["method"]),
+            records=int(agreed["records"]),
             advice=None if agreed["advice"] is None else str(agreed["advice"])[:400],
         )
         access = {name: str(given[name]) for name in ("ca", "token")}
@@ -329,6 +367,10 @@ def read_invitation(text: bytes) -> tuple[Run, dict[str, str]]:
         and 2 <= run.number <= len(sites)
         and 2 <= len(classes) <= 60
         and 1 <= run.rounds <= 100
+        and run.method in METHODS
+        and (run.method == "updates") == (run.epsilon is None)
+        and (run.epsilon is None or (0 < run.epsilon < 100 and 0 < run.delta < 1))
+        and list(classes) == sorted(set(classes))
         and all(0 < len(word) <= 60 and word.isprintable() for word in words)
         and set(given) == {"ca", "token"}
         and re.fullmatch(r"[\w-]{20,100}", access["token"])

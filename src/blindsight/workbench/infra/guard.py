@@ -8,26 +8,38 @@ import asyncio
 import hmac
 import json
 import logging
+import re
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
+from urllib.parse import parse_qs, unquote
 
 from starlette.routing import Match, Route
 
+from blindsight.workbench.infra.access_log import PURPOSE, AccessLog
 from blindsight.workbench.infra.identity import LOCAL, Identity, Keys
 from blindsight.workbench.infra.problems import Problem
 from blindsight.workbench.infra.settings import Settings
 from blindsight.workbench.infra.traffic import Buckets, Metrics
 
-__all__ = ["CSRF_COOKIE", "CSRF_HEADER", "SESSION_COOKIE", "Guard"]
+__all__ = ["CSRF_COOKIE", "CSRF_HEADER", "SESSION_COOKIE", "SIGN_ON_COOKIE", "Guard"]
 
 CSRF_COOKIE, CSRF_HEADER, SESSION_COOKIE = "csrf", "x-csrf-token", "session"
+SIGN_ON_COOKIE, PURPOSE_HEADER = "sign_on", "x-purpose"
 _log = logging.getLogger("blindsight.workbench")
 _SAFE = {"GET", "HEAD", "OPTIONS"}
 _METHODS = _SAFE | {"POST", "PUT", "PATCH", "DELETE"}
 _FREE = ("/static/", "/health")
 _LONGEST_PATH = 2048
 _LONGEST_SECRET = 200
+_LONGEST_PURPOSE = 200
+# What tells nothing about a data set, and what pages ask every second: not in the access log.
+_UNRECORDED = {
+    *("/static", "unknown", "/metrics", "/docs", "/api/openapi.json", "/login", "/logout"),
+    *("/login/oidc", "/login/oidc/callback"),
+}
+_POLLED = {"/api/jobs", "/api/jobs/{job}", "/api/together/{run}", "/api/access", "/access"}
+_NUMBER = re.compile("[0-9a-f]{12}")
 _FORWARDED = (
     "forwarded",
     "x-forwarded-for",
@@ -59,15 +71,17 @@ class Guard:
     """ASGI middleware around the whole workbench."""
 
     def __init__(
-        self, app: Any, *, settings: Settings, keys: Keys, metrics: Metrics, routes: Any
+        self,
+        app: Any,
+        *,
+        settings: Settings,
+        keys: Keys,
+        metrics: Metrics,
+        access_log: AccessLog,
+        routes: Any,
     ) -> None:
-        self.app, self.settings, self.keys, self.metrics, self.routes = (
-            app,
-            settings,
-            keys,
-            metrics,
-            routes,
-        )
+        self.app, self.settings, self.keys = app, settings, keys
+        self.metrics, self.access_log, self.routes = metrics, access_log, routes
         self.buckets = Buckets(settings.rate, settings.burst)
         own = {settings.host, "localhost", "127.0.0.1", "[::1]", *settings.hosts}
         at_home = settings.open or settings.local
@@ -80,9 +94,11 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        start, answer = time.perf_counter(), _Answer(scope, send)
+        start = time.perf_counter()
         # Every page that answers GET answers HEAD; the answer's body is left out below.
         inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
+        answer = _Answer(scope, send, lambda status: self._record(inner, status))
+        purpose = PURPOSE.set("")
         try:
             await self._admit(inner)
             await self.app(inner, self._measured(inner, receive), answer)
@@ -96,7 +112,20 @@ class Guard:
             seconds, route = time.perf_counter() - start, self._route(inner)
             method = scope["method"] if scope["method"] in _METHODS else "other"
             self.metrics.request(method, route, answer.status, seconds)
-            _log.info("%s %s %d %.1f ms", method, route, answer.status, 1000 * seconds)
+            PURPOSE.reset(purpose)
+            _log.info(
+                "%s %s %d %.1f ms",
+                method,
+                route,
+                answer.status,
+                1000 * seconds,
+                extra={
+                    "method": method,
+                    "route": route,
+                    "status": answer.status,
+                    "milliseconds": round(1000 * seconds, 1),
+                },
+            )
 
     async def _admit(self, scope: Scope) -> None:
         headers = _headers(scope)
@@ -117,10 +146,17 @@ class Guard:
             payer = self._payer(scope, identity)
             if not self.buckets.take(payer):
                 raise Problem("too_many")
-        session, csrf = (
-            cookies.get(self.settings.cookie(name)) for name in (SESSION_COOKIE, CSRF_COOKIE)
+        session, csrf, sign_on = (
+            cookies.get(self.settings.cookie(name))
+            for name in (SESSION_COOKIE, CSRF_COOKIE, SIGN_ON_COOKIE)
         )
-        scope.setdefault("state", {}).update(identity=identity, session=session, csrf=csrf)
+        scope.setdefault("state", {}).update(
+            identity=identity, session=session, csrf=csrf, sign_on=sign_on
+        )
+        purpose = unquote(headers.get(PURPOSE_HEADER, "")).strip()
+        if len(purpose) > _LONGEST_PURPOSE or not purpose.isprintable():
+            raise Problem("bad_request")
+        PURPOSE.set(purpose)
         # Read once, here: what is further in would parse them again, in its own way.
         scope["headers"] = [(name, value) for name, value in scope["headers"] if name != b"cookie"]
         if scope["method"] not in _SAFE:
@@ -174,7 +210,32 @@ class Guard:
         token = query.removeprefix("token=") if scope["path"] == "/" else ""
         if 0 < len(token) <= _LONGEST_SECRET and self.keys.is_start_secret(token):
             return f"key {LOCAL.name}"
-        return _address(scope)
+        # Signing in has an allowance of its own: strangers behind the same address who ask for
+        # other pages do not keep anybody from it.
+        return ("sign in " if scope["path"].startswith("/login") else "") + _address(scope)
+
+    async def _record(self, scope: Scope, status: int) -> None:
+        """Put what a signed-in person did into the access log, before it is answered."""
+        state = scope.get("state", {})
+        identity: Identity | None = state.get("identity")
+        route = self._route(scope)
+        safe = scope["method"] in _SAFE
+        if identity is None or route in _UNRECORDED or (safe and route in _POLLED):
+            return
+        query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
+        given = scope.get("path_params", {})
+        names = {}
+        for name in ("dataset", "release"):
+            value = state.get(name) or given.get(name) or (query.get(name) or [""])[0]
+            names[name] = value if _NUMBER.fullmatch(str(value)) else ""
+        outcome = "done" if status < 400 else "refused" if status < 500 else "failed"
+        await self.access_log.write(
+            actor=identity.name,
+            action=f"{scope['method']} {route}",
+            outcome=outcome,
+            purpose=PURPOSE.get(),
+            **names,
+        )
 
     def _limit(self, scope: Scope) -> int:
         path = scope["path"]
@@ -207,13 +268,28 @@ class Guard:
 
 
 class _Answer:
-    """Sends on with headers added, and knows whether the answer has begun."""
+    """Sends on with headers added, and knows whether the answer has begun.
 
-    def __init__(self, scope: Scope, send: Send) -> None:
+    `record` is called before the first byte leaves; where it refuses, its refusal is sent instead.
+    """
+
+    def __init__(self, scope: Scope, send: Send, record: Callable[[int], Awaitable[None]]) -> None:
         self.scope, self.send, self.status, self.begun = scope, send, 0, False
+        self._record: Callable[[int], Awaitable[None]] | None = record
+        self._replaced = False
 
     async def __call__(self, message: MutableMapping[str, Any]) -> None:
+        if self._replaced:
+            return
         if message["type"] == "http.response.start":
+            record, self._record = self._record, None
+            if record is not None:
+                try:
+                    await record(message["status"])
+                except Problem as problem:
+                    await self.refuse(problem)
+                    self._replaced = True
+                    return
             self.begun, self.status = True, message["status"]
             message = {**message, "headers": [*message.get("headers", ()), *self._extra(message)]}
         elif self.scope["method"] == "HEAD" and message["type"] == "http.response.body":
@@ -249,6 +325,8 @@ class _Answer:
         extra = list(_HEADERS)
         if b"content-security-policy" not in given:
             extra.append((b"content-security-policy", policy.encode()))
+        if self.scope.get("scheme") == "https":
+            extra.append((b"strict-transport-security", b"max-age=31536000"))
         if b"cache-control" not in given:
             kept = (
                 b"public, max-age=3600"

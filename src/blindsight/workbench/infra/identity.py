@@ -1,27 +1,43 @@
-"""Who asks: API keys with roles, stored as digests only, and the short sessions that pages use in
-their place.
+"""Who asks and what they may do: people and keys, sessions, and rights per data set.
+
+A person is known by an API key, by the link that was printed at the start, or by an identity
+provider (OpenID Connect). A role in the whole workbench says what somebody may do everywhere; a
+grant gives a person or a group of the identity provider one role in one data set.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import itertools
+import json
 import math
 import secrets
 import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 
 import sqlalchemy as sql
 
 from blindsight.core.errors import InvalidParameter
-from blindsight.workbench.infra.database import KEYS, SESSIONS, Database
+from blindsight.workbench.infra.database import GRANTS, KEYS, PEOPLE, SESSIONS, Database
 
-__all__ = ["LOCAL", "Identity", "Keys", "Role"]
+__all__ = ["EVERY", "LOCAL", "DataSetRole", "Grant", "Identity", "Keys", "Right", "Role"]
 
-Role = Literal["owner", "analyst", "aggregator"]
+Role = Literal["owner", "analyst", "aggregator", "monitor"]
+DataSetRole = Literal["owner", "searcher", "auditor", "keeper"]
+Right = Literal["own", "search", "card", "history", "attack", "budget"]
+# What each role may do in a data set. Only "own" shows photos and their names.
+RIGHTS: dict[DataSetRole, frozenset[Right]] = {
+    "owner": frozenset(get_args(Right)),
+    "searcher": frozenset(("search", "card")),
+    "auditor": frozenset(("card", "history", "attack")),
+    "keeper": frozenset(("card", "history", "budget")),
+}
+EVERY = "*"  # a grant on every data set, those to come included
 SESSION_SECONDS = 12 * 3600.0
 # How long the list of valid keys and sessions is believed, and so how long a key that another
 # process revoked may still pass.
@@ -29,25 +45,68 @@ _FRESH_SECONDS = 2.0
 # A secret that is not in the list may be a new one of another process: the list is read again, but
 # not more often than this, however many unknown secrets arrive.
 _UNKNOWN_SECONDS = 0.5
+_LONGEST_NAME = 100
+
+
+@dataclass(frozen=True)
+class Grant:
+    """A role in a data set; a searcher's names the release.
+
+    Parameters:
+        role: "owner", "searcher", "auditor" or "keeper".
+        dataset: number of the data set, or "*" for every one.
+        release: number of the release that a searcher may search; "" for every release.
+    """
+
+    role: DataSetRole
+    dataset: str
+    release: str = ""
+
+    def gives(self, right: Right, dataset: str, release: str = "") -> bool:
+        """Whether it gives a right on a data set, and on this release of it where one is named."""
+        return (
+            right in RIGHTS[self.role]
+            and self.dataset in (EVERY, dataset)
+            and (self.release == "" or self.release == release)
+        )
 
 
 @dataclass(frozen=True)
 class Identity:
-    """A name and what it may do."""
+    """A name, its role in the workbench, and its rights in data sets.
+
+    Parameters:
+        name: unique among keys and people.
+        role: role in the whole workbench; an "analyst" has no rights but those that were granted.
+        grants: roles in data sets, of the person and of the person's groups.
+        groups: groups of the identity provider, as of the sign-in.
+    """
 
     name: str
     role: Role
+    grants: frozenset[Grant] = field(default=frozenset())
+    groups: tuple[str, ...] = ()
 
     def may(self, *roles: Role) -> bool:
         """Whether one of the roles is held; an owner may do everything."""
         return self.role == "owner" or self.role in roles
+
+    def can(self, right: Right, dataset: str, release: str = "") -> bool:
+        """Whether a right is held on a data set; for a searcher, on this release of it."""
+        return self.role == "owner" or any(
+            grant.gives(right, dataset, release) for grant in self.grants
+        )
+
+    def can_somewhere(self, right: Right) -> bool:
+        """Whether a right is held on some data set."""
+        return self.role == "owner" or any(right in RIGHTS[grant.role] for grant in self.grants)
 
 
 LOCAL = Identity("local", "owner")
 
 
 class Keys:
-    """Make, look up and revoke keys.
+    """Make, look up and revoke keys; open and close sessions; grant and revoke rights.
 
     A key has 256 random bits, so one SHA-256 is all the hashing it needs. All valid digests are
     held in memory and read again from the database every two seconds, so that looking up a secret
@@ -55,50 +114,167 @@ class Keys:
     up.
     """
 
-    def __init__(self, database: Database, *, token: str | None = None) -> None:
+    def __init__(
+        self, database: Database, *, token: str | None = None, owner_groups: Iterable[str] = ()
+    ) -> None:
         self.database = database
         self._token = None if token is None else _digest(token)
+        self._owner_groups = frozenset(owner_groups)
         self._keys: dict[str, Identity] = {}
         self._sessions: dict[str, tuple[Identity, float]] = {}
         self._read_at = -math.inf
         self._guard = threading.Lock()
 
     def make(self, name: str, role: Role) -> str:
-        """A new key, shown once; only its digest is kept."""
-        if role not in get_args(Role):
-            raise InvalidParameter(f"role must be one of {get_args(Role)}, got {role!r}.")
-        if not name.isprintable() or not 1 <= len(name) <= 60 or name == LOCAL.name:
-            raise InvalidParameter(
-                "a key's name must be 1 to 60 printable characters, and not 'local'."
-            )
+        """A new key, shown once; only its digest is stored."""
+        _check_role(role, get_args(Role))
+        name = _check_name("a key's name", name)
         key = f"bs_{secrets.token_urlsafe(32)}"
         row = {"name": name, "role": role, "digest": _digest(key), "made": _now(), "revoked": None}
+        taken = f"there is a key or a person named {name!r} already. Choose another name."
+        if self.database.rows(sql.select(PEOPLE.c.name).where(PEOPLE.c.name == name)):
+            raise InvalidParameter(taken)
         try:
             with self.database.begin() as connection:
                 connection.execute(sql.insert(KEYS).values(row))
         except sql.exc.IntegrityError:
-            raise InvalidParameter(
-                f"there is a key named {name!r} already. Choose another name."
-            ) from None
+            raise InvalidParameter(taken) from None
         self._read_at = -math.inf
         return key
 
     def revoke(self, name: str) -> None:
-        """End a key and its sessions, for good."""
+        """End a key, or bar a person who signs in with the identity provider; end the sessions."""
         with self.database.begin() as connection:
-            found = connection.execute(
+            keys = connection.execute(
                 sql.update(KEYS).where(KEYS.c.name == name).values(revoked=_now())
             )
+            people = connection.execute(
+                sql.update(PEOPLE).where(PEOPLE.c.name == name).values(revoked=_now())
+            )
             connection.execute(sql.delete(SESSIONS).where(SESSIONS.c.name == name))
-        if not found.rowcount:
-            raise InvalidParameter(f"there is no key named {name!r}.")
+        if not keys.rowcount + people.rowcount:
+            raise InvalidParameter(f"there is no key and no person named {name!r}.")
         self._read_at = -math.inf
 
+    def make_owner(self) -> str:
+        """A new owner's key under a name that no key, revoked ones included, and no person has."""
+        taken = {row["name"] for row in (*self.listed(), *self.people())}
+        names = itertools.chain(["owner"], (f"owner-{number}" for number in itertools.count(2)))
+        return self.make(next(name for name in names if name not in taken), "owner")
+
     def listed(self) -> list[dict[str, Any]]:
-        """Names, roles and dates; never digests."""
+        """Names, roles and dates of keys; never digests."""
         return self.database.rows(
             sql.select(KEYS.c.name, KEYS.c.role, KEYS.c.made, KEYS.c.revoked).order_by(KEYS.c.made)
         )
+
+    def people(self) -> list[dict[str, Any]]:
+        """Everybody who has signed in with the identity provider."""
+        columns = (PEOPLE.c.name, PEOPLE.c.label, PEOPLE.c.groups, PEOPLE.c.seen, PEOPLE.c.revoked)
+        rows = self.database.rows(sql.select(*columns).order_by(PEOPLE.c.name))
+        return [{**row, "groups": json.loads(row["groups"])} for row in rows]
+
+    def person(
+        self, issuer: str, subject: str, name: str, label: str, groups: tuple[str, ...]
+    ) -> Identity | None:
+        """Note a person whom the identity provider vouches for.
+
+        A name belongs to whoever came with it first: the same name from another account of the
+        provider, or one that a key has, gets the account's own number added. Rights that were
+        granted to a name therefore never pass to another account.
+
+        Returns:
+            The identity, or None where the person was barred.
+        """
+        mine = (PEOPLE.c.issuer == issuer) & (PEOPLE.c.subject == subject)
+        values = {"label": label, "groups": json.dumps(list(groups)), "seen": _now()}
+        with self.database.begin() as connection:
+            known = connection.execute(
+                sql.select(PEOPLE.c.name, PEOPLE.c.revoked).where(mine)
+            ).first()
+            if known is not None:
+                if known.revoked is not None:
+                    return None
+                connection.execute(sql.update(PEOPLE).where(mine).values(**values))
+                name = known.name
+            else:
+                own = f"{name[: _LONGEST_NAME - 20]} {_digest(issuer + ' ' + subject)[:12]}"
+                taken = connection.execute(
+                    sql.select(PEOPLE.c.name)
+                    .where(PEOPLE.c.name == name)
+                    .union(sql.select(KEYS.c.name).where(KEYS.c.name == name))
+                ).first()
+                name = own if taken is not None or name == LOCAL.name else name
+                connection.execute(
+                    sql.insert(PEOPLE).values(name=name, issuer=issuer, subject=subject, **values)
+                )
+        return Identity(name, self._role(groups), groups=groups)
+
+    def grant(
+        self,
+        subject: str,
+        role: DataSetRole,
+        dataset: str,
+        *,
+        release: str = "",
+        group: bool = False,
+        actor: str = "",
+    ) -> None:
+        """Give a person or key, or a group of the identity provider, a role in a data set.
+
+        Parameters:
+            subject: name of the person, key or group.
+            role: "owner", "searcher", "auditor" or "keeper".
+            dataset: number of the data set, or "*" for every one.
+            release: the release that a searcher may search; "" for every release.
+            group: whether the subject is a group.
+            actor: who grants it.
+        """
+        _check_role(role, get_args(DataSetRole))
+        if release and role != "searcher":
+            raise InvalidParameter(
+                f"a release is named for a searcher only, got role {role!r}. Leave the release out."
+            )
+        name = _check_name("a group's name" if group else "a person's name", subject)
+        known = {row["name"] for row in (*self.listed(), *self.people())}
+        if not group and name not in known:
+            raise InvalidParameter(
+                f"there is no key and no person named {name!r}. People of the identity provider "
+                "are known once they have signed in; a key is made with `blindsight serve key add`."
+            )
+        row = {
+            "subject": name,
+            "kind": "group" if group else "person",
+            "role": role,
+            "dataset": dataset,
+            "release": release,
+        }
+        there = [GRANTS.c[column] == value for column, value in row.items()]
+        with self.database.begin() as connection:
+            if connection.execute(sql.select(GRANTS.c.subject).where(*there)).first() is None:
+                connection.execute(sql.insert(GRANTS).values(**row, made=_now(), actor=actor))
+        self._read_at = -math.inf
+
+    def withdraw(
+        self, subject: str, dataset: str, *, role: str | None = None, group: bool = False
+    ) -> int:
+        """Take back what a person or group was granted in a data set; how many grants ended."""
+        kind = "group" if group else "person"
+        where = [
+            GRANTS.c.subject == subject,
+            GRANTS.c.kind == kind,
+            GRANTS.c.dataset == dataset,
+        ]
+        if role is not None:
+            where.append(GRANTS.c.role == role)
+        with self.database.begin() as connection:
+            ended = connection.execute(sql.delete(GRANTS).where(*where)).rowcount
+        self._read_at = -math.inf
+        return int(ended)
+
+    def grants(self) -> list[dict[str, Any]]:
+        """All grants: subject, kind ("person" or "group"), role, data set, release, date, actor."""
+        return self.database.rows(sql.select(GRANTS).order_by(GRANTS.c.made, GRANTS.c.subject))
 
     def is_start_secret(self, secret: str) -> bool:
         """Whether this is the secret of the link that was printed at the start."""
@@ -127,28 +303,58 @@ class Keys:
         return age >= (_FRESH_SECONDS if known else _UNKNOWN_SECONDS)
 
     def read(self) -> None:
-        """Read all valid keys and sessions from the database."""
+        """Read all valid keys, sessions and rights from the database."""
         with self._guard:
             now = time.monotonic()
-            rows = self.database.rows(
+            granted: dict[tuple[str, str], set[Grant]] = {}
+            for row in self.database.rows(sql.select(GRANTS)):
+                grant = Grant(row["role"], row["dataset"], row["release"])
+                granted.setdefault((row["kind"], row["subject"]), set()).add(grant)
+            keys = self.database.rows(
                 sql.select(KEYS.c.digest, KEYS.c.name, KEYS.c.role).where(KEYS.c.revoked.is_(None))
             )
-            roles = {row["name"]: Identity(row["name"], row["role"]) for row in rows}
+            identities = {
+                row["name"]: Identity(
+                    row["name"], row["role"], frozenset(granted.get(("person", row["name"]), ()))
+                )
+                for row in keys
+            }
+            for row in self.database.rows(sql.select(PEOPLE).where(PEOPLE.c.revoked.is_(None))):
+                groups = tuple(json.loads(row["groups"]))
+                own = granted.get(("person", row["name"]), set()).union(
+                    *(granted.get(("group", group), set()) for group in groups)
+                )
+                identities[row["name"]] = Identity(
+                    row["name"], self._role(groups), frozenset(own), groups
+                )
             if self._token is not None:
-                roles[LOCAL.name] = LOCAL
+                identities[LOCAL.name] = LOCAL
             sessions = self.database.rows(
                 sql.select(SESSIONS).where(SESSIONS.c.until > time.time())
             )
-            self._keys = {row["digest"]: roles[row["name"]] for row in rows}
+            self._keys = {row["digest"]: identities[row["name"]] for row in keys}
             self._sessions = {
-                row["digest"]: (roles[row["name"]], row["until"])
+                row["digest"]: (identities[row["name"]], row["until"])
                 for row in sessions
-                if row["name"] in roles
+                if row["name"] in identities
             }
             self._read_at = now
 
-    def open_session(self, identity: Identity) -> str:
-        """A token for a page's cookie."""
+    def open_sessions(self) -> int:
+        """How many sessions are open, by the list in memory."""
+        now = time.time()
+        return sum(until > now for _, until in self._sessions.values())
+
+    def _role(self, groups: Iterable[str]) -> Role:
+        return "analyst" if self._owner_groups.isdisjoint(groups) else "owner"
+
+    def open_session(self, identity: Identity, *, id_token: str = "") -> str:
+        """A token for a page's cookie.
+
+        Parameters:
+            identity: whose session.
+            id_token: what the identity provider wants to see again at sign-out.
+        """
         token = secrets.token_urlsafe(32)
         with self.database.begin() as connection:
             connection.execute(sql.delete(SESSIONS).where(SESSIONS.c.until < time.time()))
@@ -156,16 +362,33 @@ class Keys:
                 "digest": _digest(token),
                 "name": identity.name,
                 "until": time.time() + SESSION_SECONDS,
+                "id_token": id_token,
             }
             connection.execute(sql.insert(SESSIONS).values(row))
         self._read_at = -math.inf
         return token
 
-    def close_session(self, token: str) -> None:
-        """Log out."""
+    def close_session(self, token: str) -> str:
+        """Sign out; what the identity provider wants to see at sign-out, "" where it has none."""
+        mine = SESSIONS.c.digest == _digest(token)
         with self.database.begin() as connection:
-            connection.execute(sql.delete(SESSIONS).where(SESSIONS.c.digest == _digest(token)))
+            row = connection.execute(sql.select(SESSIONS.c.id_token).where(mine)).first()
+            connection.execute(sql.delete(SESSIONS).where(mine))
         self._read_at = -math.inf
+        return "" if row is None else str(row.id_token or "")
+
+
+def _check_role(role: str, known: tuple[str, ...]) -> None:
+    if role not in known:
+        raise InvalidParameter(f"role must be one of {known}, got {role!r}.")
+
+
+def _check_name(what: str, name: str) -> str:
+    if not name.isprintable() or not 1 <= len(name) <= _LONGEST_NAME or name == LOCAL.name:
+        raise InvalidParameter(
+            f"{what} must be 1 to {_LONGEST_NAME} printable characters, and not 'local'."
+        )
+    return name
 
 
 def _digest(secret: str) -> str:

@@ -17,8 +17,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from blindsight.core.errors import (  # noqa: E402
     BlindsightError,
     BudgetExceeded,
-    MissingDependency,
-    RolledBack,
 )
 from blindsight.workbench.infra.jobs import JobContext, end_with_parent  # noqa: E402
 from blindsight.workbench.infra.settings import Settings  # noqa: E402
@@ -49,14 +47,20 @@ def main() -> None:
     module = importlib.import_module(f"blindsight.workbench.pages.{KINDS[job.row['kind']]}")
     try:
         job.finish(module.run(job.row["arguments"], job))
-    except BudgetExceeded:
-        job.fail("the privacy budget does not cover this; nothing was released")
-    except RolledBack as error:
-        job.fail(str(error))  # which copy is older, and what to do: for the owner, who reads jobs
-    except MissingDependency as error:
-        job.fail(str(error))  # names a package, and how to install it
+    except BudgetExceeded as error:
+        job.fail(f"The privacy budget does not cover this; nothing was released. {error}")
     except BlindsightError as error:
-        job.fail("it could not be done with these settings")
+        # Our errors say what was expected, what was found (which photo, which setting) and what to
+        # do. Jobs are shown to the owner of the data set, who may know all that.
+        job.fail(str(error))
+        sys.stderr.write(f"{type(error).__name__}\n")
+    except OSError as error:
+        name = error.filename if isinstance(error.filename, str) else "a file"
+        job.fail(
+            f"{name} could not be read or written ({error.strerror or type(error).__name__}). "
+            "Check that it is there, that its rights allow it and that the disk is not full; then "
+            "run the job again."
+        )
         sys.stderr.write(f"{type(error).__name__}\n")
 
 

@@ -28,7 +28,8 @@ from typing import Any
 import sqlalchemy as sql
 
 from blindsight.app.hosting import write_file
-from blindsight.workbench.infra.database import JOBS, Database
+from blindsight.workbench.infra.access_log import PURPOSE, AccessLog
+from blindsight.workbench.infra.database import JOB_EVENTS, JOBS, Database
 from blindsight.workbench.infra.problems import Problem
 from blindsight.workbench.infra.settings import Settings
 
@@ -37,9 +38,12 @@ __all__ = ["ENDED", "Job", "JobContext", "Jobs", "end_with_parent", "start_child
 Job = dict[str, Any]
 ENDED = ("done", "failed", "stopped", "interrupted")
 _log = logging.getLogger("blindsight.workbench")
+#: steps of jobs that charge a budget
+CHARGING_STEPS = ("release", "learn", "publish", "statistics")
 _MOST_TRIES = 3
-_KEPT = 200
+_FOLDERS_KEPT = 200  # rows stay for ever; files of ended jobs do not
 _LEASE, _RENEWAL = 60.0, 10.0
+_LONGEST_NOTE = 1000
 
 
 class Jobs:
@@ -62,7 +66,11 @@ class Jobs:
         return path.read_text(encoding="ascii")
 
     def add(self, kind: str, arguments: dict[str, Any], asker: str, *, limited: bool = True) -> Job:
-        """Put a job into the queue."""
+        """Put a job into the queue; what it charges states the purpose of the present request."""
+        purpose = PURPOSE.get()
+        charges = arguments.get("step", "learn") in CHARGING_STEPS and kind != "attack"
+        if charges and self.settings.require_purpose and not purpose:
+            raise Problem("purpose_needed")
         with self.database.begin() as connection:
             waiting = connection.execute(
                 sql.select(sql.func.count()).where(JOBS.c.state.in_(("queued", "running")))
@@ -80,8 +88,11 @@ class Jobs:
                 "note": "waiting for other work to end" if waiting else "waiting",
                 "made": _now(),
                 "runner": self.runner if "dataset" in arguments else None,
+                "purpose": purpose or None,
+                "dataset": arguments.get("dataset"),
             }
             connection.execute(sql.insert(JOBS).values(row))
+            connection.execute(sql.insert(JOB_EVENTS).values(_event(row["id"], 0, row)))
         self._wake.set()
         return self.get(row["id"])
 
@@ -92,21 +103,48 @@ class Jobs:
             raise Problem("not_found")
         return _read(rows[0])
 
-    def listed(self, kind: str | None = None, *, most: int = 50) -> list[Job]:
-        """The latest jobs first."""
+    def listed(
+        self,
+        kind: str | None = None,
+        *,
+        state: str | None = None,
+        datasets: frozenset[str] | None = None,
+        before: int | None = None,
+        most: int = 50,
+    ) -> list[Job]:
+        """Jobs, the latest first.
+
+        Parameters:
+            kind: only of this kind.
+            state: only in this state.
+            datasets: only of these data sets.
+            before: only with a lower number, to read on from the end of a page.
+            most: how many.
+        """
         query = sql.select(JOBS).order_by(JOBS.c.number.desc()).limit(most)
-        return [
-            _read(row)
-            for row in self.database.rows(
-                query if kind is None else query.where(JOBS.c.kind == kind)
-            )
-        ]
+        if kind is not None:
+            query = query.where(JOBS.c.kind == kind)
+        if state is not None:
+            query = query.where(JOBS.c.state == state)
+        if datasets is not None:
+            query = query.where(JOBS.c.dataset.in_(sorted(datasets)))
+        if before is not None:
+            query = query.where(JOBS.c.number < before)
+        return [_read(row) for row in self.database.rows(query)]
+
+    def history(self, job: str) -> list[dict[str, Any]]:
+        """What happened to a job, from the first: time, attempt, state and note."""
+        columns = (JOB_EVENTS.c[name] for name in ("time", "attempt", "state", "note"))
+        query = sql.select(*columns).where(JOB_EVENTS.c.job == job).order_by(JOB_EVENTS.c.id)
+        return self.database.rows(query)
 
     def under_way(self, kind: str, **arguments: Any) -> Job | None:
         """The newest job with these arguments, unless it is done: what a page waits for, or can
         have run again.
         """
-        of = (job for job in self.listed(kind) if arguments.items() <= job["arguments"].items())
+        named = arguments.get("dataset")
+        jobs = self.listed(kind, datasets=None if named is None else frozenset((named,)))
+        of = (job for job in jobs if arguments.items() <= job["arguments"].items())
         found = next(of, None)
         return None if found is None or found["state"] == "done" else found
 
@@ -189,14 +227,33 @@ class Jobs:
             lost | (JOBS.c.runner == self.runner) if own else lost
         )
         with self.database.begin() as connection:
-            given_up = sql.update(JOBS).where(lost, JOBS.c.attempts >= _MOST_TRIES)
-            connection.execute(
-                given_up.values(state="interrupted", note="interrupted by restarts; run it again")
-            )
-            again = sql.update(JOBS).where(lost)
-            connection.execute(
-                again.values(state="queued", note="interrupted by a restart; waiting to run again")
-            )
+            for tries, values in (
+                (
+                    JOBS.c.attempts >= _MOST_TRIES,
+                    {
+                        "state": "interrupted",
+                        "note": "interrupted by restarts; run it again",
+                        "ended": _now(),
+                    },
+                ),
+                (
+                    JOBS.c.attempts < _MOST_TRIES,
+                    {
+                        "state": "queued",
+                        "note": "interrupted by a restart; waiting to run again",
+                    },
+                ),
+            ):
+                rows = connection.execute(
+                    sql.select(JOBS.c.id, JOBS.c.attempts).where(lost, tries)
+                ).all()
+                for row in rows:
+                    connection.execute(
+                        sql.update(JOBS).where(JOBS.c.id == row.id, lost).values(**values)
+                    )
+                    connection.execute(
+                        sql.insert(JOB_EVENTS).values(_event(row.id, row.attempts, values))
+                    )
 
     async def _work(self) -> None:
         while not self._stopping:
@@ -231,11 +288,12 @@ class Jobs:
         if code and not self._stopping:
             _log.warning("a %s job ended with exit code %d", row["kind"], code)
             (folder / "stderr.txt").write_bytes(words[-20_000:])
-            note = "it ended with an error"
+            last = (await asyncio.to_thread(self.get, job))["note"]
+            note = unexpected_end(last, words, code, folder)
             await asyncio.to_thread(
                 self._set, job, only="running", state="failed", note=note, ended=_now()
             )
-        await asyncio.to_thread(self._forget)
+        await asyncio.to_thread(self._forget_files)
 
     async def _renew(self, job: str) -> None:
         """Keep the lease; a job that is no longer this workbench's is ended."""
@@ -262,18 +320,16 @@ class Jobs:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
 
-    def _forget(self) -> None:
-        """Keep the latest jobs only."""
-        query = (
-            sql.select(JOBS.c.id)
-            .where(JOBS.c.state.in_(ENDED))
-            .order_by(JOBS.c.number.desc())
-            .offset(_KEPT)
-        )
-        for row in self.database.rows(query.limit(1000)):
-            shutil.rmtree(self.folder(row["id"]), ignore_errors=True)
-            with self.database.begin() as connection:
-                connection.execute(sql.delete(JOBS).where(JOBS.c.id == row["id"]))
+    def _forget_files(self) -> None:
+        """Delete the folders of ended jobs but the latest; their rows and history stay."""
+        folders = self.settings.state / "jobs"
+        present = {path.name for path in folders.iterdir()} if folders.is_dir() else set()
+        if len(present) <= _FOLDERS_KEPT:
+            return
+        query = sql.select(JOBS.c.id).where(JOBS.c.state.in_(ENDED)).order_by(JOBS.c.number.desc())
+        ended = [row["id"] for row in self.database.rows(query) if row["id"] in present]
+        for job in ended[_FOLDERS_KEPT:]:
+            shutil.rmtree(self.folder(job), ignore_errors=True)
 
     def _set(
         self, job: str, *, only: str | None = None, owned: bool = False, **values: Any
@@ -287,18 +343,27 @@ class Jobs:
         if owned:
             statement = statement.where(JOBS.c.runner == self.runner)
         with self.database.begin() as connection:
-            return bool(connection.execute(statement.values(**values)).rowcount)
+            changed = bool(connection.execute(statement.values(**values)).rowcount)
+            if changed and "state" in values:
+                attempt = connection.execute(
+                    sql.select(JOBS.c.attempts).where(JOBS.c.id == job)
+                ).scalar_one()
+                connection.execute(sql.insert(JOB_EVENTS).values(_event(job, attempt, values)))
+            return changed
 
 
 class JobContext:
     """What a running job has: its folder, the settings, and a way to say how far it is."""
 
     def __init__(self, settings: Settings, job: str, attempt: int) -> None:
-        self.settings, self._attempt = settings, attempt
+        self._attempt = attempt
         self.database = Database(settings.database_url)
         self.row = _read(self.database.rows(sql.select(JOBS).where(JOBS.c.id == job))[0])
         self.job, self.folder = job, settings.state / "jobs" / job
         self.actor = str(self.row["asker"])  # who is named in the ledger
+        # What the library charges states the purpose that its settings have.
+        purpose = self.row["purpose"] or settings.purpose
+        self.settings = settings.model_copy(update={"purpose": purpose})
         self._last = 0.0
         self._guard = threading.Lock()
 
@@ -320,6 +385,7 @@ class JobContext:
 
     def finish(self, result: Any) -> None:
         """Done, with a result."""
+        self._record("done")
         self._write(
             {
                 "state": "done",
@@ -330,8 +396,25 @@ class JobContext:
         )
 
     def fail(self, note: str) -> None:
-        """Ended by an error; the note is a fixed sentence."""
-        self._write({"state": "failed", "note": note, "ended": _now()})
+        """Ended by an error; the note says what was wrong and what to do."""
+        self._record("failed")
+        self._write({"state": "failed", "note": note[:_LONGEST_NOTE], "ended": _now()})
+
+    def _record(self, outcome: str) -> None:
+        """Put the end of a job that changes or releases something into the access log."""
+        arguments = self.row["arguments"]
+        release = arguments.get("release")
+        number = release.get("id", "") if isinstance(release, dict) else release or ""
+        step = f" {arguments['step']}" if "step" in arguments else ""
+        with AccessLog(self.database) as log:
+            log.append(
+                actor=self.actor,
+                action=f"job {self.row['kind']}{step}",
+                dataset=str(self.row["dataset"] or ""),
+                release=str(number),
+                outcome=outcome,
+                purpose=self.settings.purpose,
+            )
 
     def _write(self, values: dict[str, Any]) -> None:
         with self.database.begin() as connection:
@@ -341,7 +424,33 @@ class JobContext:
                 & (JOBS.c.state == "running")
                 & (JOBS.c.attempts == self._attempt)
             )
-            connection.execute(sql.update(JOBS).where(mine).values(**values))
+            changed = connection.execute(sql.update(JOBS).where(mine).values(**values)).rowcount
+            if changed and "state" in values:
+                event = _event(self.job, self._attempt, values)
+                connection.execute(sql.insert(JOB_EVENTS).values(event))
+
+
+def unexpected_end(last: str, errors: bytes, code: int, folder: Path) -> str:
+    """What to tell of a job whose process ended without a word: where it was, and what to do.
+
+    Parameters:
+        last: the last progress that it reported, such as "reading photos: 17 of 40".
+        errors: the end of its standard error; only the type of the error is quoted.
+        code: its exit code.
+        folder: where the whole text is stored.
+    """
+    if code == -9:
+        cause = "the operating system ended it, most often because memory ran out"
+        advice = "Close other programs or use fewer photos, and run it again."
+    else:
+        line = errors.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        kind = line.partition(":")[0].strip()
+        cause = f"an unexpected {kind if kind.isidentifier() else 'error'} ended it"
+        advice = (
+            "Run it again; if it happens again, report it with "
+            f"{folder / 'stderr.txt'} (look through that file first)."
+        )
+    return f"After “{last}”, {cause}. {advice}"[:_LONGEST_NOTE]
 
 
 async def start_child(
@@ -386,6 +495,16 @@ def _read(row: dict[str, Any]) -> Job:
         **row,
         "arguments": json.loads(row["arguments"]),
         "result": json.loads(row["result"]) if row["result"] else None,
+    }
+
+
+def _event(job: str, attempt: int, values: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "job": job,
+        "time": _now(),
+        "attempt": attempt,
+        "state": values["state"],
+        "note": str(values.get("note", "")),
     }
 
 

@@ -23,7 +23,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np  # noqa: E402
 
+import blindsight.app.together_statistics  # noqa: E402, F401  (plans of that method are read)
+from blindsight.app.library.statistics import added_epsilon  # noqa: E402
 from blindsight.core.errors import ProtocolError  # noqa: E402
+from blindsight.federated.agreement import Agreement  # noqa: E402
 from blindsight.federated.deploy.client import enrol_by_invitation, keep_role  # noqa: E402
 from blindsight.federated.deploy.folders import PartyFolder, accept, make_roster  # noqa: E402
 from blindsight.federated.deploy.plan import Plan, read_rows  # noqa: E402
@@ -48,7 +51,8 @@ class Site:
     def __init__(self, folder: Path) -> None:
         self.folder, self.over, self.closed = folder, threading.Event(), threading.Event()
         self.party = PartyFolder(folder / "parties" / "site")
-        self._test, self._guard, self._sent = read_rows(folder / "held.npz"), threading.Lock(), 0
+        self.rows, self._test = (read_rows(folder / f"{name}.npz") for name in ("rows", "held"))
+        self._guard, self._sent = threading.Lock(), 0
         path = folder / "progress.json"
         self.says: dict[str, Any] = (
             json.loads(path.read_bytes()) if path.exists() else {"rounds": [], "joined": {}}
@@ -56,7 +60,19 @@ class Site:
         self._since = time.time()
 
     def agreed(self) -> None:
-        """The roster is there: measure where this site stands without the others."""
+        """The roster is there: check it, and measure where this site stands without the others.
+
+        Raises:
+            ProtocolError: it is not what the invitation said, by which this site has paid.
+        """
+        about = json.loads((self.folder / "about.json").read_bytes())
+        plan = self.party.plan
+        guarantee = Agreement(self.party.settings).guarantee(plan.rounds)
+        expected = about["epsilon"] and added_epsilon(about["epsilon"]) * (1 + 1e-9)
+        if list(plan.names) != about["classes"] or (
+            expected is not None and (guarantee.unit != "record" or guarantee.epsilon > expected)
+        ):
+            raise ProtocolError("the roster is not what the invitation said.")
         self.say(fingerprint=self.party.roster.fingerprint)
         if "alone" not in self.says:
             self.say(alone=self._alone(), start=self._right(self.party.plan.initial))
@@ -125,12 +141,12 @@ class Site:
 
     def _alone(self) -> int:
         """The same for a model of this site's photos only, after as many rounds."""
-        plan = self.party.plan
-        number = self.party.number(Role.USER)
-        trainer = plan.trainer(*read_rows(self.folder / "rows.npz"), user=number)
+        plan, number = self.party.plan, self.party.number(Role.USER)
+        task = plan.task(*self.rows, user=number)
         weights = plan.initial
         for turn in range(1, plan.rounds + 1):
-            weights = trainer(weights, turn)
+            own = task.vector(weights, turn, self.party.settings)
+            weights = plan.advanced(weights, own, users=1, turn=turn)
         return self._right(weights)
 
 
@@ -180,7 +196,11 @@ def take_part(folder: Path, bind: str | None) -> None:
     except ProtocolError:
         site.say(problem="The collector refuses this site. Ask it for a new invitation.")
         os._exit(70)
-    site.agreed()
+    try:
+        site.agreed()
+    except ProtocolError:
+        site.say(problem="The agreement is not what the invitation said. Leave this run.")
+        os._exit(70)
 
     def keep(role: Role) -> None:
         user = role is Role.USER
@@ -193,7 +213,7 @@ def take_part(folder: Path, bind: str | None) -> None:
             keep_role(
                 site.party,
                 role,
-                data=folder / "rows.npz" if user else None,
+                data=site.rows if user else None,
                 say=away,
                 stop=site.over.is_set if user else site.closed.is_set,
                 after=site.answered if user else None,
@@ -204,7 +224,7 @@ def take_part(folder: Path, bind: str | None) -> None:
             os._exit(70)  # half a site is none: the workbench starts all of it again
 
     # Perhaps the last round was learned, but not told.
-    site.answered(UserService(site.party, folder / "rows.npz"), 0)
+    site.answered(UserService(site.party, site.rows), 0)
     parties = {
         role: threading.Thread(target=keep, args=(role,), daemon=True)
         for role in (Role.USER, Role.HOLDER)

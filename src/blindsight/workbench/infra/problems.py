@@ -33,7 +33,16 @@ PROBLEMS: dict[str, tuple[int, str]] = {
         "This workbench takes no forwarded requests; name your proxy in its settings (proxies).",
     ),
     "key_needed": (401, "A valid API key is needed."),
-    "not_allowed": (403, "This key's role may not do this."),
+    "not_allowed": (403, "Your rights do not include this. Ask an owner of the data set."),
+    "sign_on": (
+        502,
+        "Signing in did not work: the identity provider cannot be reached, or its answer does not "
+        "fit. Try again, or ask whoever runs the workbench.",
+    ),
+    "purpose_needed": (
+        422,
+        "This workbench wants to know what a release is for: say so in the field Purpose.",
+    ),
     "cross_site": (403, "The request did not come from the workbench's own pages."),
     "not_found": (404, "Perhaps it was deleted, or the link is wrong."),
     "wrong_method": (405, "This address does not take that method."),
@@ -72,12 +81,27 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     ),
     "other_features": (
         409,
-        "These photos were read with another network than the run's; read the folder again.",
+        "These photos were read with another encoder than the run's, which the invitation names. "
+        "Choose that encoder on the page Protect, and read the folder again.",
     ),
     "not_worth_it": (
         409,
         "Published tags would say hardly more than how frequent each label is. Label more photos, "
         "and learn again.",
+    ),
+    "at_chance": (
+        409,
+        "Search would find little more than chance in this release. Choose another encoder, say "
+        "what the photos are about, or agree to it on the page.",
+    ),
+    "bad_encoder": (
+        422,
+        "The folder holds no encoder that can be used. `blindsight encoder check FOLDER` says why.",
+    ),
+    "one_name": (
+        422,
+        "One word for all photos tells none of them from the others. Give two or more, separated "
+        "by commas, or none.",
     ),
     "invalid": (422, "The request is not what this address expects; see /docs."),
     "needs_torch": (501, "This part needs PyTorch: pip install 'blindsight[torch]'."),
@@ -88,6 +112,8 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "needs_cluster": (501, "This part needs more packages: pip install 'blindsight[cluster]'."),
     "too_many": (429, "Too many requests; wait a little."),
     "failed": (500, "Something went wrong here; nothing was released."),
+    "access_log": (503, "The access log cannot be written, so nothing is answered."),
+    "not_ready": (503, "The workbench is not ready; the readiness page says which part is not."),
     "ledger": (503, "The ledger cannot be written or trusted; nothing was released."),
     "busy": (429, "Too much is waiting already; try again in a moment."),
 }

@@ -13,7 +13,9 @@ import asyncio
 import contextlib
 import ctypes
 import fcntl
+import functools
 import socket
+import ssl
 from typing import IO, Any
 
 import h11
@@ -26,6 +28,7 @@ from blindsight.workbench.infra.settings import Settings
 __all__ = [
     "bound_memory",
     "bound_protocol",
+    "check_certificate",
     "listening_socket",
     "lock_state",
     "serve",
@@ -182,8 +185,50 @@ def bound_memory() -> None:
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _ARENAS)
 
 
+def check_certificate(settings: Settings) -> None:
+    """Read certificate and key before anything is begun; a mistake is said in words."""
+    if settings.tls_cert is None or settings.tls_key is None:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_cert, settings.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidParameter(
+            f"the certificate {settings.tls_cert} and the key {settings.tls_key} cannot be used "
+            f"({error.strerror or type(error).__name__}). Both must be PEM files that belong "
+            "together, and this user must be able to read them."
+        ) from None
+
+
+class _Server(uvicorn.Server):
+    """uvicorn with a deadline for TLS handshakes: they come before the deadlines for headers."""
+
+    def __init__(self, config: uvicorn.Config, handshake_seconds: float) -> None:
+        super().__init__(config)
+        self._handshake_seconds = handshake_seconds
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        loop: Any = asyncio.get_running_loop()
+        create_server = loop.create_server
+        loop.create_server = functools.partial(
+            create_server, ssl_handshake_timeout=self._handshake_seconds
+        )
+        try:
+            await super().startup(sockets=sockets)
+        finally:
+            loop.create_server = create_server
+
+
 def serve(app: Any, settings: Settings, listener: socket.socket) -> None:
     """Until a signal ends it."""
+    server = uvicorn.Server
+    tls: dict[str, Any] = {}
+    if settings.https:
+        server = functools.partial(_Server, handshake_seconds=settings.header_seconds)  # type: ignore[assignment]
+        tls = {
+            "ssl_certfile": str(settings.tls_cert),
+            "ssl_keyfile": str(settings.tls_key),
+            "ssl_version": ssl.PROTOCOL_TLS_SERVER,
+        }
     config = uvicorn.Config(
         app,
         http=bound_protocol(settings),
@@ -199,5 +244,6 @@ def serve(app: Any, settings: Settings, listener: socket.socket) -> None:
         timeout_graceful_shutdown=5,
         timeout_keep_alive=20,
         h11_max_incomplete_event_size=_LARGEST_HEAD,
+        **tls,
     )
-    uvicorn.Server(config).run(sockets=[listener])
+    server(config).run(sockets=[listener])

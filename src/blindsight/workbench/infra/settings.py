@@ -13,6 +13,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -88,6 +89,21 @@ class Settings(BaseModel):
         photo_budget: first budget of a data set, per photo.
         person_budget: first budget of a data set, per person.
         job_limit: how many jobs may wait at once.
+        purpose: what releases are for where a request does not say.
+        require_purpose: refuse a release whose request does not say what it is for.
+        tls_cert: file with the certificate chain (PEM), for HTTPS without a proxy.
+        tls_key: file with the certificate's private key (PEM).
+        plain_http: listen beyond this machine without TLS and without a proxy; keys and sessions
+            can then be read on the network.
+        log: "text", or "json" for one JSON object a line.
+        oidc_issuer: address of the identity provider (OpenID Connect); none by default.
+        oidc_client: this workbench's client id there.
+        oidc_secret: its client secret; none for a public client.
+        oidc_redirect: the address to which the provider sends people back, where it is not
+            this workbench's own address followed by /login/oidc/callback.
+        oidc_name: the claim that names a person; "email" counts only where it is verified.
+        oidc_groups: the claim that lists a person's groups.
+        oidc_owners: groups whose members own the whole workbench.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -119,6 +135,19 @@ class Settings(BaseModel):
     photo_budget: Amount = 16.0
     person_budget: Amount = 24.0
     job_limit: Count = 16
+    purpose: Annotated[str, Field(min_length=1, max_length=200)] = "not stated"
+    require_purpose: bool = False
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    plain_http: bool = False
+    log: Literal["text", "json"] = "text"
+    oidc_issuer: str | None = None
+    oidc_client: str | None = None
+    oidc_secret: str | None = Field(default=None, repr=False)
+    oidc_redirect: str | None = None
+    oidc_name: str = "email"
+    oidc_groups: str = "groups"
+    oidc_owners: Names = ()
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -137,7 +166,29 @@ class Settings(BaseModel):
                 f"keys can be off on loopback only, and host is {self.host!r}. Listen on "
                 "127.0.0.1, or require keys."
             )
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key belong together: give both, or neither.")
+        # A wildcard address reaches every network; a proxy on this machine does not need it.
+        guarded = self.tls_cert is not None or self.proxies or self.plain_http
+        if not is_loopback(self.host) and not guarded:
+            raise ValueError(
+                f"keys and photos would cross the network unencrypted, because host is "
+                f"{self.host!r} and there is no TLS. Give --tls-cert and --tls-key, or listen on "
+                "127.0.0.1 behind a proxy, or name the proxy in proxies; plain_http accepts it."
+            )
+        if (self.oidc_issuer is None) != (self.oidc_client is None):
+            raise ValueError("oidc_issuer and oidc_client belong together: give both, or neither.")
+        if self.oidc_issuer is not None and not _is_protected(self.oidc_issuer):
+            raise ValueError(
+                f"oidc_issuer must be an https address (http only on this machine), got "
+                f"{self.oidc_issuer!r}."
+            )
         return self
+
+    @property
+    def https(self) -> bool:
+        """Whether the workbench itself speaks HTTPS."""
+        return self.tls_cert is not None
 
     @property
     def open(self) -> bool:
@@ -194,6 +245,13 @@ class Settings(BaseModel):
         return cls(**values | {name: value for name, value in given.items() if value is not None})
 
 
+def _is_protected(address: str) -> bool:
+    parts = urlsplit(address)
+    return parts.scheme == "https" or (
+        parts.scheme == "http" and parts.hostname is not None and is_loopback(parts.hostname)
+    )
+
+
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach the address."""
     if host == "localhost":
@@ -238,7 +296,7 @@ def _sentence(error: ValidationError) -> str:
         return f"{name} must be {first['ctx']['expected']}, got {first['input']!r}."
     if first["type"] == "value_error":
         return f"{name} {first['ctx']['error']}".strip()
-    if name in ("database", "ledger", "token"):
+    if name in ("database", "ledger", "token", "oidc_secret"):
         return f"{name} is not what it should be."
     return (
         f"{name} does not fit: {first['msg'][0].lower()}{first['msg'][1:]}, got {first['input']!r}."

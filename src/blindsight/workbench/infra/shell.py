@@ -16,7 +16,7 @@ from fastapi.responses import RedirectResponse, Response
 from blindsight import __version__
 from blindsight.workbench.infra.access import Workbench
 from blindsight.workbench.infra.guard import CSRF_COOKIE
-from blindsight.workbench.infra.identity import SESSION_SECONDS, Identity, Role
+from blindsight.workbench.infra.identity import SESSION_SECONDS, Identity, Right, Role
 from blindsight.workbench.infra.problems import PROBLEMS, Problem
 
 if TYPE_CHECKING:
@@ -40,22 +40,37 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Page:
-    """A page's address, its name in the navigation, and who may open it besides the owner."""
+    """A page's address, its name in the navigation, and who may open it besides the owner.
+
+    Parameters:
+        address: the page's path.
+        title: what the navigation calls it.
+        roles: roles of the workbench that may open it.
+        right: a right on some data set that opens it; None where the owner alone may.
+    """
 
     address: str
     title: str
     roles: tuple[Role, ...] = ()
+    right: Right | None = "own"
+
+    def opens_for(self, identity: Identity) -> bool:
+        """Whether somebody may open it; what it then shows depends on the rights as well."""
+        return identity.may(*self.roles) or (
+            self.right is not None and identity.can_somewhere(self.right)
+        )
 
 
 NAVIGATION = (
     Page("/", "Home"),
-    Page("/search", "Search"),
+    Page("/search", "Search", right="search"),
     Page("/protect", "Protect"),
     Page("/tags", "Tags"),
     Page("/compare", "Compare"),
     Page("/together", "Train together", ("aggregator",)),
     Page("/send", "Send"),
-    Page("/budget", "History", ("analyst", "aggregator")),
+    Page("/budget", "History", ("analyst", "aggregator"), right="history"),
+    Page("/people", "People", right=None),
 )
 
 
@@ -135,15 +150,17 @@ def render(
     context: dict[str, Any],
     *,
     status: int = 200,
-    roles: tuple[Role, ...] = (),
 ) -> Response:
     """A page, for whoever may see it; others are sent to sign in, or told."""
     identity: Identity | None = getattr(request.state, "identity", None)
-    public = name in ("login.html", "error.html")
+    public = name in ("login.html", "error.html", "signed_in.html")
     if identity is None and not public:
         return RedirectResponse("/login", status_code=303)
-    if identity is not None and not public and not identity.may(*roles):
+    if identity is not None and not public and not _page_of(request).opens_for(identity):
         name, status = "refused.html", 403
+    data_set = context.get("data_set")
+    if data_set is not None:
+        request.state.dataset = data_set.id  # for the access log
     token = getattr(request.state, "csrf", None) or secrets.token_urlsafe(24)
     shared = {
         "identity": identity,
@@ -151,7 +168,7 @@ def render(
         "local": workbench.settings.local,
         "csrf": token,
         "version": __version__,
-        "navigation": [p for p in NAVIGATION if identity is not None and identity.may(*p.roles)],
+        "navigation": [p for p in NAVIGATION if identity is not None and p.opens_for(identity)],
         "linked": workbench.federations.linked() if identity is not None else 0,
         "here": request.url.path,
         "plain": plain,
@@ -164,6 +181,15 @@ def render(
     if getattr(request.state, "csrf", None) != token:
         keep_cookie(answer, request, workbench.settings.cookie(CSRF_COOKIE), token)
     return answer
+
+
+def _page_of(request: Request) -> Page:
+    """The page of the navigation that an address belongs to."""
+    path = request.url.path
+    for page in NAVIGATION[1:]:
+        if path == page.address or path.startswith(page.address + "/"):
+            return page
+    return NAVIGATION[0]
 
 
 def error_page(request: Request, workbench: Workbench, problem: Problem) -> Response:

@@ -26,7 +26,7 @@ __all__ = ["Buckets", "Lane", "Metrics"]
 T = TypeVar("T")
 _CALLERS = 10_000
 _BOUNDS = (0.005, 0.025, 0.1, 0.25, 1.0, 5.0)
-_COUNTS = ("images_read", "images_refused", "decoders_ended")
+_COUNTS = ("images_read", "images_refused", "decoders_ended", "sign_ins_refused")
 
 
 class Buckets:

@@ -8,14 +8,30 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import FileResponse, Response
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
-from blindsight.app.library.accounts import check_state, decide
+from blindsight.app.library.accounts import (
+    change_budget,
+    check_state,
+    close_account,
+    decide,
+)
 from blindsight.app.library.attacks import attack_release, find_release, report_folder, too_few
 from blindsight.app.library.datasets import DataSet, DataSets, Release
 from blindsight.app.library.tags import plain_cell
 from blindsight.core.errors import LedgerTampered
-from blindsight.workbench.infra.access import Asker, DataSetId, Owner, Parts, Workbench
+from blindsight.workbench.infra.access import (
+    Asker,
+    Attacker,
+    BudgetKeeper,
+    DataSetId,
+    HistoryReader,
+    Owner,
+    Parts,
+    Signed,
+    Workbench,
+)
+from blindsight.workbench.infra.access_log import PURPOSE
 from blindsight.workbench.infra.identity import Identity
 from blindsight.workbench.infra.jobs import JobContext
 from blindsight.workbench.infra.problems import Problem, documented
@@ -66,7 +82,7 @@ class Agreement(BaseModel):
     summary="Whether vault, ledger and releases agree",
     responses=documented("not_found", "ledger"),
 )
-async def agreement(dataset: DataSetId, workbench: Parts, asker: Owner) -> Agreement:
+async def agreement(dataset: DataSetId, workbench: Parts, asker: HistoryReader) -> Agreement:
     """Compared now; nothing is written."""
     return await workbench.ledger_lane.run(_agreement, workbench, dataset)
 
@@ -77,7 +93,7 @@ async def agreement(dataset: DataSetId, workbench: Parts, asker: Owner) -> Agree
     responses=documented("not_found", "conflict", "budget", "ledger"),
 )
 async def decide_about(
-    dataset: DataSetId, order: Decision, workbench: Parts, asker: Owner
+    dataset: DataSetId, order: Decision, workbench: Parts, asker: BudgetKeeper
 ) -> Agreement:
     """Take over what the other side knows, or close the data set's account.
 
@@ -110,11 +126,13 @@ def _agreement(workbench: Workbench, dataset: str) -> Agreement:
     response_class=Response,
     responses=documented("ledger") | {200: {"content": {"text/csv": {}}}},
 )
-async def books(workbench: Parts, asker: Owner) -> Response:
+async def books(workbench: Parts, asker: Signed) -> Response:
     """What happened to the data sets, as the page shows it; `/api/ledger/export.json` has what
     proves it.
     """
-    lines = await workbench.ledger_lane.run(lambda: _books(workbench, workbench.datasets.listed()))
+    if not asker.can_somewhere("history"):
+        raise Problem("not_allowed")
+    lines = await workbench.ledger_lane.run(lambda: _books(workbench, workbench.visible("history")))
     sheet = io.StringIO()
     writer = csv.writer(sheet)
     writer.writerow(
@@ -156,7 +174,7 @@ def report(
 def attack(
     release: Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="A release's number.")],
     workbench: Parts,
-    asker: Owner,
+    asker: Attacker,
 ) -> Next:
     """With the photos in the vault as the truth; nothing leaves, nothing is spent."""
     data_set, found = find_release(workbench.datasets, release)
@@ -182,8 +200,8 @@ def _page(request: Request, workbench: Workbench, release: str | None) -> Respon
         "release": None,
     }
     if identity is not None:
-        owner = identity.role == "owner"
-        sets = workbench.datasets.listed() if owner else []
+        owner = identity.can_somewhere("history")
+        sets = workbench.visible("history")
         context["sets"] = [(data_set, budget_of(workbench, data_set)) for data_set in sets]
         every = [(data_set, r) for data_set in sets for r in data_set.releases]
         context["releases"] = sorted(every, key=lambda pair: pair[1].made, reverse=True)
@@ -193,6 +211,8 @@ def _page(request: Request, workbench: Workbench, release: str | None) -> Respon
         chosen = chosen or next(iter(context["releases"]), None)
         if chosen is not None:
             context["data_set"], context["release"] = chosen
+            context["sees_photos"] = identity.can("own", chosen[0].id)
+            context["may_attack"] = identity.can("attack", chosen[0].id)
             context["job"], context["too_few"] = (
                 workbench.jobs.under_way("attack", release=chosen[1].id),
                 too_few(chosen[1]),
@@ -200,9 +220,15 @@ def _page(request: Request, workbench: Workbench, release: str | None) -> Respon
             context["advice"] = _advice(chosen[1])
         context["books"] = _books(workbench, sets) if owner else []
         context["order"] = _in_order(workbench, sets) if owner else None
+        context["reads_history"] = owner
+        context["kept"] = [
+            (data_set, bar)
+            for data_set, bar in context["sets"]
+            if identity.can("budget", data_set.id)
+        ]
         context["reports"] = state_reports(workbench, sets) if owner else []
         context["held"] = {r.data_set.id for r in context["reports"] if r.findings}
-    return render(request, workbench, "budget.html", context, roles=("analyst", "aggregator"))
+    return render(request, workbench, "budget.html", context)
 
 
 def _advice(release: Release) -> str | None:
@@ -225,7 +251,11 @@ def _advice(release: Release) -> str | None:
 def _in_order(workbench: Workbench, sets: list[DataSet]) -> dict[str, Any]:
     """Check every chain of the ledger, from the first entry to the head."""
     entries, broken = 0, []
+    everything = workbench.identity is not None and workbench.identity.may()
+    accounts = {data_set.account for data_set in sets}
     for name in workbench.budgets.names():
+        if not everything and name not in accounts:
+            continue
         try:
             entries += workbench.budgets.named(name).verify().sequence
         except LedgerTampered:
@@ -267,6 +297,62 @@ class Account(BaseModel):
     spent: float
     remaining: float
     closed: bool
+
+
+class Sure(BaseModel):
+    """The keeper's word that a closed budget cannot be opened again."""
+
+    model_config = ConfigDict(extra="forbid")
+    sure: Literal[True]
+
+
+class Budget(BaseModel):
+    """A budget in all, in epsilon per photo or per person; the last one that was set holds."""
+
+    model_config = ConfigDict(extra="forbid")
+    epsilon: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]
+    unit: Literal["photo", "person"] = "photo"
+
+
+@router.post(
+    "/api/budget/{dataset}/set",
+    summary="Set a data set's budget",
+    responses=documented("not_found", "ledger"),
+)
+async def set_budget(
+    dataset: DataSetId, order: Budget, workbench: Parts, asker: BudgetKeeper
+) -> Account:
+    """A budget can be raised, or lowered to no less than what is spent."""
+
+    def work() -> Account:
+        data_set = workbench.datasets.get(dataset)
+        ledger = workbench.budgets.named(data_set.account, create=True)
+        purpose = PURPOSE.get()
+        balance = change_budget(
+            data_set, ledger, order.epsilon, order.unit, actor=asker.name, purpose=purpose
+        )
+        return _account(balance)
+
+    return await workbench.ledger_lane.run(work)
+
+
+@router.post(
+    "/api/budget/{dataset}/close",
+    summary="Close a data set's budgets for good",
+    responses=documented("not_found", "ledger"),
+)
+async def close_budgets(
+    dataset: DataSetId, order: Sure, workbench: Parts, asker: BudgetKeeper
+) -> list[Account]:
+    """Nothing more is released from the data set; what is left is forfeited."""
+
+    def work() -> list[Account]:
+        data_set = workbench.datasets.get(dataset)
+        ledger = workbench.budgets.named(data_set.account, create=True)
+        close_account(ledger, f"closed by {asker.name}", actor=asker.name)
+        return [_account(balance) for balance in ledger.balances()]
+
+    return await workbench.ledger_lane.run(work)
 
 
 class Line(BaseModel):
@@ -333,8 +419,10 @@ def verify(workbench: Parts, asker: Asker) -> list[Chain]:
 @ledger_router.get(
     "/export.json", summary="All entries, with what proves them", responses=documented("ledger")
 )
-def export(workbench: Parts, asker: Owner) -> Response:
+def export(workbench: Parts, asker: Signed) -> Response:
     """`blindsight ledger verify --file` checks it without the database."""
+    if not asker.can_somewhere("history"):
+        raise Problem("not_allowed")
     disposition = {"Content-Disposition": 'attachment; filename="ledger.json"'}
     return Response(
         workbench.budgets.to_json(_visible(workbench, asker)),
@@ -352,8 +440,9 @@ def accounts_of(workbench: Workbench, asker: Identity) -> list[Account]:
 
 def _visible(workbench: Workbench, asker: Identity) -> list[Ledger]:
     names = workbench.budgets.names()
-    if asker.role != "owner":
-        names = [name for name in names if name == f"key {asker.name}"]
+    if not asker.may():
+        mine = {data_set.account for data_set in workbench.visible("history")}
+        names = [name for name in names if name in mine or name == f"key {asker.name}"]
     return [workbench.budgets.named(name) for name in names]
 
 

@@ -1,5 +1,5 @@
-"""Compare: pairs of photos, two keys; a private way to compare is learned from the answers, and its
-effect shown.
+"""Compare: pairs of photos, two keys; a threshold with private error rates is learned from the
+answers, and says same or different about every pair.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import threading
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Path, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -17,9 +17,12 @@ from blindsight.app.library.pairs import (
     GOOD_ANSWERS,
     MAX_ANSWERS_EACH,
     MIN_ANSWERS,
+    OPERATING_POINTS,
     PAIR_BUDGET,
     PAIR_EPSILON,
+    PAIR_UNIT,
     affordable,
+    answer_for,
     answers_of,
     decided,
     keep_answers,
@@ -41,15 +44,24 @@ router = APIRouter(tags=["compare"])
 _writing = threading.Lock()
 
 
+#: Names of `OPERATING_POINTS`.
+Point = Literal["balanced", "few wrong same", "few wrong different"]
+
+
 class Pair(BaseModel):
-    """Two photos to compare, and how far the answers are."""
+    """Two photos to compare, what the last learned threshold says, and how far the answers are."""
 
     one: str
     other: str
+    distance: float
+    says: str | None
     answered: int
     same: int
     different: int
     unsure: int
+
+
+PhotoId = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
 
 
 class Answer(BaseModel):
@@ -59,6 +71,14 @@ class Answer(BaseModel):
     one: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
     other: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
     says: Literal["same", "different", "unsure", "undo"]
+    point: Point = "balanced"
+
+
+class Says(BaseModel):
+    """The distance of two photos, and "same, wrong in about 5 of 100" where that is known."""
+
+    distance: float
+    says: str | None
 
 
 @router.get("/compare", include_in_schema=False)
@@ -70,9 +90,33 @@ async def page(request: Request, workbench: Parts, dataset: str | None = None) -
 @router.get(
     "/api/compare/{dataset}", summary="The next pair", responses=documented("not_found", "conflict")
 )
-def next_pair(dataset: DataSetId, workbench: Parts, asker: Owner) -> Pair:
+def next_pair(
+    dataset: DataSetId, workbench: Parts, asker: Owner, point: Point = "balanced"
+) -> Pair:
     """Half of them near each other by the network, half at random."""
-    return _next(workbench.datasets, scanned(workbench, dataset, least=2))
+    return _next(workbench.datasets, scanned(workbench, dataset, least=2), point)
+
+
+@router.get(
+    "/api/compare/{dataset}/{one}/{other}",
+    summary="Same or different",
+    responses=documented("not_found", "conflict"),
+)
+def same_or_different(
+    dataset: DataSetId,
+    one: PhotoId,
+    other: PhotoId,
+    workbench: Parts,
+    asker: Owner,
+    point: Point = "balanced",
+) -> Says:
+    """What the last learned threshold says about two photos, and how often such answers err."""
+    data_set = scanned(workbench, dataset, least=2)
+    known = {photo.id for photo in workbench.datasets.photos(data_set)}
+    if not {one, other} <= known:
+        raise Problem("not_found")
+    found = answer_for(workbench.datasets, data_set, one, other, point)
+    return Says(distance=found["distance"], says=found["answer"])
 
 
 @router.post(
@@ -91,7 +135,7 @@ def answer(dataset: DataSetId, order: Answer, workbench: Parts, asker: Owner) ->
         else:
             answers.append([order.one, order.other, order.says])
         keep_answers(workbench.datasets, data_set, answers)
-    return _next(workbench.datasets, data_set)
+    return _next(workbench.datasets, data_set, order.point)
 
 
 @router.post(
@@ -101,7 +145,7 @@ def answer(dataset: DataSetId, order: Answer, workbench: Parts, asker: Owner) ->
     responses=documented("not_found", "conflict", "busy", "budget", "rolled_back"),
 )
 def learn(dataset: DataSetId, workbench: Parts, asker: Owner) -> Next:
-    """Charged once, per pair, per photo and per person, before anything is learned."""
+    """Charged once, per answer, per photo and per person, before anything is learned."""
     data_set = scanned(workbench, dataset, least=2)
     if len(decided(answers_of(workbench.datasets, data_set))) < MIN_ANSWERS:
         raise Problem("conflict")
@@ -136,38 +180,42 @@ def _page(request: Request, workbench: Workbench, dataset: str | None) -> Respon
             context["job"] = workbench.jobs.under_way("compare", dataset=data_set.id)
             context["last"] = last_comparison(workbench.datasets, data_set)
             context |= {
+                "points": tuple(OPERATING_POINTS),
                 "each": prices(data_set)[-1].epsilon,
                 "most": MAX_ANSWERS_EACH,
                 "who": data_set.unit,
             }
             context["bar"] = bar
             context["strip"] = Strip(
-                leaves="After learning: one table of weights. Never a pair, never a photo.",
+                leaves="After learning: counts of distances. Never a pair, never a photo.",
                 stays="The photos and every answer you give.",
                 promised=f"ε {plain(PAIR_EPSILON)}",
                 proven=f"ε {plain(PAIR_EPSILON)}",
                 attacked=reached(data_set, "metric"),
-                says="per answered pair, for one learning; smaller is safer",
+                says="per answer, for one learning; smaller is safer",
                 bar=bar,
-                note="Answering is free; learning costs "
-                f"{plain(PAIR_EPSILON)} per pair and {plain(context['each'])} per {data_set.unit}.",
+                note=f"Answering is free; learning costs {plain(PAIR_EPSILON)} per answer and "
+                f"{plain(context['each'])} per {data_set.unit}.",
             )
     return render(request, workbench, "compare.html", context)
 
 
 def _bar(workbench: Workbench, data_set: DataSet) -> Bar:
     ledger = workbench.budgets.named(data_set.account, create=True)
-    if not any(balance.unit == "pair" for balance in ledger.balances()):
-        return Bar(PAIR_BUDGET, 0.0, "pair")
-    return bar_of(ledger.balance("pair"))
+    if not any(balance.unit == PAIR_UNIT for balance in ledger.balances()):
+        return Bar(PAIR_BUDGET, 0.0, "answer")
+    return bar_of(ledger.balance(PAIR_UNIT))
 
 
-def _next(datasets: DataSets, data_set: DataSet) -> Pair:
+def _next(datasets: DataSets, data_set: DataSet, point: str) -> Pair:
     one, other = next_question(datasets, data_set)
     words = [row[2] for row in answers_of(datasets, data_set)]
+    found = answer_for(datasets, data_set, one, other, point)
     return Pair(
         one=one,
         other=other,
+        distance=found["distance"],
+        says=found["answer"],
         answered=len(words),
         same=words.count("same"),
         different=words.count("different"),

@@ -40,8 +40,9 @@ async def home(request: Request, workbench: Parts, token: str | None = None) -> 
             "/login", status_code=303
         )
     identity = request.state.identity
-    if identity is not None and identity.role != "owner":
-        return RedirectResponse("/budget", status_code=303)
+    if identity is not None and not identity.can_somewhere("own"):
+        first = "/search" if identity.can_somewhere("search") else "/budget"
+        return RedirectResponse(first, status_code=303)
     return await workbench.ledger_lane.run(_home, request, workbench)
 
 
@@ -68,7 +69,7 @@ def thumbnail(
 
 
 def _home(request: Request, workbench: Workbench) -> Response:
-    sets = workbench.datasets.listed() if request.state.identity is not None else []
+    sets = workbench.visible("own")
     shown = [_card(workbench, data_set) for data_set in sets]
     newest = max(
         (r for data_set in sets for r in data_set.releases), key=lambda r: r.made, default=None
@@ -86,6 +87,7 @@ def _home(request: Request, workbench: Workbench) -> Response:
         "newest_set": owner,
         "keep": workbench.settings.state / "vault",
         "give": workbench.datasets.folder(newest) if newest else "",
+        "administrator": workbench.identity is not None and workbench.identity.may(),
     }
     return render(request, workbench, "home.html", context)
 
@@ -144,7 +146,8 @@ def what_was_paid(words: str) -> tuple[str, str]:
 def open_account(workbench: Workbench, data_set: DataSet) -> None:
     """Grant a new data set's budget, before any photo is looked at."""
     ledger = workbench.budgets.named(data_set.account, create=True)
-    accounts.open_account(workbench.settings, data_set, ledger)
+    actor = workbench.identity.name if workbench.identity is not None else None
+    accounts.open_account(workbench.settings, data_set, ledger, actor=actor)
 
 
 def budget_of(workbench: Workbench, data_set: DataSet, *, this: float = 0.0) -> Bar:
@@ -159,7 +162,7 @@ def chosen(
     """The data sets that a page can work on, and the one that was asked for (or the newest)."""
     sets = [
         data_set
-        for data_set in workbench.datasets.listed()
+        for data_set in workbench.visible("search" if released else "own")
         if data_set.scanned and (data_set.releases or not released)
     ]
     found = next((data_set for data_set in sets if data_set.id == number), None)

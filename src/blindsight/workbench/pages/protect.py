@@ -15,6 +15,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from blindsight.app.defaults import NETWORKS_OFFERED
+from blindsight.app.encoders import check_encoder
 from blindsight.app.library.accounts import require_agreement
 from blindsight.app.library.datasets import DataSet, DataSets, Release, today
 from blindsight.app.library.photos import (
@@ -25,9 +27,17 @@ from blindsight.app.library.photos import (
     release_photos,
     scan,
 )
-from blindsight.app.library.preview import look_at_own, look_at_public, seen
-from blindsight.core.errors import InvalidData
-from blindsight.workbench.infra.access import DataSetId, Owner, Parts, Workbench, scanned
+from blindsight.app.library.preview import look_at_own, look_at_public, refuse_chance, seen
+from blindsight.core.errors import InvalidData, InvalidParameter
+from blindsight.workbench.infra.access import (
+    Administrator,
+    CardReader,
+    DataSetId,
+    Owner,
+    Parts,
+    Workbench,
+    scanned,
+)
 from blindsight.workbench.infra.jobs import JobContext
 from blindsight.workbench.infra.problems import Problem, documented
 from blindsight.workbench.infra.shell import render
@@ -54,7 +64,7 @@ class Next(BaseModel):
 
 class Whose(BaseModel):
     """Who is protected: each photo, or each person, known by the first folder, by PatientID, or by
-    a table's column.
+    a table's column; and how the photos are read.
 
     The table lies in the folder; its first column holds the photos' names relative to it.
     """
@@ -66,6 +76,28 @@ class Whose(BaseModel):
     ] = 4
     table: Annotated[str, Field(max_length=200)] = ""
     column: Annotated[str, Field(max_length=100)] = ""
+    encoder: Annotated[
+        str,
+        Field(max_length=1000, description="lite0, lite2, or a folder of ONNX files under a root."),
+    ] = ""
+    about: Annotated[
+        str,
+        Field(max_length=2000, description="Public words for what the photos show, with commas."),
+    ] = ""
+
+    def reading(self, workbench: Workbench) -> dict[str, Any]:
+        """How the photos are read, as the data set keeps it; an encoder is a built-in name, or a
+        folder under an allowed root.
+        """
+        encoder = self.encoder
+        if encoder not in ("", *NETWORKS_OFFERED):
+            encoder = str(workbench.datasets.allowed(encoder))
+            if not check_encoder(encoder).good:
+                raise Problem("bad_encoder")
+        names = tuple(name.strip() for name in self.about.split(",") if name.strip())
+        if len(set(names)) == 1:
+            raise Problem("one_name")
+        return {"encoder": encoder, "about": names}
 
     def rule(self, folder: Places | None) -> tuple[str, int]:
         """As the data set keeps it; a table must be there, inside the folder, and have the
@@ -97,6 +129,9 @@ class Choice(BaseModel):
     model_config = ConfigDict(extra="forbid")
     epsilon: Annotated[float, Field(gt=0, le=64)]
     sure: Literal[True]
+    accept_chance: Annotated[
+        bool, Field(description="Also where search would find little more than chance.")
+    ] = False
 
 
 class Dropped(BaseModel):
@@ -111,10 +146,15 @@ async def choose_page(request: Request, workbench: Parts) -> Response:
     """First step: a folder, or a drop."""
 
     def show() -> Response:
+        # Reading folders of this machine is for the owner of the whole workbench.
+        may_add = workbench.identity is not None and workbench.identity.may()
         context = {
             "title": "Choose photos",
             "menu_word": "Protect",
-            "folders": list(_folders(workbench)),
+            "folders": list(_folders(workbench)) if may_add else [],
+            "may_add": may_add,
+            "networks": NETWORKS_OFFERED,
+            "encoders": [each for each in _folders(workbench) if may_add and _is_encoder(each)],
         }
         return render(request, workbench, "protect.html", context)
 
@@ -139,13 +179,15 @@ async def made_page(
     "/api/protect/folder",
     status_code=202,
     summary="Read a folder",
-    responses=documented("not_found", "busy"),
+    responses=documented("not_found", "bad_encoder", "one_name", "busy"),
 )
-def take_folder(order: Folder, workbench: Parts, asker: Owner) -> Next:
+def take_folder(order: Folder, workbench: Parts, asker: Administrator) -> Next:
     """Every photo under it is read once, here; nothing is released."""
     folder = workbench.datasets.allowed(order.folder)
     person, most = order.rule(folder)
-    data_set = workbench.datasets.add(order.name or folder.name, folder, person=person, most=most)
+    data_set = workbench.datasets.add(
+        order.name or folder.name, folder, person=person, most=most, **order.reading(workbench)
+    )
     open_account(workbench, data_set)
     job = workbench.jobs.add("protect", {"step": "scan", "dataset": data_set.id}, asker.name)
     return Next(next=f"/protect/{data_set.id}", job=job["id"])
@@ -155,16 +197,18 @@ def take_folder(order: Folder, workbench: Parts, asker: Owner) -> Next:
     "/api/protect/new",
     status_code=201,
     summary="A data set for dropped photos",
-    responses=documented(),
+    responses=documented("not_found", "bad_encoder", "one_name"),
 )
-def take_name(order: Name, workbench: Parts, asker: Owner) -> Next:
+def take_name(order: Name, workbench: Parts, asker: Administrator) -> Next:
     """Then send photos to `/api/protect/NUMBER/drop`, and end with `/api/protect/NUMBER/scan`."""
     if order.protect in ("dicom", "table"):
         raise Problem(
             "invalid"
         )  # a drop's files come without a table, and their headers stay behind
     person, most = order.rule(None)
-    data_set = workbench.datasets.add(order.name, None, person=person, most=most)
+    data_set = workbench.datasets.add(
+        order.name, None, person=person, most=most, **order.reading(workbench)
+    )
     open_account(workbench, data_set)
     return Next(next=f"/protect/{data_set.id}", job=None)
 
@@ -228,7 +272,7 @@ def look(dataset: DataSetId, workbench: Parts, asker: Owner) -> Next:
     "/api/protect/{dataset}/release",
     status_code=202,
     summary="Make a release",
-    responses=documented("not_found", "busy", "budget", "rolled_back", "ledger"),
+    responses=documented("not_found", "busy", "budget", "at_chance", "rolled_back", "ledger"),
 )
 def release(dataset: DataSetId, order: Choice, workbench: Parts, asker: Owner) -> Next:
     """Charged once, before anything is made; it goes on after a restart."""
@@ -240,11 +284,23 @@ def release(dataset: DataSetId, order: Choice, workbench: Parts, asker: Owner) -
         workbench, data_set
     ).left or order.epsilon > _photo_left(workbench, data_set):
         raise Problem("budget")
+    if not order.accept_chance:
+        try:
+            refuse_chance(workbench.datasets, data_set, order.epsilon)
+        except InvalidParameter as error:
+            raise Problem("at_chance") from error
     number = secrets.token_hex(6)
     folder = workbench.datasets.named(data_set, "search", order.epsilon, number)
     made = Release(number, "search", folder, order.epsilon, 0, today(), data_set.looked)
     job = workbench.jobs.add(
-        "protect", {"step": "release", "dataset": data_set.id, "release": asdict(made)}, asker.name
+        "protect",
+        {
+            "step": "release",
+            "dataset": data_set.id,
+            "release": asdict(made),
+            "accept_chance": order.accept_chance,
+        },
+        asker.name,
     )
     return Next(next=f"/protect/{data_set.id}/{made.id}", job=job["id"])
 
@@ -255,7 +311,9 @@ def release(dataset: DataSetId, order: Choice, workbench: Parts, asker: Owner) -
     response_class=FileResponse,
     responses=documented("not_found") | {200: {"content": {"text/plain": {}}}},
 )
-def card(dataset: DataSetId, release: DataSetId, workbench: Parts, asker: Owner) -> FileResponse:
+def card(
+    dataset: DataSetId, release: DataSetId, workbench: Parts, asker: CardReader
+) -> FileResponse:
     """What is promised, to whom, and what it rests on."""
     path = workbench.datasets.folder(workbench.datasets.get(dataset).release(release)) / "card.txt"
     if not path.is_file():
@@ -274,10 +332,20 @@ def run(arguments: dict[str, Any], job: JobContext) -> dict[str, Any]:
             look_at_public(datasets, data_set, job.progress)
         return {"photos": data_set.photos, "refused": len(data_set.refused)}
     if arguments["step"] == "look":
-        look_at_own(datasets, data_set, job.progress)
+        # What the scan measured stays: noise drawn again could find another epsilon at chance than
+        # the page shows, and an order made meanwhile would be refused for it.
+        if seen(datasets, data_set, "own") is None:
+            look_at_own(datasets, data_set, job.progress)
         return {}
     release = Release(**arguments["release"])
-    data_set = release_photos(datasets, data_set, release, job.progress, actor=job.actor)
+    data_set = release_photos(
+        datasets,
+        data_set,
+        release,
+        job.progress,
+        accept_chance=bool(arguments.get("accept_chance")),
+        actor=job.actor,
+    )
     return {"photos": data_set.release(arguments["release"]["id"]).photos}
 
 
@@ -297,9 +365,16 @@ def _folders(workbench: Workbench) -> Iterator[dict[str, str]]:
                     yield {"path": str(path), "name": path.name, "says": str(path)}
 
 
+def _is_encoder(folder: dict[str, str]) -> bool:
+    """Whether a folder holds the preparation of an encoder, as exports to ONNX have it."""
+    path = Places(folder["path"])
+    return any((path / name).is_file() for name in ("encoder.json", "preprocessor_config.json"))
+
+
 def _preview(request: Request, workbench: Workbench, dataset: str) -> Response:
     if request.state.identity is None:
         return render(request, workbench, "protect_preview.html", {})
+    workbench.require("own", dataset)
     data_set = workbench.datasets.get(dataset)
     jobs = [
         workbench.jobs.under_way("protect", dataset=data_set.id, step=step)
@@ -387,6 +462,7 @@ def _leaves(says: Coding, wrong: int) -> str:
 def _made(request: Request, workbench: Workbench, dataset: str, release: str) -> Response:
     if request.state.identity is None:
         return render(request, workbench, "protect_made.html", {})
+    workbench.require("own", dataset)
     data_set = workbench.datasets.get(dataset)
     orders = (
         job

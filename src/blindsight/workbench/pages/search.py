@@ -20,10 +20,9 @@ from blindsight.app.library.search import (
     Question,
     SearchIndex,
     open_index,
-    understand,
     words_can_be_asked,
 )
-from blindsight.workbench.infra.access import DataSetId, Owner, Parts, Workbench
+from blindsight.workbench.infra.access import DataSetId, Owner, Parts, Searcher, Workbench
 from blindsight.workbench.infra.problems import Problem, documented
 from blindsight.workbench.infra.shell import render
 from blindsight.workbench.infra.uploads import UPLOAD, read_upload
@@ -32,12 +31,19 @@ from blindsight.workbench.pages.home import chosen, search_strip
 __all__ = ["Searches", "router"]
 
 router = APIRouter(tags=["search"])
+WhichRelease = Annotated[
+    str | None,
+    Query(
+        pattern="^[0-9a-f]{12}$",
+        description="Which search index; by default the newest that the asker may search.",
+    ),
+]
 Rerank = Annotated[bool, Query(description="Sort the first candidates by the photos in the vault.")]
 _CANDIDATES, _SHOWN, _GROUPS, _FILM = 200, 60, 8, 24
 
 
 class Hit(BaseModel):
-    """A photo, for the owner."""
+    """A photo: its number in the release, and for the owner its name."""
 
     id: str
     name: str
@@ -91,10 +97,15 @@ async def page(request: Request, workbench: Parts, dataset: str | None = None) -
     responses=documented("not_found", "conflict", "refused_image", "busy", "needs_torch"),
 )
 async def upload(
-    dataset: DataSetId, request: Request, workbench: Parts, asker: Owner, rerank: Rerank = False
+    dataset: DataSetId,
+    request: Request,
+    workbench: Parts,
+    asker: Searcher,
+    rerank: Rerank = False,
+    release: WhichRelease = None,
 ) -> Found:
     """Decoded in a confined process, used for this search, kept nowhere."""
-    index = await workbench.ledger_lane.run(_index, workbench, dataset)
+    index = await workbench.ledger_lane.run(_index, workbench, dataset, release, rerank)
     pixels = await read_upload(request, workbench.decoders)
 
     def look() -> Found:
@@ -111,12 +122,17 @@ async def upload(
     responses=documented("not_found", "conflict", "needs_words", "busy"),
 )
 async def by_words(
-    dataset: DataSetId, order: Words, workbench: Parts, asker: Owner, rerank: Rerank = False
+    dataset: DataSetId,
+    order: Words,
+    workbench: Parts,
+    asker: Searcher,
+    rerank: Rerank = False,
+    release: WhichRelease = None,
 ) -> Found:
     """Everyday things in English; the words are kept nowhere."""
 
     def look() -> Found:
-        index = _index(workbench, dataset)
+        index = _index(workbench, dataset, release, rerank)
         if not order.words.strip():
             raise Problem("invalid")
         if not index.takes_words:
@@ -143,7 +159,7 @@ async def by_photo(
     """The photo's own features, from the vault."""
 
     def look() -> Found:
-        index = _index(workbench, dataset)
+        index = _index(workbench, dataset, None, rerank)
         if photo not in index.place:
             raise Problem("not_found")
         asked = index.asked(index.rows[index.place[photo]], own=photo)
@@ -161,12 +177,13 @@ async def again(
     dataset: DataSetId,
     query: Annotated[str, Path(pattern="^[0-9a-f]{16}$", description="The answer's `query`.")],
     workbench: Parts,
-    asker: Owner,
+    asker: Searcher,
     rerank: Rerank = False,
+    release: WhichRelease = None,
 ) -> Found:
     """No second upload for another order."""
     return await workbench.ledger_lane.run(
-        lambda: _answer(workbench, _index(workbench, dataset), query, rerank)
+        lambda: _answer(workbench, _index(workbench, dataset, release, rerank), query, rerank)
     )
 
 
@@ -212,15 +229,18 @@ def _page(request: Request, workbench: Workbench, dataset: str | None) -> Respon
     context: dict[str, Any] = {"title": "Search", "sets": [], "data_set": None}
     if request.state.identity is not None:
         sets, data_set = chosen(workbench, dataset, released=True)
-        release = _newest(data_set)
-        context["sets"] = [s for s in sets if _newest(s)]
+        releases = [] if data_set is None else workbench.searchable(data_set)
+        release = next(iter(releases), None)
+        context["sets"] = [s for s in sets if workbench.searchable(s)]
         if data_set is not None and release is not None:
             words = words_can_be_asked(data_set.features)
+            owner = request.state.identity.can("own", data_set.id)
             context |= {
                 "data_set": data_set,
                 "release": release,
-                "film": workbench.datasets.photos(data_set)[:_FILM],
+                "film": workbench.datasets.photos(data_set)[:_FILM] if owner else [],
                 "words": words,
+                "sees_photos": owner,
             }
             context["strip"] = search_strip(
                 workbench, data_set, release.epsilon, release.attack, "Searching spends nothing."
@@ -228,25 +248,41 @@ def _page(request: Request, workbench: Workbench, dataset: str | None) -> Respon
     return render(request, workbench, "search.html", context)
 
 
-def _newest(data_set: DataSet | None) -> Release | None:
-    releases = [] if data_set is None else [r for r in data_set.releases if r.kind == "search"]
-    return max(releases, key=lambda r: r.made, default=None)
-
-
-def _index(workbench: Workbench, dataset: str) -> SearchIndex:
+def _index(
+    workbench: Workbench, dataset: str, number: str | None, rerank: bool = False
+) -> SearchIndex:
+    """The release that is searched, where the asker may: sorting by photos is for the owner."""
     data_set = workbench.datasets.get(dataset)
-    release = _newest(data_set)
-    if release is None:
+    releases = workbench.searchable(data_set)
+    if number is not None:
+        releases = [release for release in releases if release.id == number]
+        if not releases:
+            raise Problem("not_found")
+    if rerank and not _sees_photos(workbench, data_set):
+        raise Problem("not_allowed")
+    if not releases:
         raise Problem("conflict")
+    release = releases[0]
     found: SearchIndex = workbench.searches.index(workbench, data_set, release)
     return found
+
+
+def _sees_photos(workbench: Workbench, data_set: DataSet) -> bool:
+    """Whether whoever asks may see photos and their names; a searcher sees the release only."""
+    return workbench.identity is not None and workbench.identity.can("own", data_set.id)
+
+
+def _without_names(group: Group) -> Group:
+    """A group as its holder sees it: names, and what the photos show, are the owner's."""
+    photos = [Hit(id=hit.id, name="") for hit in group.photos]
+    return group.model_copy(update={"mix": [], "photos": photos})
 
 
 def _answer(workbench: Workbench, index: SearchIndex, query: str, rerank: bool) -> Found:
     question: Question = workbench.searches.asked(query)
     if question.dataset != index.data_set.id:
         raise Problem("not_found")
-    meant = understand(question.words) if question.words else None
+    meant = index.meant(question.words) if question.words else None
     searched_for = list(meant.names) if meant else []
     ignored = [*meant.ignored, *meant.unknown] if meant else []
     nothing = None
@@ -264,6 +300,8 @@ def _answer(workbench: Workbench, index: SearchIndex, query: str, rerank: bool) 
         nothing = None if groups else nothing
     else:
         groups = _with_the_rest(groups)
+    if not _sees_photos(workbench, index.data_set):
+        groups = [_without_names(group) for group in groups]
     return Found(
         query=query,
         nothing=nothing,

@@ -1,5 +1,5 @@
-"""The way in and out: a key, or the secret of the link that was printed at the start, becomes a
-session.
+"""The way in and out: a key, the secret of the link that was printed at the start, or the identity
+provider's word becomes a session.
 """
 
 from __future__ import annotations
@@ -7,24 +7,27 @@ from __future__ import annotations
 import hmac
 
 from fastapi import APIRouter, Request
-from fastapi.responses import RedirectResponse, Response
+from fastapi.responses import JSONResponse, RedirectResponse, Response
 
 from blindsight.workbench.infra.access import Parts, Workbench
-from blindsight.workbench.infra.guard import SESSION_COOKIE
+from blindsight.workbench.infra.guard import SESSION_COOKIE, SIGN_ON_COOKIE
 from blindsight.workbench.infra.identity import LOCAL, Identity
-from blindsight.workbench.infra.problems import Problem
+from blindsight.workbench.infra.problems import PROBLEMS, Problem
 from blindsight.workbench.infra.shell import keep_cookie, render
 
 __all__ = ["router", "signed_in"]
 
 router = APIRouter(include_in_schema=False)
 _LONGEST_KEY = 200
+_SIGN_ON_SECONDS = 600
+_WRONG_KEY = "That is not a valid key."
+_BARRED = "You may not use this workbench. Ask whoever runs it."
 
 
 @router.get("/login")
 def login_page(request: Request, workbench: Parts) -> Response:
-    """Where a key is pasted."""
-    return render(request, workbench, "login.html", {"title": "Sign in", "failed": False})
+    """Where a key is pasted, or the identity provider is chosen."""
+    return _login(request, workbench)
 
 
 @router.post("/login")
@@ -42,19 +45,101 @@ async def login(request: Request, workbench: Parts) -> Response:
     ):
         raise Problem("cross_site")
     answer = await signed_in(request, workbench, key)
-    return answer or render(
-        request, workbench, "login.html", {"title": "Sign in", "failed": True}, status=401
+    return answer or _login(request, workbench, _WRONG_KEY, status=401)
+
+
+@router.get("/login/oidc")
+async def begin_sign_on(request: Request, workbench: Parts) -> Response:
+    """To the identity provider."""
+    if workbench.sign_on is None:
+        raise Problem("not_found")
+    try:
+        address, cookie = await workbench.sign_on.begin(_callback(request, workbench))
+    except Problem as problem:
+        return _login(request, workbench, PROBLEMS[problem.code][1], status=problem.status_code)
+    answer = RedirectResponse(address, status_code=303)
+    # Lax, because the browser comes back from another site; a session's own cookie is strict.
+    answer.set_cookie(
+        workbench.settings.cookie(SIGN_ON_COOKIE),
+        cookie,
+        max_age=_SIGN_ON_SECONDS,
+        path="/login/oidc",
+        httponly=True,
+        samesite="lax",
+        secure=request.url.scheme == "https",
     )
+    return answer
+
+
+@router.get("/login/oidc/callback")
+async def finish_sign_on(request: Request, workbench: Parts) -> Response:
+    """Back from the identity provider."""
+    if workbench.sign_on is None:
+        raise Problem("not_found")
+    try:
+        person = await workbench.sign_on.finish(request.query_params, request.state.sign_on or "")
+    except Problem as problem:
+        workbench.metrics.count("sign_ins_refused")
+        await workbench.access_log.write(action="sign in", outcome="refused")
+        return _login(request, workbench, PROBLEMS[problem.code][1], status=problem.status_code)
+
+    def note() -> tuple[Identity, str] | None:
+        identity = workbench.keys.person(
+            person.issuer, person.subject, person.name, person.label, person.groups
+        )
+        if identity is None:
+            return None
+        return identity, workbench.keys.open_session(identity, id_token=person.id_token)
+
+    opened = await workbench.ledger_lane.run(note)
+    if opened is None:
+        workbench.metrics.count("sign_ins_refused")
+        await workbench.access_log.write(actor=person.name, action="sign in", outcome="refused")
+        return _login(request, workbench, _BARRED, status=403)
+    await workbench.access_log.write(actor=opened[0].name, action="sign in", outcome="done")
+    # A page that goes on by itself, not a redirect: a browser does not send a strict cookie after
+    # redirects that another site began.
+    answer = render(request, workbench, "signed_in.html", {"title": "Signed in"})
+    keep_cookie(answer, request, workbench.settings.cookie(SESSION_COOKIE), opened[1])
+    answer.delete_cookie(workbench.settings.cookie(SIGN_ON_COOKIE), path="/login/oidc")
+    return answer
 
 
 @router.post("/logout")
-def logout(request: Request, workbench: Parts) -> Response:
-    """Ends the session."""
-    if request.state.session:
-        workbench.keys.close_session(request.state.session)
+async def logout(request: Request, workbench: Parts) -> Response:
+    """End the session; where the identity provider has one too, its address for ending that."""
     answer = Response(status_code=204)
+    if request.state.session:
+        id_token = await workbench.ledger_lane.run(
+            workbench.keys.close_session, request.state.session
+        )
+        if request.state.identity is not None:
+            await workbench.access_log.write(
+                actor=request.state.identity.name, action="sign out", outcome="done"
+            )
+        if workbench.sign_on is not None:
+            back = str(request.url.replace(path="/login", query=""))
+            address = await workbench.sign_on.sign_out_address(id_token, back)
+            if address is not None:
+                answer = JSONResponse({"next": address})
     answer.delete_cookie(workbench.settings.cookie(SESSION_COOKIE))
     return answer
+
+
+def _login(
+    request: Request, workbench: Workbench, failed: str | None = None, *, status: int = 200
+) -> Response:
+    context = {
+        "title": "Sign in",
+        "failed": failed,
+        "sign_on": workbench.sign_on is not None,
+    }
+    return render(request, workbench, "login.html", context, status=status)
+
+
+def _callback(request: Request, workbench: Workbench) -> str:
+    given = workbench.settings.oidc_redirect
+    return given or str(request.url.replace(path="/login/oidc/callback", query=""))
 
 
 async def signed_in(
@@ -72,9 +157,12 @@ async def signed_in(
             return None
         return identity, workbench.keys.open_session(identity)
 
-    found = await workbench.ledger_lane.run(look)
-    if found is None:
+    opened = await workbench.ledger_lane.run(look)
+    if opened is None:
+        workbench.metrics.count("sign_ins_refused")
+        await workbench.access_log.write(action="sign in", outcome="refused")
         return None
+    await workbench.access_log.write(actor=opened[0].name, action="sign in", outcome="done")
     answer = RedirectResponse("/", status_code=303)
-    keep_cookie(answer, request, workbench.settings.cookie(SESSION_COOKIE), found[1])
+    keep_cookie(answer, request, workbench.settings.cookie(SESSION_COOKIE), opened[1])
     return answer

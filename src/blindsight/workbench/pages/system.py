@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import resource
+import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi import Path as PathParameter
-from fastapi.responses import HTMLResponse, PlainTextResponse
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from pydantic import BaseModel
+from sqlalchemy.exc import SQLAlchemyError
 
 from blindsight import __version__
-from blindsight.workbench.infra.access import Owner, Parts
-from blindsight.workbench.infra.problems import documented
+from blindsight.core.errors import BlindsightError
+from blindsight.workbench.infra.access import Monitor, Owner, Parts, Signed
+from blindsight.workbench.infra.database import SCHEMA
+from blindsight.workbench.infra.problems import Problem, documented
 
 __all__ = ["JobState", "jobs_router", "router"]
 
 router = APIRouter(tags=["system"])
+LEAST_FREE_BYTES = 50 << 20  # below this, writing the ledger or the access log may fail
 jobs_router = APIRouter(prefix="/api/jobs", tags=["jobs"])
 
 
@@ -41,15 +47,65 @@ async def health(workbench: Parts) -> Health:
     return Health(status="ok", version=__version__, decoder=list(workbench.decoders.known_walls()))
 
 
+@router.get("/health/live", summary="Is the process alive?", responses=documented())
+async def live(workbench: Parts) -> Health:
+    """Answers while the process can answer at all; asks neither database nor disk."""
+    return Health(status="ok", version=__version__, decoder=list(workbench.decoders.known_walls()))
+
+
+class Readiness(BaseModel):
+    """Which parts are ready; strangers may see it, so it names nothing of the data."""
+
+    ready: bool
+    parts: dict[str, bool]
+
+
+@router.get(
+    "/health/ready",
+    summary="Can the workbench take work?",
+    response_model=Readiness,
+    responses=documented("not_ready"),
+)
+async def ready(workbench: Parts) -> Response:
+    """Database with the right schema, ledger, access log and disk: 503 where one is not ready."""
+
+    def look() -> dict[str, bool]:
+        return {
+            "database": _works(lambda: workbench.database.schema() == SCHEMA),
+            "ledger": _works(lambda: workbench.budgets.names() is not None),
+            "access log": _works(lambda: workbench.access_log.head().sequence >= 0),
+            "disk": _works(
+                lambda: shutil.disk_usage(workbench.settings.state).free > LEAST_FREE_BYTES
+            ),
+        }
+
+    parts = await workbench.health_lane.run(look)
+    answer = Readiness(ready=all(parts.values()), parts=parts)
+    return JSONResponse(answer.model_dump(), status_code=200 if answer.ready else 503)
+
+
+def _works(check: Callable[[], bool]) -> bool:
+    try:
+        return check()
+    except (SQLAlchemyError, BlindsightError, OSError):
+        return False
+
+
 @router.get(
     "/metrics",
     response_class=PlainTextResponse,
     summary="Counts for Prometheus",
     responses=documented(),
 )
-def metrics(workbench: Parts, asker: Owner) -> PlainTextResponse:
+def metrics(workbench: Parts, asker: Monitor) -> PlainTextResponse:
     """Requests, seconds, charges, refused images, jobs, memory."""
-    gauges = {f"jobs_{state}": float(n) for state, n in workbench.jobs.counts().items()}
+    states = dict.fromkeys(("queued", "running", "done", "failed", "stopped", "interrupted"), 0)
+    counts = states | workbench.jobs.counts()
+    gauges = {f"jobs_{state}": float(n) for state, n in counts.items()}
+    gauges["access_records"] = float(workbench.access_log.head().sequence)
+    gauges["sessions"] = float(workbench.keys.open_sessions())
+    gauges["free_disk_bytes"] = float(shutil.disk_usage(workbench.settings.state).free)
+    gauges |= workbench.budgets.totals()
     gauges["resident_bytes"] = _resident()
     gauges["peak_resident_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
     return PlainTextResponse(workbench.metrics.page(gauges), media_type="text/plain; version=0.0.4")
@@ -88,16 +144,39 @@ def _job_state(job: dict[str, Any]) -> JobState:
     return JobState(**{name: job[name] for name in JobState.model_fields})
 
 
-@jobs_router.get("", summary="The latest jobs", responses=documented())
-def listed(workbench: Parts, asker: Owner) -> list[JobState]:
-    """Newest first, without their results."""
-    return [_job_state({**job, "result": None}) for job in workbench.jobs.listed()]
+@jobs_router.get("", summary="Jobs", responses=documented())
+def listed(
+    workbench: Parts,
+    asker: Signed,
+    state: Annotated[
+        Literal["queued", "running", "done", "failed", "stopped", "interrupted"] | None,
+        Query(description="Only jobs in this state."),
+    ] = None,
+    before: Annotated[
+        int | None, Query(ge=1, description="Only jobs with a lower number: the next page.")
+    ] = None,
+    most: Annotated[int, Query(ge=1, le=500, description="How many.")] = 50,
+) -> list[JobState]:
+    """Newest first, without their results: all for the owner of the workbench, otherwise those of
+    one's own data sets. Every job that ever ran is there.
+    """
+    mine = None
+    if not asker.may():
+        if not asker.can_somewhere("own"):
+            raise Problem("not_allowed")
+        mine = frozenset(data_set.id for data_set in workbench.visible("own"))
+    jobs = workbench.jobs.listed(state=state, datasets=mine, before=before, most=most)
+    return [_job_state({**job, "result": None}) for job in jobs]
 
 
 @jobs_router.get("/{job}", summary="One job", responses=documented("not_found"))
 def get(job: JobId, workbench: Parts, asker: Owner) -> JobState:
     """Progress and, at the end, the result."""
-    return _job_state(workbench.jobs.get(job))
+    found = workbench.jobs.get(job)
+    if found["state"] == "failed" and not asker.can("own", str(found["dataset"] or "")):
+        # An auditor may start an attack, and an error may name photos.
+        found = {**found, "note": "It ended with an error; the data set's owner can see which."}
+    return _job_state(found)
 
 
 @jobs_router.post(
@@ -114,3 +193,20 @@ async def stop(job: JobId, workbench: Parts, asker: Owner) -> JobState:
 def rerun(job: JobId, workbench: Parts, asker: Owner) -> JobState:
     """Put an ended job back into the queue."""
     return _job_state(workbench.jobs.rerun(job))
+
+
+class JobEvent(BaseModel):
+    """A change of a job's state."""
+
+    time: str
+    attempt: int
+    state: str
+    note: str
+
+
+@jobs_router.get(
+    "/{job}/history", summary="What happened to a job", responses=documented("not_found")
+)
+def history(job: JobId, workbench: Parts, asker: Owner) -> list[JobEvent]:
+    """Every attempt, from the first."""
+    return [JobEvent(**event) for event in workbench.jobs.history(job)]

@@ -17,15 +17,15 @@ from blindsight.app.library.accounts import require_agreement
 from blindsight.app.library.datasets import DataSets
 from blindsight.app.library.tags import (
     MIN_LABELLED,
-    PUBLISH_EPSILON,
+    PUBLISH_EPSILONS,
     TRAINING_EPSILON,
     chances_of,
     keep_labels,
     labels_of,
     learn_tags,
+    learning_forecast,
     plain_cell,
     publish_data_set_tags,
-    published_truth,
     quality_of,
     start_from_words,
 )
@@ -79,11 +79,12 @@ class Change(BaseModel):
     on: bool
 
 
-class Sure(BaseModel):
-    """The owner's word that a release cannot be called back."""
+class Publish(BaseModel):
+    """The owner's word that a release cannot be called back, and its epsilon per photo."""
 
     model_config = ConfigDict(extra="forbid")
     sure: Literal[True]
+    epsilon: float = PUBLISH_EPSILONS[0]
 
 
 class Names(BaseModel):
@@ -208,25 +209,28 @@ def start_words(dataset: DataSetId, workbench: Parts, asker: Owner) -> Next:
 @router.post(
     "/api/tags/{dataset}/publish",
     status_code=202,
-    summary="Publish a tag of each photo",
+    summary="Publish tags of each photo",
     responses=documented("not_found", "conflict", "not_worth_it", "busy", "budget", "rolled_back"),
 )
-def publish(dataset: DataSetId, order: Sure, workbench: Parts, asker: Owner) -> Next:
-    """One tag of each photo, wrong on purpose now and then, under random numbers; charged per
-    photo, once.
+def publish(dataset: DataSetId, order: Publish, workbench: Parts, asker: Owner) -> Next:
+    """Tags of each photo, wrong on purpose now and then, under random numbers; charged per photo,
+    once.
     """
     data_set = scanned(workbench, dataset)
     quality = quality_of(workbench.datasets, data_set)
+    if order.epsilon not in PUBLISH_EPSILONS:
+        raise Problem("invalid")
     if quality is None:
         raise Problem("conflict")
-    if not quality.get("worth"):
+    if not any(o["worth"] for o in quality["offers"] if o["epsilon"] == order.epsilon):
         raise Problem("not_worth_it")
     require_agreement(
         workbench.datasets, data_set, workbench.budgets.named(data_set.account, create=True)
     )
-    if budget_of(workbench, data_set).left < data_set.price(PUBLISH_EPSILON):
+    if budget_of(workbench, data_set).left < data_set.price(order.epsilon):
         raise Problem("budget")
-    job = workbench.jobs.add("tags", {"dataset": data_set.id, "step": "publish"}, asker.name)
+    arguments = {"dataset": data_set.id, "step": "publish", "epsilon": order.epsilon}
+    job = workbench.jobs.add("tags", arguments, asker.name)
     return Next(next=f"/tags?dataset={data_set.id}", job=job["id"])
 
 
@@ -265,8 +269,12 @@ def run(arguments: dict[str, Any], job: JobContext) -> dict[str, Any]:
     step = arguments.get("step", "learn")
     if step == "words":
         return start_from_words(datasets, data_set, job.progress)
-    work = publish_data_set_tags if step == "publish" else learn_tags
-    return work(datasets, data_set, job.progress, actor=job.actor)
+    if step == "publish":
+        epsilon = arguments.get("epsilon", PUBLISH_EPSILONS[0])
+        return publish_data_set_tags(
+            datasets, data_set, job.progress, epsilon=epsilon, actor=job.actor
+        )
+    return learn_tags(datasets, data_set, job.progress, actor=job.actor)
 
 
 def _page(request: Request, workbench: Workbench, dataset: str | None) -> Response:
@@ -291,7 +299,13 @@ def _page(request: Request, workbench: Workbench, dataset: str | None) -> Respon
                 "quality": quality,
                 "bar": bar,
             }
-            context |= {"published": PUBLISH_EPSILON, "truth": published_truth(len(kept["names"]))}
+            affordable = [
+                offer
+                for offer in (quality or {"offers": []})["offers"]
+                if offer["worth"] and bar.left >= data_set.price(offer["epsilon"])
+            ]
+            context |= {"offers": affordable, "cheapest": PUBLISH_EPSILONS[0]}
+            context["forecast"] = learning_forecast(workbench.datasets, data_set)
             context["out"] = [r for r in data_set.releases if r.kind == "published"]
             context["job"] = workbench.jobs.under_way("tags", dataset=data_set.id)
             context["strip"] = Strip(

@@ -20,9 +20,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from blindsight.app.library.accounts import charge_training
 from blindsight.app.library.datasets import DataSet, DataSets, today
-from blindsight.app.library.photos import columns, rows_of
+from blindsight.app.library.photos import columns, encoder_label, image_encoder, rows_of
 from blindsight.app.library.tags import labels_of
-from blindsight.workbench.infra.access import Owner, Parts, Trainer, Workbench
+from blindsight.workbench.infra.access import Owner, Parts, Signed, Trainer, Workbench
+from blindsight.workbench.infra.access_log import PURPOSE
 from blindsight.workbench.infra.federations import COLUMNS, MOST_SITES, Run, read_invitation
 from blindsight.workbench.infra.problems import Problem, documented
 from blindsight.workbench.infra.shell import Strip, plain, render
@@ -53,8 +54,16 @@ class Start(BaseModel):
     ]
     rounds: Annotated[int, Field(ge=1, le=50)] = 5
     noise: Annotated[
-        Literal["", "2", "4", "8", "16"], Field(description="Epsilon per site; empty: exact sums.")
+        Literal["", "1", "2", "4", "8"],
+        Field(description="Epsilon per photo, one replaced by another; empty: exact sums."),
     ] = ""
+    method: Annotated[
+        Literal["", "statistics", "gradients"],
+        Field(description="With noise: one round of statistics (default), or gradient rounds."),
+    ] = ""
+    records: Annotated[
+        int, Field(ge=20, le=10_000_000, description="About how many photos the largest site has.")
+    ] = 1000
     host: Annotated[
         str, Field(max_length=120, description="Where the others reach this machine.")
     ] = "127.0.0.1"
@@ -109,10 +118,12 @@ async def page(
     status_code=201,
     responses=documented("not_found", "too_few_labels", "two_sites", "budget", "rolled_back"),
 )
-async def start(order: Start, workbench: Parts, asker: Owner) -> Next:
+async def start(order: Start, workbench: Parts, asker: Signed) -> Next:
     """Start a run: this site's keys and the invitations are made, and this machine begins to
     collect. An invitation holds no keys; each site makes its own.
     """
+
+    workbench.require("own", order.dataset)
 
     def make() -> Run:
         data_set = workbench.datasets.get(order.dataset)
@@ -128,28 +139,39 @@ async def start(order: Start, workbench: Parts, asker: Owner) -> Next:
         )
         if not fit or not all(word.isprintable() and len(word) <= 60 for word in (title, *sites)):
             raise Problem("invalid")
-        classes = tuple(labels_of(workbench.datasets, data_set)["names"])
-        records, rows, labels = _labelled(workbench.datasets, data_set, classes)
+        classes = tuple(sorted(labels_of(workbench.datasets, data_set)["names"]))
         epsilon = float(order.noise) if order.noise else None
+        method = "updates" if epsilon is None else order.method or "statistics"
+        records, rows, labels = _labelled(workbench.datasets, data_set, classes, method)
         run = Run(
             id=secrets.token_hex(6),
             title=title,
             number=1,
             sites=sites,
             classes=classes,
-            features=data_set.features,
-            rounds=order.rounds,
+            features=encoder_label(data_set.features),
+            rounds=1 if method == "statistics" else order.rounds,
+            method=method,
+            records=order.records,
             address=f"{order.host}:{order.port or _free(order.host)}",
             made=today(),
             epsilon=epsilon,
             dataset=data_set.id,
             photos=len(rows),
         )
+        planned = workbench.federations.plan(run, rows.shape[1], image_encoder(data_set.features))
         ledger = workbench.budgets.named(data_set.account, create=True)
         charge_training(
-            workbench.datasets, data_set, ledger, run.id, run.limit, records, actor=asker.name
+            workbench.datasets,
+            data_set,
+            ledger,
+            run.id,
+            run.limit,
+            records,
+            actor=asker.name,
+            purpose=PURPOSE.get(),
         )
-        started: Run = workbench.federations.start(run, rows, labels)
+        started: Run = workbench.federations.start(run, rows, labels, planned)
         return started
 
     run = await workbench.ledger_lane.run(make)
@@ -175,24 +197,34 @@ async def start(order: Start, workbench: Parts, asker: Owner) -> Next:
 async def join(
     request: Request,
     workbench: Parts,
-    asker: Owner,
+    asker: Signed,
     dataset: Annotated[
         str, Query(pattern="^[0-9a-f]{12}$", description="On whose photos this site learns.")
     ],
 ) -> Next:
     """The invitation's text is the body; photos and labels stay here."""
+    workbench.require("own", dataset)
     text = await request.body()
 
     def make() -> Run:
         invited, parties = read_invitation(text)
         data_set = workbench.datasets.get(dataset)
-        if data_set.features != invited.features:
+        if encoder_label(data_set.features) != invited.features:
             raise Problem("other_features")
-        records, rows, labels = _labelled(workbench.datasets, data_set, invited.classes)
+        records, rows, labels = _labelled(
+            workbench.datasets, data_set, invited.classes, invited.method
+        )
         mine = replace(invited, dataset=data_set.id, photos=len(rows))
         ledger = workbench.budgets.named(data_set.account, create=True)
         charge_training(
-            workbench.datasets, data_set, ledger, mine.id, mine.limit, records, actor=asker.name
+            workbench.datasets,
+            data_set,
+            ledger,
+            mine.id,
+            mine.limit,
+            records,
+            actor=asker.name,
+            purpose=PURPOSE.get(),
         )
         joined: Run = workbench.federations.join(mine, parties, rows, labels)
         return joined
@@ -266,7 +298,7 @@ async def change(
 
 
 def _labelled(
-    datasets: DataSets, data_set: DataSet, classes: tuple[str, ...]
+    datasets: DataSets, data_set: DataSet, classes: tuple[str, ...], method: str
 ) -> tuple[list[str], NDArray[Any], NDArray[np.int64]]:
     """Ids, features and class numbers of the photos that carry exactly one of the labels."""
     given = labels_of(datasets, data_set)["given"]
@@ -279,7 +311,9 @@ def _labelled(
     ]
     if len(classes) < 2 or len(found) < LEAST:
         raise Problem("too_few_labels")
-    rows = columns(rows_of(datasets, data_set), COLUMNS)
+    rows: NDArray[Any] = rows_of(datasets, data_set)
+    if method != "statistics":  # which has directions of its own, from public pictures
+        rows = columns(rows, COLUMNS)
     records = [photos[row].id for row, _ in found]
     classes_of = np.array([label for _, label in found], np.int64)
     return records, rows[[row for row, _ in found]], classes_of
@@ -403,9 +437,17 @@ def _page(
     context: dict[str, Any] = {"title": "Train together", "sets": [], "data_set": None, "run": None}
     identity = request.state.identity
     if identity is not None:
-        owner = identity.role == "owner"
-        runs = workbench.federations.listed()
-        run = workbench.federations.get(number) if number is not None else next(iter(runs), None)
+        owner = identity.can_somewhere("own")
+        runs = [
+            each
+            for each in workbench.federations.listed()
+            if identity.may("aggregator") or identity.can("own", each.dataset)
+        ]
+        run = next(iter(runs), None)
+        if number is not None:
+            run = next((each for each in runs if each.id == number), None)
+            if run is None:
+                raise Problem("not_found")
         sets, data_set = chosen(workbench, dataset) if owner else ([], None)
         if run is not None and owner:
             data_set = next((each for each in sets if each.id == run.dataset), data_set)
@@ -421,17 +463,18 @@ def _page(
         if run is not None:
             context["state"] = _state(workbench, run)
             context["port"] = run.address
-    return render(request, workbench, "together.html", context, roles=("aggregator",))
+    return render(request, workbench, "together.html", context)
 
 
 def _strip(workbench: Workbench, data_set: DataSet | None, run: Run | None) -> Strip:
     noise = run.epsilon if run is not None else None
     others = max(2, len(run.sites) - 1) if run is not None else 2
     says = (
-        f"per site over all {run.rounds} rounds, hence per photo too; smaller is safer"
+        f"per photo, over {'one round' if run.rounds == 1 else f'all {run.rounds} rounds'}; "
+        "smaller is safer"
         if run is not None and noise
-        else "exact sums carry no ε: with noise, the sum would be bounded too, but with few "
-        "sites the noise hides the result"
+        else "exact sums carry no ε: with noise, what the sum tells about a photo would be "
+        "bounded, too"
     )
     return Strip(
         leaves="Each round one encrypted update; it opens only as a sum with those of "

@@ -4,7 +4,7 @@ import { ask, attempt, byId, say } from "./workbench.js";
 async function take(files) {
   if (!files.length) return;
   const bar = byId("bar");
-  const whose = byId("drop-protect") ? { protect: byId("drop-protect").value, most: Number(byId("drop-most").value) } : {};
+  const whose = byId("drop-protect") ? { protect: byId("drop-protect").value, most: Number(byId("drop-most").value), about: byId("drop-about").value, encoder: byId("drop-encoder").value } : {};
   const first = await ask("POST", "/api/protect/new", { name: files.length === 1 ? files[0].name.replace(/\.\w+$/, "") : "Dropped photos", ...whose });
   const base = `/api${first.next}`;
   let taken = 0, refused = 0;

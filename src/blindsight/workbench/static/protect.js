@@ -21,6 +21,8 @@ function choose(radio) {
   set("[data-after]", String(after));
   set("[data-note]", `${after} after this release`);
   set("[data-leaves]", radio.dataset.says);
+  const chance = document.getElementById("chance");
+  if (chance) chance.required = "chance" in radio.dataset;
   set("[data-claimed]", `ε ${Number(radio.value)}`);
   set("[data-proven]", `ε ${Number(radio.value)}`);
 }

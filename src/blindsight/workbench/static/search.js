@@ -2,6 +2,8 @@
 // a picture from elsewhere is kept in memory only, under a number that is its address while it is remembered.
 import { ask, attempt, byId, element, fill, picture, say } from "./workbench.js";
 
+// Somebody who may search a release but not see its photos gets the entries' numbers instead.
+const seesPhotos = !byId("search").hasAttribute("data-no-photos");
 const dataset = byId("search").dataset.dataset, base = `/api/search/${dataset}`;
 const rerank = byId("rerank"), file = byId("file"), words = byId("words"), quiet = byId("understood").innerHTML;
 const FIRST = window.innerWidth < 640 ? 9 : 16;
@@ -29,6 +31,7 @@ function mixed({ mix, noise, count }) {
 
 function group(found) {
   const photos = found.photos.map((hit) => {
+    if (!seesPhotos) return element("li", {}, element("code", { title: "Number of an entry; the owner knows its photo" }, hit.id.slice(0, 8)));
     const button = element("button", { type: "button", class: "again", "aria-label": `Search with ${hit.name}`, title: hit.name }, element("img", { src: address(hit.id), alt: "", loading: "lazy" }));
     button.addEventListener("click", () => { go({ photo: hit.id, own: rerank.checked }); run(); });
     return element("li", {}, button);
@@ -70,7 +73,7 @@ async function run() {
   if (!asked.q && !asked.photo && !asked.query) {
     fill(byId("groups"), []);
     byId("nothing").hidden = byId("copy").hidden = true;
-    byId("start").hidden = false;
+    byId("start").hidden = !seesPhotos;
     byId("understood").innerHTML = quiet;
     say("");
     return;

@@ -19,6 +19,8 @@ export class Refusal extends Error {
 
 export async function ask(method, address, body, more = {}) {
   const headers = { "X-CSRF-Token": token, Accept: "application/json", ...more };
+  const purpose = byId("purpose")?.value.trim();
+  if (purpose) headers["X-Purpose"] = encodeURIComponent(purpose);
   let sent = body;
   if (body instanceof Blob) headers["Content-Type"] = body.type || "application/octet-stream";
   else if (body !== undefined) { headers["Content-Type"] = "application/json"; sent = JSON.stringify(body); }
@@ -136,8 +138,8 @@ export async function refreshBudget(unit) {
 }
 
 for (const button of document.querySelectorAll("[data-logout]")) button.addEventListener("click", () => attempt(async () => {
-  await ask("POST", "/logout");
-  location.assign("/login");
+  const answer = await ask("POST", "/logout");
+  location.assign(answer?.next ?? "/login");
 }));
 
 // A form that asks: its fields as JSON; then the page goes where the answer says.

@@ -19,8 +19,7 @@ from blindsight.core.compiled import njit
 from blindsight.core.errors import ProtocolError
 from blindsight.federated.sums.pad import bits, ring
 from blindsight.federated.sums.pad.parameters import Parameters
-from blindsight.federated.sums.pad.sampler import LARGEST, secret
-from blindsight.federated.sums.pad.stream import expand
+from blindsight.federated.sums.pad.sampler import LARGEST, expand, secret
 
 __all__ = ["MOST_VALUE_BITS", "PadSum", "new_secret", "pad", "public_block"]
 

@@ -1,0 +1,253 @@
+"""Look a workbench over: what its machine, folders, clock, ledger and decoders are like."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+from blindsight import __version__
+from blindsight.app.library.accounts import Budgets, check_state
+from blindsight.app.library.datasets import DataSets
+from blindsight.core.errors import BlindsightError, LedgerTampered
+from blindsight.workbench.infra.access_log import AccessLog
+from blindsight.workbench.infra.database import SCHEMA, Database
+from blindsight.workbench.infra.settings import Settings
+from blindsight.workbench.infra.traffic import Metrics
+from blindsight.workbench.infra.uploads import Decoders
+
+__all__ = ["Finding", "examine"]
+
+Level = Literal["good", "warning", "bad"]
+_LEAST_FREE, _WARN_FREE = 200 << 20, 2 << 30  # bytes on the disk of the state folder
+_OLDEST_YEAR = 2025  # a clock before that was never set
+_AHEAD = timedelta(minutes=5)
+_EXPIRES_SOON = timedelta(days=21)
+_PACKAGES = ("fastapi", "uvicorn", "sqlalchemy", "alembic", "authlib", "numpy", "pillow")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check found.
+
+    Parameters:
+        check: what was looked at.
+        level: "good", "warning" or "bad".
+        says: what was found and, where it is not good, what to do.
+    """
+
+    check: str
+    level: Level
+    says: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+
+def examine(settings: Settings) -> list[Finding]:
+    """All checks, in a fixed order; nothing is repaired, and no photo is opened."""
+    checks: tuple[tuple[str, Callable[[Settings], Iterator[Finding]]], ...] = (
+        ("versions", _versions),
+        ("folder modes", _modes),
+        ("free disk", _disk),
+        ("clock", _clock),
+        ("database", _database),
+        ("ledger", _ledger),
+        ("state", _state),
+        ("access log", _access_log),
+        ("decoder walls", _walls),
+        ("network", _network),
+    )
+    findings: list[Finding] = []
+    for name, check in checks:
+        try:
+            findings += check(settings)
+        except (BlindsightError, OSError) as error:
+            findings.append(Finding(name, "bad", str(error)))
+    return findings
+
+
+def _versions(settings: Settings) -> Iterator[Finding]:
+    packages = []
+    for name in _PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            packages.append(f"{name} {metadata.version(name)}")
+    words = f"Blindsight {__version__}, Python {platform.python_version()}, {', '.join(packages)}."
+    yield Finding("versions", "good", words)
+    if sys.platform != "linux":
+        yield Finding(
+            "versions",
+            "warning",
+            f"Decoders are confined on Linux only, and this is {sys.platform}. Run the workbench "
+            "in the container.",
+        )
+
+
+def _modes(settings: Settings) -> Iterator[Finding]:
+    if not settings.state.is_dir():
+        yield Finding("folder modes", "warning", f"{settings.state} is not there yet.")
+        return
+    private = [settings.state, settings.state / "vault", settings.state / "vaults"]
+    files = [*settings.state.glob("*.db*"), settings.state / "vault" / "key"]
+    loose = [path for path in (*private, *files) if path.exists() and path.stat().st_mode & 0o077]
+    # Folders inside a closed one are closed to others as well.
+    if settings.state.stat().st_mode & 0o077 == 0:
+        loose = []
+    for path in loose:
+        yield Finding(
+            "folder modes",
+            "bad",
+            f"{path} can be read by others on this machine (mode {path.stat().st_mode & 0o777:o}). "
+            f"Close it: chmod go= {path}",
+        )
+    if not loose:
+        yield Finding("folder modes", "good", f"Only this user can open {settings.state}.")
+
+
+def _disk(settings: Settings) -> Iterator[Finding]:
+    place = settings.state if settings.state.is_dir() else settings.state.parent
+    free = shutil.disk_usage(place).free
+    level: Level = "bad" if free < _LEAST_FREE else "warning" if free < _WARN_FREE else "good"
+    advice = "" if level == "good" else " Free some: a full disk stops releases and the access log."
+    yield Finding("free disk", level, f"{free / 1e9:.1f} GB are free for {place}.{advice}")
+
+
+def _clock(settings: Settings) -> Iterator[Finding]:
+    now = datetime.now(UTC)
+    if now.year < _OLDEST_YEAR:
+        yield Finding("clock", "bad", f"The clock says {now:%Y-%m-%d}: set it, with NTP.")
+        return
+    last = ""
+    budgets = Budgets(settings)
+    try:
+        for name in budgets.names():
+            for entry in budgets.named(name).entries(
+                after=max(0, budgets.named(name).head().sequence - 1)
+            ):
+                last = max(last, entry.time)
+    finally:
+        budgets.close()
+    if last and datetime.fromisoformat(last) > now + _AHEAD:
+        yield Finding(
+            "clock",
+            "bad",
+            f"The ledger's last entry is of {last[:19]}, and the clock says {now:%Y-%m-%dT%H:%M:%S}"
+            ": it went back. Set it, with NTP.",
+        )
+        return
+    yield Finding("clock", "good", f"The clock says {now:%Y-%m-%d %H:%M:%S} UTC.")
+
+
+def _database(settings: Settings) -> Iterator[Finding]:
+    start = time.perf_counter()
+    database = Database(settings.database_url)
+    found = database.schema()
+    database.close()
+    level: Level = "good" if found == SCHEMA else "bad"
+    spent = 1000 * (time.perf_counter() - start)
+    yield Finding("database", level, f"Schema {found} of {SCHEMA}, opened in {spent:.0f} ms.")
+
+
+def _ledger(settings: Settings) -> Iterator[Finding]:
+    budgets = Budgets(settings)
+    try:
+        names = budgets.names()
+        if not names:
+            yield Finding("ledger", "good", "No budget has been granted yet.")
+        for name in names:
+            try:
+                head = budgets.named(name).verify()
+            except LedgerTampered as error:
+                yield Finding("ledger", "bad", f"{error} Restore the ledger from a backup.")
+            else:
+                says = f"{name}: {head.sequence} entries, head {head.hash}. Note it elsewhere."
+                yield Finding("ledger", "good", says)
+    finally:
+        budgets.close()
+
+
+def _state(settings: Settings) -> Iterator[Finding]:
+    datasets, budgets = DataSets(settings), Budgets(settings)
+    try:
+        for data_set in datasets.listed():
+            ledger = budgets.named(data_set.account, create=True)
+            report = check_state(datasets, data_set, ledger)
+            for says in report.findings:
+                yield Finding("state", "bad", f"{data_set.name}: {says}")
+            if report.note:
+                yield Finding("state", "warning", f"{data_set.name}: {report.note}")
+            if report.may_release:
+                yield Finding("state", "good", f"{data_set.name}: vault, ledger, releases agree.")
+    finally:
+        budgets.close()
+
+
+def _access_log(settings: Settings) -> Iterator[Finding]:
+    database = Database(settings.database_url)
+    try:
+        head = AccessLog(database).verify()
+    except LedgerTampered as error:
+        yield Finding("access log", "bad", str(error))
+    else:
+        says = f"{head.sequence} records, head {head.hash}. Note it elsewhere."
+        yield Finding("access log", "good", says)
+    finally:
+        database.close()
+
+
+def _walls(settings: Settings) -> Iterator[Finding]:
+    async def look() -> tuple[str, ...]:
+        decoders = Decoders(settings, Metrics())
+        try:
+            return await decoders.walls()
+        finally:
+            await decoders.close()
+
+    walls = asyncio.run(look())
+    if walls:
+        yield Finding("decoder walls", "good", f"Decoders are confined by {', '.join(walls)}.")
+    else:
+        yield Finding(
+            "decoder walls",
+            "bad",
+            "Decoders could not be started, or nothing confines them. Use Linux 5.13 or newer.",
+        )
+
+
+def _network(settings: Settings) -> Iterator[Finding]:
+    if settings.plain_http:
+        yield Finding(
+            "network",
+            "bad",
+            f"plain_http: keys and photos cross the network of {settings.host} unencrypted.",
+        )
+    if settings.tls_cert is not None and settings.tls_key is not None:
+        yield from _certificate(settings.tls_cert, settings.tls_key)
+    elif not settings.plain_http:
+        yield Finding("network", "good", "Reached on this machine, or through a named proxy.")
+
+
+def _certificate(certificate: Path, key: Path) -> Iterator[Finding]:
+    from cryptography import x509
+
+    if key.stat().st_mode & 0o077:
+        yield Finding("network", "bad", f"{key} can be read by others. Close it: chmod go= {key}")
+    try:
+        until = x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc
+    except ValueError:
+        yield Finding("network", "bad", f"{certificate} is no certificate in PEM form.")
+        return
+    left = until - datetime.now(UTC)
+    level: Level = "bad" if left < timedelta() else "warning" if left < _EXPIRES_SOON else "good"
+    advice = "" if level == "good" else " Renew it."
+    yield Finding("network", level, f"TLS; the certificate holds until {until:%Y-%m-%d}.{advice}")

@@ -1,0 +1,236 @@
+"""People: who may do what with which data set, and the access log."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from blindsight.app.access_log import AccessRecord
+from blindsight.core.errors import InvalidParameter, LedgerTampered
+from blindsight.workbench.infra.access import Administrator, Parts, Signed, Workbench
+from blindsight.workbench.infra.identity import EVERY, DataSetRole
+from blindsight.workbench.infra.problems import Problem, documented
+from blindsight.workbench.infra.shell import render
+from blindsight.workbench.pages.protect import Next
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["people"])
+#: What each role may do, as the page explains it.
+ROLES = {
+    "owner": "Sees photos, makes releases, changes the budget. Does not change people's rights.",
+    "searcher": "Searches one named release, or all of them. Sees no photos and no file names.",
+    "auditor": "Reads budget, history, releases' cards and the access log; attacks releases. "
+    "Sees no photos.",
+    "keeper": "Reads budget and history, sets and closes the budget. Sees no photos.",
+}
+_SHOWN = 100
+_Name = Annotated[str, Field(min_length=1, max_length=100)]
+_Number = Annotated[str, Field(pattern="^([0-9a-f]{12}|[*])$")]
+_Release = Annotated[str, Field(pattern="^([0-9a-f]{12})?$")]
+
+
+class GrantOrder(BaseModel):
+    """A role in a data set (`*`: in every one), for a person, a key or a group."""
+
+    model_config = ConfigDict(extra="forbid")
+    subject: _Name
+    kind: Literal["person", "group"] = "person"
+    role: DataSetRole
+    dataset: _Number
+    release: Annotated[_Release, Field(description="For a searcher; empty: every release.")] = ""
+
+
+class WithdrawOrder(BaseModel):
+    """What a person, a key or a group may no longer do."""
+
+    model_config = ConfigDict(extra="forbid")
+    subject: _Name
+    kind: Literal["person", "group"] = "person"
+    role: DataSetRole
+    dataset: _Number
+
+
+class BarOrder(BaseModel):
+    """Whose key and sessions end, for good."""
+
+    model_config = ConfigDict(extra="forbid")
+    subject: _Name
+
+
+class GrantLine(BaseModel):
+    """A grant, with when and by whom it was made."""
+
+    subject: str
+    kind: str
+    role: str
+    dataset: str
+    release: str
+    made: str
+    actor: str
+
+
+class LogLine(BaseModel):
+    """A record of the access log."""
+
+    sequence: int
+    time: str
+    actor: str
+    action: str
+    dataset: str
+    release: str
+    outcome: str
+    purpose: str
+    hash: str
+
+
+class LogProof(BaseModel):
+    """Whether the access log's chain holds, and where it ends."""
+
+    holds: bool
+    records: int
+    head: str
+
+
+@router.get("/people", include_in_schema=False)
+async def page(request: Request, workbench: Parts) -> Response:
+    """Rights and the access log, for the owner of the workbench."""
+    return await workbench.ledger_lane.run(_page, request, workbench)
+
+
+@router.get("/api/rights", summary="All rights", responses=documented())
+def rights(workbench: Parts, asker: Administrator) -> list[GrantLine]:
+    """Who has which role in which data set."""
+    return [GrantLine(**row) for row in workbench.keys.grants()]
+
+
+@router.post("/api/rights", summary="Grant a right", responses=documented("not_found"))
+def grant(order: GrantOrder, workbench: Parts, asker: Administrator) -> Next:
+    """Holds within two seconds, in every open session."""
+    if order.dataset != EVERY:
+        data_set = workbench.datasets.get(order.dataset)
+        if order.release:
+            data_set.release(order.release)
+    workbench.keys.grant(
+        order.subject,
+        order.role,
+        order.dataset,
+        release=order.release,
+        group=order.kind == "group",
+        actor=asker.name,
+    )
+    return Next(next="/people")
+
+
+@router.post("/api/rights/withdraw", summary="Withdraw a right", responses=documented("not_found"))
+def withdraw(order: WithdrawOrder, workbench: Parts, asker: Administrator) -> Next:
+    """Holds within two seconds, in every open session."""
+    ended = workbench.keys.withdraw(
+        order.subject, order.dataset, role=order.role, group=order.kind == "group"
+    )
+    if not ended:
+        raise Problem("not_found")
+    return Next(next="/people")
+
+
+@router.post("/api/people/bar", summary="Bar a person or key", responses=documented("not_found"))
+def bar(order: BarOrder, workbench: Parts, asker: Administrator) -> Next:
+    """Ends the sessions too."""
+    try:
+        workbench.keys.revoke(order.subject)
+    except InvalidParameter as error:
+        raise Problem("not_found") from error
+    return Next(next="/people")
+
+
+@router.get("/api/access", summary="The access log", responses=documented())
+def access(
+    workbench: Parts,
+    asker: Signed,
+    before: Annotated[
+        int | None, Query(ge=1, description="Only records with a lower number: the next page.")
+    ] = None,
+    most: Annotated[int, Query(ge=1, le=1000, description="How many.")] = _SHOWN,
+) -> list[LogLine]:
+    """Newest first: everything for the owner of the workbench, otherwise what concerns the data
+    sets whose history one may read.
+    """
+    records = workbench.access_log.latest(datasets=_readable(workbench), before=before, most=most)
+    return [_line(record) for record in records]
+
+
+@router.post("/api/access/verify", summary="Prove the access log", responses=documented())
+async def verify(workbench: Parts, asker: Signed) -> LogProof:
+    """From the first record to the head."""
+    _readable(workbench)
+
+    def work() -> LogProof:
+        try:
+            head = workbench.access_log.verify()
+        except LedgerTampered:
+            return LogProof(holds=False, records=0, head="")
+        return LogProof(holds=True, records=head.sequence, head=head.hash)
+
+    return await workbench.ledger_lane.run(work)
+
+
+@router.get(
+    "/api/access/export.{kind}",
+    summary="The whole access log, with what proves it",
+    response_class=Response,
+    responses=documented(),
+)
+async def export(kind: Literal["json", "csv"], workbench: Parts, asker: Administrator) -> Response:
+    """`blindsight workbench log --check FILE` proves the JSON without the database."""
+    text = await workbench.ledger_lane.run(workbench.access_log.export, kind)
+    return Response(
+        text,
+        media_type="application/json" if kind == "json" else "text/csv",
+        headers={"Content-Disposition": f'attachment; filename="access-log.{kind}"'},
+    )
+
+
+def _readable(workbench: Workbench) -> frozenset[str] | None:
+    """The data sets whose log whoever asks may read; None for everything."""
+    identity = workbench.identity
+    if identity is None:
+        raise Problem("key_needed")
+    if identity.may():
+        return None
+    if not identity.can_somewhere("history"):
+        raise Problem("not_allowed")
+    return frozenset(data_set.id for data_set in workbench.visible("history"))
+
+
+def _line(record: AccessRecord) -> LogLine:
+    values = record.to_dict()
+    return LogLine(**{name: values[name] for name in LogLine.model_fields})
+
+
+def _page(request: Request, workbench: Workbench) -> Response:
+    context: dict[str, Any] = {"title": "People and rights", "menu_word": "People"}
+    identity = workbench.identity
+    if identity is not None and identity.may():
+        sets = workbench.datasets.listed()
+        names = {data_set.id: data_set.name for data_set in sets} | {EVERY: "every data set"}
+        releases = {
+            release.id: f"{release.kind}, ε {release.epsilon:g}, {release.made[:10]}"
+            for data_set in sets
+            for release in data_set.releases
+        }
+        context |= {
+            "people": [
+                *({**row, "from": "key", "groups": []} for row in workbench.keys.listed()),
+                *({**row, "from": "organisation", "role": ""} for row in workbench.keys.people()),
+            ],
+            "grants": workbench.keys.grants(),
+            "sets": sets,
+            "names": names,
+            "releases": releases,
+            "roles": ROLES,
+            "log": workbench.access_log.latest(most=_SHOWN),
+        }
+    return render(request, workbench, "people.html", context)

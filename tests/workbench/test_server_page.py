@@ -1,0 +1,56 @@
+"""The commands of the page on servers, run as they stand there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from blindsight.cli.main import app as command
+
+PAGE = Path(__file__).parents[2] / "docs" / "tasks" / "server.md"
+
+
+def _lines(page: Path) -> list[str]:
+    """The lines of the page's blocks of commands: those whose fence names no language."""
+    lines, fence = [], None
+    for line in page.read_text().splitlines():
+        if line.startswith("```"):
+            fence = line if fence is None else None
+        elif fence == "```" and line.strip():
+            lines.append(line)
+    return lines
+
+
+def test_the_commands_of_the_servers_page_run_as_they_stand(
+    stocked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = tmp_path / "home" / ".local" / "state" / "blindsight" / "workbench"
+    state.parent.mkdir(parents=True)
+    shutil.copytree(stocked, state)
+    state.chmod(0o700)
+    about = next((state / "vaults").glob("*/about.json"))
+    release = re.search(r'"id": "([0-9a-f]{12})",\s*"kind": "search"', about.read_text())
+    assert release is not None
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.setenv("DATASET", about.parent.name)
+    monkeypatch.setenv("RELEASE", release[1])
+    monkeypatch.chdir(tmp_path)
+    ran = []
+    for line in _lines(PAGE):
+        words = shlex.split(os.path.expandvars(line), comments=True)
+        # Starting a server and installing one are walked by tests of their own.
+        if words[0] != "blindsight" or words[1:3] == ["serve", "--host"]:
+            continue
+        words = [word.replace("/tmp/drill", str(tmp_path / "drill")) for word in words]
+        done = CliRunner().invoke(command, words[1:])
+        assert done.exit_code == 0, (line, done.output, done.exception)
+        ran.append(words[1])
+    assert ran.count("workbench") >= 10
+    assert ran.count("serve") == 3

@@ -24,12 +24,12 @@ from numpy.typing import NDArray
 
 from benchmarks.harness import Row
 from blindsight import data
+from blindsight.app.encoders import export_encoder
 from blindsight.codebooks import Codebook, PublicKnowledge, build_codebook, text_points
 from blindsight.core import storage
 from blindsight.core.errors import BlindsightError, MissingData, MissingDependency
 from blindsight.data import cache_folder
 from blindsight.encoders import BuiltIn, Embeddings, Encoder, OnnxEncoder, built_in
-from blindsight.encoders.export import export
 from blindsight.evaluation import retrieval
 
 __all__ = ["rows"]
@@ -78,7 +78,7 @@ def _equal(seed: int) -> Iterator[Row]:
     album = data.load("album")
     own = built_in("lite0")
     with tempfile.TemporaryDirectory() as folder:
-        made = OnnxEncoder(export("lite0", Path(folder) / "lite0"))
+        made = OnnxEncoder(export_encoder("lite0", Path(folder) / "lite0").folder)
         tops = []
         for encoder in (own, made):
             X = encoder.images(np.stack([encoder.prepare(image) for image in album.array()]))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from blindsight import data
 from blindsight.data import cache_folder, to_rgb
 from blindsight.encoders import built_in
-from blindsight.encoders.preparation import resized
+from blindsight.encoders.base import resized
 
 __all__ = ["PUBLIC_SETS", "encoded", "labelled", "public_features"]
 

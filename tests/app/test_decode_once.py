@@ -21,7 +21,7 @@ from blindsight.app.sketch import sketch
 from blindsight.app.train_together import read_labelled
 from blindsight.data import DecodedPhotos, Files, confined
 from blindsight.encoders import open_encoder
-from blindsight.encoders.preparation import Preparation
+from blindsight.encoders.base import Preparation
 from blindsight.index.bulk.hashing import PreparedPhotos
 from blindsight.privacy.vault import Vault
 from blindsight.tagging.labels import read_labels

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from blindsight.app.encoders import export_encoder
 from blindsight.app.protect import protect
 from blindsight.app.search import search
 from blindsight.core.errors import InvalidParameter, MissingData
 from blindsight.encoders import OnnxEncoder, default_recipe
-from blindsight.encoders.export import export
 from blindsight.encoders.network import Graph
 from blindsight.encoders.public_pictures import flower, temple
 
@@ -95,7 +95,7 @@ def test_a_release_keeps_the_full_name_of_its_built_in_encoder(tmp_path: Path) -
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A real image-text pair in CLIP's layout: ConSE over Lite0 and MiniLM."""
     try:
-        return export("lite0", tmp_path_factory.mktemp("pair") / "conse", pair=True)
+        return export_encoder("lite0", tmp_path_factory.mktemp("pair") / "conse", pair=True).folder
     except MissingData as error:
         pytest.skip(str(error))
 

@@ -13,6 +13,7 @@ from PIL import Image
 
 from blindsight.app.audit import audit_release
 from blindsight.app.compare import compare
+from blindsight.app.encoders import export_encoder
 from blindsight.app.learn_metric import learn_metric
 from blindsight.app.protect import protect
 from blindsight.app.search import search
@@ -23,7 +24,6 @@ from blindsight.app.train_together import read_labelled, train_together
 from blindsight.core.errors import InvalidData, InvalidParameter, MissingData
 from blindsight.data import Files
 from blindsight.encoders import Embeddings, Encoder, encode_images, open_encoder
-from blindsight.encoders.export import export
 from blindsight.encoders.public_pictures import built_in_images, flower, temple
 from blindsight.index import CodebookIndex
 from blindsight.index.encoder import CodeRecipe
@@ -84,7 +84,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A real image-text pair in CLIP's layout: ConSE over Lite0 and MiniLM."""
     try:
-        return export("lite0", tmp_path_factory.mktemp("pair") / "conse", pair=True)
+        return export_encoder("lite0", tmp_path_factory.mktemp("pair") / "conse", pair=True).folder
     except MissingData as error:
         pytest.skip(str(error))
 

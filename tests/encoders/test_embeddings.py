@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from blindsight.app.encoders import check_encoder
 from blindsight.core.errors import BlindsightError, HostileFile, InvalidData, InvalidParameter
 from blindsight.encoders import Embeddings, open_encoder
 from blindsight.encoders.base import Encoder
-from blindsight.encoders.check import check
 
 ROWS = np.random.default_rng(0).normal(size=(50, 5)).astype(np.float32)
 IDS = [f"photo-{number}" for number in range(50)]
@@ -46,7 +46,7 @@ def test_rows_come_in_pieces_with_their_ids(tmp_path: Path, kind: str) -> None:
     some_ids, some = vectors.take(10)
     assert len(some_ids) == len(some) == 10
     np.testing.assert_allclose(some, expected[::5], rtol=1e-5)
-    assert check(tmp_path / f"vectors.{kind}").good
+    assert check_encoder(tmp_path / f"vectors.{kind}").good
 
 
 def test_a_file_larger_than_a_piece_is_not_read_whole(tmp_path: Path) -> None:
@@ -135,13 +135,13 @@ def test_hostile_files_are_refused_and_never_unpickled(tmp_path: Path, kind: str
     path = hostile(tmp_path, kind)
     with pytest.raises(HostileFile):
         list(Embeddings(path).pieces())
-    report = check(path)
+    report = check_encoder(path)
     assert not report.good
 
 
 def test_two_vectors_with_one_id_are_seen_by_the_check(tmp_path: Path) -> None:
     np.savez(tmp_path / "twice.npz", vectors=ROWS[:2], ids=np.array(["a", "a"]))
-    assert "occurs twice" in " ".join(check(tmp_path / "twice.npz").problems)
+    assert "occurs twice" in " ".join(check_encoder(tmp_path / "twice.npz").problems)
 
 
 def test_another_suffix_is_refused(tmp_path: Path) -> None:

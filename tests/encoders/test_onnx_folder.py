@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from blindsight.app.encoders import check_encoder, export_encoder
 from blindsight.core.errors import (
     BlindsightError,
     HostileFile,
@@ -18,8 +19,6 @@ from blindsight.core.errors import (
 )
 from blindsight.encoders import OnnxEncoder, open_encoder, require_same_encoder
 from blindsight.encoders.base import Encoder
-from blindsight.encoders.check import check
-from blindsight.encoders.export import export
 from blindsight.encoders.network import Graph
 from blindsight.encoders.public_pictures import flower
 
@@ -127,7 +126,7 @@ def test_a_wrong_preparation_is_refused(folder: Path, way: str) -> None:
         configured(folder, **changes)
     with pytest.raises(BlindsightError, match=message):
         OnnxEncoder(folder)
-    report = check(folder)
+    report = check_encoder(folder)
     assert not report.good and message in " ".join(report.problems)
 
 
@@ -146,13 +145,13 @@ def test_a_silently_wrong_preparation_is_seen_by_the_known_picture(
     right = OnnxEncoder(folder)
     vector = right.images(right.prepare(flower())[None])[0].tolist()
     (folder / "encoder.json").write_text(json.dumps({"reference": {"vector": vector}}))
-    assert check(folder).good
+    assert check_encoder(folder).good
     configured(folder, **changes)
-    assert "known picture" in " ".join(check(folder).problems)
+    assert "known picture" in " ".join(check_encoder(folder).problems)
 
 
 def test_without_a_known_picture_the_check_says_what_it_cannot_see(folder: Path) -> None:
-    report = check(folder)
+    report = check_encoder(folder)
     assert report.good and "cannot be seen" in " ".join(report.notes)
     assert report.milliseconds["image"] > 0
 
@@ -305,13 +304,13 @@ def test_what_the_hub_brought_is_compared_with_its_first_checksums(
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A real image-text pair in CLIP's layout: ConSE over Lite0 and MiniLM."""
     try:
-        return export("lite0", tmp_path_factory.mktemp("pair") / "conse", pair=True)
+        return export_encoder("lite0", tmp_path_factory.mktemp("pair") / "conse", pair=True).folder
     except MissingData as error:
         pytest.skip(str(error))
 
 
 def test_a_real_pair_passes_the_check_and_compares_words_with_pictures(pair: Path) -> None:
-    report = check(pair)
+    report = check_encoder(pair)
     assert report.good, report.problems
     assert report.offers == ("384 numbers per image", "texts in the same space")
     encoder = OnnxEncoder(pair)
@@ -326,7 +325,7 @@ def test_a_real_pair_passes_the_check_and_compares_words_with_pictures(pair: Pat
 
 def test_an_exported_network_is_the_built_in_one(tmp_path: Path) -> None:
     try:
-        export("lite0", tmp_path / "lite0")
+        export_encoder("lite0", tmp_path / "lite0")
     except MissingData as error:
         pytest.skip(str(error))
     made, own = OnnxEncoder(tmp_path / "lite0"), open_encoder("lite0")
@@ -335,6 +334,6 @@ def test_an_exported_network_is_the_built_in_one(tmp_path: Path) -> None:
     np.testing.assert_allclose(made.images(pixels), own.images(pixels), atol=1e-6)
     classes = made.classes()
     assert classes is not None and len(classes.names) == 1000
-    assert check(tmp_path / "lite0").good
+    assert check_encoder(tmp_path / "lite0").good
     with pytest.raises(InvalidParameter, match="not empty"):
-        export("lite0", tmp_path / "lite0")
+        export_encoder("lite0", tmp_path / "lite0")

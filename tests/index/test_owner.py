@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 
 from blindsight.cli.main import app
 from blindsight.core.errors import InvalidData, InvalidParameter
-from blindsight.index.contact_sheet import Thumbnails
-from blindsight.index.owner_view import groups_alike
+from blindsight.index.contact_sheet import Thumbnails, groups_alike
 from blindsight.index.public_images import built_in_images
 
 PIXELS = ["--features", "pixels"]

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from blindsight.app.encoders import export_encoder
 from blindsight.app.library import photos as photo_library
 from blindsight.app.library import statistics
 from blindsight.app.library.search import open_index
 from blindsight.core.errors import InvalidParameter, MissingData
 from blindsight.encoders import OnnxEncoder
-from blindsight.encoders.export import export
 from blindsight.privacy import Ledger
 from blindsight.sketching import FeatureStatistics
 from blindsight.workbench.infra.federations import Federations
@@ -30,7 +30,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("root")
     album(root / "coast", each=10)
     try:
-        export("lite0", root / "pair", pair=True)
+        export_encoder("lite0", root / "pair", pair=True)
     except MissingData as error:
         pytest.skip(str(error))
     return root

@@ -1,19 +1,45 @@
-"""Check an encoder before it is used, and write a built-in one as ONNX files."""
+"""Check an encoder before it is used, and write a built-in one as ONNX files.
+
+An encoder with a wrong preparation runs without an error. What can be seen from outside is checked
+here: values that no network was trained on, a known picture whose vector differs from the stored
+one, two different photographs with one vector, vectors that depend on the batch, and a text tower
+that takes a flower for a temple.
+"""
 
 from __future__ import annotations
 
+import json
+import time
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
+import numpy as np
+
 from blindsight.app.result import Result
-from blindsight.encoders.base import Encoder, Identity
-from blindsight.encoders.check import check
-from blindsight.encoders.export import export
+from blindsight.core import durable, storage
+from blindsight.core.errors import BlindsightError, InvalidParameter
+from blindsight.encoders.base import Encoder, Floats, Identity, unit_rows
+from blindsight.encoders.builtin import BUILT_IN, built_in
+from blindsight.encoders.embeddings import Embeddings
+from blindsight.encoders.hub import open_encoder
+from blindsight.encoders.onnx_folder import OnnxEncoder
+from blindsight.encoders.public_pictures import built_in_images, flower, temple
 
 __all__ = ["CheckedEncoder", "ExportedEncoder", "check_encoder", "export_encoder"]
 
 PathText = str | PathLike[str]
+
+_PICTURES = 24
+_SIDE = 256
+# Photographs in the range of a network's training have about mean 0 and deviation 1 (or lie in
+# [0, 1]); outside of these bounds no common training lies.
+_MEAN_BOUND, _LEAST_DEVIATION, _MOST_DEVIATION = 1.5, 0.15, 4.0
+# Cosines: of a known picture with its stored vector; of a picture alone and in a batch; of two
+# unlike photographs.
+_SAME, _REPEATED, _APART = 0.999, 0.9999, 0.9995
+_PAIR_TEMPLATE = "a photo of a {}"
+_PAIR_TOKENS = 128
 
 
 @dataclass(frozen=True)
@@ -22,21 +48,24 @@ class CheckedEncoder(Result):
 
     Parameters:
         name: the encoder's name.
-        good: whether nothing is wrong.
         offers: what can be done with it.
-        problems: what is wrong.
+        problems: what is wrong; an encoder with problems should not be used.
         notes: what could not be checked.
         milliseconds: CPU time for one image and, with a text tower, for one text.
-        identity: what stored things will be compared with.
+        identity: what stored things will be compared with; None where it could not be opened.
     """
 
     name: str
-    good: bool
     offers: tuple[str, ...]
     problems: tuple[str, ...]
     notes: tuple[str, ...]
     milliseconds: dict[str, float]
     identity: Identity | None
+
+    @property
+    def good(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
 
     @property
     def title(self) -> str:
@@ -74,11 +103,11 @@ class ExportedEncoder(Result):
         return [("file", name) for name in self.files]
 
 
-def check_encoder(encoder: PathText | Encoder, *, offline: bool = False) -> CheckedEncoder:
+def check_encoder(source: PathText | Encoder, *, offline: bool = False) -> CheckedEncoder:
     """Check an encoder on known pictures: shapes, preparation, speed, and what it offers.
 
     Parameters:
-        encoder: a built-in name, a folder of ONNX files, a file of vectors,
+        source: a built-in name, a folder of ONNX files, a file of vectors,
             `hub:owner/model@commit`, or an opened encoder.
         offline: never ask the network.
 
@@ -86,19 +115,136 @@ def check_encoder(encoder: PathText | Encoder, *, offline: bool = False) -> Chec
         What was seen; an encoder that cannot be opened is a result with problems, not an error.
 
     Example:
-        >>> check_encoder("pixels").good
-        True
+        >>> checked = check_encoder("pixels")
+        >>> checked.good, checked.offers
+        (True, ('768 numbers per image',))
     """
-    source = encoder if not isinstance(encoder, PathLike) else Path(encoder)
-    report = check(source, offline=offline)
+    try:
+        encoder = open_encoder(source, offline=offline)
+    except BlindsightError as error:
+        name = getattr(source, "name", str(source))
+        return CheckedEncoder(str(name), (), (str(error),), (), {}, None)
+    if isinstance(encoder, Embeddings):
+        return _check_vectors(encoder)
+    problems: list[str] = []
+    notes: list[str] = []
+    milliseconds: dict[str, float] = {}
+    try:
+        pictures = [flower(), temple(), *built_in_images(_PICTURES, _SIDE)]
+        pixels = np.stack([encoder.prepare(picture) for picture in pictures])
+        start = time.process_time()
+        vectors = encoder.images(pixels)
+        milliseconds["image"] = 1000 * (time.process_time() - start) / len(pixels)
+        problems += _image_problems(encoder, pixels, vectors)
+        _check_reference(encoder, vectors[0], problems, notes)
+        _check_texts(encoder, vectors, problems, milliseconds)
+    except BlindsightError as error:
+        problems.append(str(error))
     return CheckedEncoder(
-        report.name,
-        report.good,
-        report.offers,
-        report.problems,
-        report.notes,
-        dict(report.milliseconds),
-        report.identity,
+        encoder.name,
+        _offers(encoder),
+        tuple(problems),
+        tuple(notes),
+        milliseconds,
+        encoder.identity(),
+    )
+
+
+def _offers(encoder: Encoder) -> tuple[str, ...]:
+    offers = [f"{encoder.dimensions} numbers per image"]
+    if encoder.texts(["a photo"]) is not None:
+        offers.append("texts in the same space")
+    elif isinstance(encoder, OnnxEncoder) and (classes := encoder.classes()) is not None:
+        offers.append(f"{len(classes.names):,} classes")
+    elif getattr(encoder, "network", None) is not None:
+        offers.append("1,000 classes")
+    return tuple(offers)
+
+
+def _image_problems(encoder: Encoder, pixels: np.ndarray, vectors: Floats) -> list[str]:
+    problems = []
+    if isinstance(encoder, OnnxEncoder) and encoder.preparation.scale is not None:
+        values = encoder.preparation.numbers(pixels[:2])
+        mean, deviation = float(values.mean()), float(values.std())
+        if abs(mean) > _MEAN_BOUND or not _LEAST_DEVIATION < deviation < _MOST_DEVIATION:
+            problems.append(
+                f"two photographs reach the network with mean {mean:.2f} and deviation "
+                f"{deviation:.2g}; networks are trained on about 0 and 1. Check scale, mean and "
+                "deviation of the preparation."
+            )
+    norms = np.linalg.norm(vectors, axis=1)
+    if (norms < 0.5).any():
+        problems.append("some pictures have the zero vector. The network or its output is wrong.")
+    if float(vectors[0] @ vectors[1]) > _APART:
+        problems.append(
+            "a flower and a temple have the same vector. The output is not the image's vector, or "
+            "the preparation leaves nothing of the picture."
+        )
+    alone = encoder.images(pixels[:1])
+    again = encoder.images(pixels[:1])
+    if float(alone[0] @ vectors[0]) < _REPEATED or float(alone[0] @ again[0]) < _REPEATED:
+        problems.append(
+            "a picture's vector depends on the other pictures of its batch, or on chance. Export "
+            "the network for inference (batch normalisation and dropout switched off)."
+        )
+    return problems
+
+
+def _check_reference(
+    encoder: Encoder, vector: Floats, problems: list[str], notes: list[str]
+) -> None:
+    if not isinstance(encoder, OnnxEncoder):
+        return
+    stored = encoder.reference()
+    if stored is None:
+        notes.append(
+            "the folder has no vector of a known picture, so a slightly wrong mean, deviation, "
+            "crop or colour order cannot be seen. Compare a picture with the original model once."
+        )
+    elif len(stored) != len(vector) or float(unit_rows(stored[None])[0] @ vector) < _SAME:
+        problems.append(
+            "the vector of the known picture differs from the stored one: the preparation or the "
+            "network is not the one that the folder was made with."
+        )
+
+
+def _check_texts(
+    encoder: Encoder, vectors: Floats, problems: list[str], milliseconds: dict[str, float]
+) -> None:
+    texts = ("a photo of a flower", "a photo of a temple building")
+    start = time.process_time()
+    sides = encoder.texts(texts)
+    if sides is None:
+        return
+    milliseconds["text"] = 1000 * (time.process_time() - start) / len(texts)
+    # Each side is centred by its own mean: images and texts lie apart.
+    images = unit_rows(vectors[:2] - vectors[:2].mean(axis=0))
+    scores = images @ unit_rows(sides - sides.mean(axis=0)).T
+    if not (scores.argmax(axis=1) == [0, 1]).all():
+        problems.append(
+            "by its texts, the encoder takes a flower for a temple. The towers are not a pair, "
+            "the tokenizer is another one, or the preparation is wrong."
+        )
+
+
+def _check_vectors(encoder: Embeddings) -> CheckedEncoder:
+    problems: list[str] = []
+    seen: set[str] = set()
+    try:
+        for ids, _ in encoder.pieces():
+            repeated = next((name for name in ids if name in seen), None)
+            seen.update(ids)
+            if repeated is not None or len(set(ids)) < len(ids):
+                problems.append("an id occurs twice. Every vector needs an id of its own.")
+                break
+    except BlindsightError as error:
+        problems.append(str(error))
+    offers = [f"{len(encoder):,} vectors of {encoder.dimensions} numbers"]
+    if encoder.text_names():
+        offers.append(f"{len(encoder.text_names()):,} texts in the same space")
+    note = "whether the vectors are from one model cannot be seen: compare the model's name."
+    return CheckedEncoder(
+        encoder.name, tuple(offers), tuple(problems), (note,), {}, encoder.identity()
     )
 
 
@@ -108,11 +254,85 @@ def export_encoder(name: str, folder: PathText, *, pair: bool = False) -> Export
     Parameters:
         name: "lite0" or "lite2".
         folder: a new or empty folder.
-        pair: write an image-text pair instead, in the layout of CLIP's exports.
+        pair: write an image-text pair instead, in the layout of CLIP's exports: class probabilities
+            times MiniLM vectors of the class names (ConSE), and MiniLM as the text tower.
 
     Raises:
         InvalidParameter: The encoder has no single network, or the folder is not empty.
         MissingData: Class names or the text network cannot be fetched.
     """
-    target = export(name, folder if isinstance(folder, str) else Path(folder), pair=pair)
+    encoder = built_in(name)
+    if encoder.network is None or len(encoder.networks) != 1:
+        single = [key for key, value in BUILT_IN.items() if len(value.networks) == 1]
+        raise InvalidParameter(f"one of {', '.join(single)} can be exported, got {name!r}.")
+    target = Path(folder)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise InvalidParameter(f"{target} exists and is not empty. Choose a new folder.")
+    target.mkdir(parents=True, exist_ok=True)
+    settings: dict[str, object] = {
+        "name": f"{encoder.name}-pair" if pair else encoder.name,
+        "preparation": encoder.preparation.to_fields(),
+    }
+    if pair:
+        settings |= _write_pair(encoder.network, encoder.size, target)
+    else:
+        settings |= _write_image_tower(encoder.network, encoder.size, target)
+    _write_json(target / "encoder.json", settings)
+    made = OnnxEncoder(target)
+    vector = made.images(made.prepare(flower())[None])[0]
+    _write_json(
+        target / "encoder.json",
+        {
+            **settings,
+            "reference": {"picture": "flower", "vector": [round(float(x), 6) for x in vector]},
+        },
+    )
     return ExportedEncoder(name, target, tuple(sorted(path.name for path in target.iterdir())))
+
+
+def _write_image_tower(network: str, size: int, target: Path) -> dict[str, object]:
+    from blindsight.encoders.network import convolutions, image_model
+    from blindsight.encoders.weights import head, read_weights
+    from blindsight.encoders.words import class_names
+
+    durable.write_file(
+        target / "image.onnx", image_model(convolutions(read_weights(network), size), size)
+    )
+    storage.save(
+        target / "classes.safetensors",
+        kind="classes",
+        arrays={"weights": head(network)},
+        fields={"names": list(class_names())},
+    )
+    return {"classes": "classes.safetensors"}
+
+
+def _write_pair(network: str, size: int, target: Path) -> dict[str, object]:
+    from safetensors.numpy import load_file
+
+    from blindsight.encoders.network import class_mixture, convolutions, image_graph, sentence_graph
+    from blindsight.encoders.weights import read_weights
+    from blindsight.encoders.words import class_names, minilm_folder, sentence_vectors
+
+    weights = read_weights(network)
+    graph, features = image_graph(convolutions(weights, size), size)
+    names = [_PAIR_TEMPLATE.replace("{}", name) for name in class_names()]
+    vectors = sentence_vectors(names)
+    mixed = class_mixture(graph, features, weights["_fc.weight"], weights["_fc.bias"], vectors)
+    output = graph.renamed(mixed, "image_embeds")
+    durable.write_file(
+        target / "vision_model.onnx",
+        graph.model({output: (np.float32, ("batch", vectors.shape[1]))}),
+    )
+    source = minilm_folder()
+    plain = {
+        key: value.astype(np.float32)
+        for key, value in load_file(source / "minilm.safetensors").items()
+    }
+    durable.write_file(target / "text_model.onnx", sentence_graph(plain))
+    durable.write_file(target / "tokenizer.json", (source / "tokenizer.json").read_bytes())
+    return {"template": _PAIR_TEMPLATE, "token_length": _PAIR_TOKENS}
+
+
+def _write_json(path: Path, content: dict[str, object]) -> None:
+    durable.write_file(path, json.dumps(content, indent=1).encode())

@@ -439,7 +439,7 @@ def _features(
     shrunk_to: int | None = None,
 ) -> Floats:
     from blindsight.data import to_rgb
-    from blindsight.encoders.preparation import resized
+    from blindsight.encoders.base import resized
 
     made = []
     for start in range(0, len(pictures), _BATCH):

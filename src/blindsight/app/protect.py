@@ -61,8 +61,15 @@ from blindsight.index.release_folder import (
     scan,
     vault_beside,
 )
-from blindsight.index.sync import SyncResult, charge, sync_release, sync_thumbnails
-from blindsight.index.vectors import VectorRows, refuse_private_vectors, scan_vectors
+from blindsight.index.sync import (
+    SyncResult,
+    VectorRows,
+    charge,
+    refuse_private_vectors,
+    scan_vectors,
+    sync_release,
+    sync_thumbnails,
+)
 from blindsight.privacy import Guarantee
 from blindsight.privacy.vault import Vault
 from blindsight.release.contents import refuse_foreign_files, share_release

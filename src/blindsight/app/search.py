@@ -30,6 +30,8 @@ from blindsight.encoders import Embeddings, Encoder, open_encoder
 from blindsight.encoders.words import read_dictionary, translated
 from blindsight.index.base import CodeIndex, Hit, Hits, by_photos
 from blindsight.index.contact_sheet import (
+    ALIKE,
+    OwnerPhotos,
     Sheet,
     contact_sheet,
     percent,
@@ -39,7 +41,6 @@ from blindsight.index.contact_sheet import (
 )
 from blindsight.index.encoder import CodeRecipe, PhotoEncoder, load_encoder
 from blindsight.index.index_file import Header
-from blindsight.index.owner_view import ALIKE, OwnerPhotos
 from blindsight.index.release_folder import OwnerNames, ReleaseFolder
 from blindsight.privacy import Guarantee
 

@@ -2,12 +2,11 @@
 
 | module | what |
 |---|---|
-| `base` | the protocol `Encoder`, its identity |
+| `base` | the protocol `Encoder`, its identity, how an image becomes a network's input |
 | `builtin` | EfficientNet-Lite0, Lite2, both, plain pixels |
 | `onnx_folder` | `OnnxEncoder`: a folder of ONNX files, perhaps with a text tower |
 | `embeddings` | `Embeddings`: vectors computed elsewhere |
 | `hub` | `open_encoder`: any of these by name or path |
-| `preparation` | how an image becomes a network's input |
 | `words` | words to classes, for encoders without a text tower |
 """
 
@@ -17,7 +16,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from blindsight.encoders.base import Classes, Encoder, require_same_encoder
+    from blindsight.encoders.base import Classes, Encoder, Preparation, require_same_encoder
     from blindsight.encoders.builtin import (
         BUILT_IN,
         STORED,
@@ -26,13 +25,10 @@ if TYPE_CHECKING:
         default_recipe,
         feature_recipe,
     )
-    from blindsight.encoders.cache import FeatureCache
-    from blindsight.encoders.efficientnet import EfficientNet
+    from blindsight.encoders.efficientnet import EfficientNet, FeatureCache, PixelPCA, pixels
     from blindsight.encoders.embeddings import Embeddings, encode_images
     from blindsight.encoders.hub import open_encoder, open_same_encoder
     from blindsight.encoders.onnx_folder import OnnxEncoder
-    from blindsight.encoders.pixel_pca import PixelPCA, pixels
-    from blindsight.encoders.preparation import Preparation
 
 __all__ = [
     "BUILT_IN",
@@ -57,15 +53,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "base": ("Classes", "Encoder", "require_same_encoder"),
+    "base": ("Classes", "Encoder", "Preparation", "require_same_encoder"),
     "builtin": ("BUILT_IN", "STORED", "BuiltIn", "built_in", "default_recipe", "feature_recipe"),
-    "cache": ("FeatureCache",),
-    "efficientnet": ("EfficientNet",),
+    "efficientnet": ("EfficientNet", "FeatureCache", "PixelPCA", "pixels"),
     "embeddings": ("Embeddings", "encode_images"),
     "hub": ("open_encoder", "open_same_encoder"),
     "onnx_folder": ("OnnxEncoder",),
-    "pixel_pca": ("PixelPCA", "pixels"),
-    "preparation": ("Preparation",),
 }
 
 

@@ -1,25 +1,168 @@
-"""EfficientNet-Lite features: 1,280 numbers per image, pretrained on ImageNet; nothing of an image
-stays behind.
+"""Feature extractors as scikit-learn transformers: EfficientNet-Lite0 with a cache on disk, plain
+pixels and their principal components.
+
+The cache is one SQLite file per kind of extractor. A key is the BLAKE2b hash of the image's bytes;
+the value is the vector with a checksum, so that a damaged entry is noticed and computed again.
+Features reveal much about an image, so the file is readable by its owner only, and whoever keeps no
+traces passes `cache=False` to the extractor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import contextlib
+import hashlib
+import os
+import sqlite3
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.decomposition import PCA
+from sklearn.utils.validation import check_is_fitted, validate_data
 
+from blindsight.core import storage
 from blindsight.core.checks import one_of, whole
-from blindsight.data import LazyImages, cache_folder, to_rgb
-from blindsight.encoders.cache import FeatureCache
-from blindsight.encoders.images import as_images, chunks, content_key
+from blindsight.core.errors import HostileFile, InvalidData
+from blindsight.data import ImageSet, LazyImages, MultiLabelSet, cache_folder, to_rgb
 from blindsight.encoders.network import DIMENSIONS, ENGINES, Engine, default_engine, network
 from blindsight.encoders.weights import NETWORKS
 
-__all__ = ["EfficientNet"]
+__all__ = [
+    "EfficientNet",
+    "FeatureCache",
+    "PixelPCA",
+    "as_images",
+    "chunks",
+    "content_key",
+    "pixels",
+]
+
+_TABLE = (
+    "CREATE TABLE IF NOT EXISTS features (key BLOB PRIMARY KEY, vector BLOB NOT NULL, checksum "
+    "INTEGER NOT NULL)"
+)
+_ASK_AT_ONCE = 500  # below SQLite's limit of variables in one statement
+
+
+class FeatureCache:
+    """A durable mapping from image keys to float32 vectors of one length, safe for several
+    processes.
+    """
+
+    def __init__(self, path: Path, dimensions: int) -> None:
+        self.path = path
+        self.dimensions = dimensions
+
+    def get(self, keys: Sequence[bytes]) -> dict[bytes, NDArray[np.float32]]:
+        """The vectors that are there and whole; damaged entries count as absent."""
+        if not self.path.exists():
+            return {}
+        found: dict[bytes, NDArray[np.float32]] = {}
+        try:
+            with self._connect() as connection:
+                for start in range(0, len(keys), _ASK_AT_ONCE):
+                    some = list(keys[start : start + _ASK_AT_ONCE])
+                    marks = ",".join("?" * len(some))
+                    query = f"SELECT key, vector, checksum FROM features WHERE key IN ({marks})"  # noqa: S608
+                    for key, vector, checksum in connection.execute(query, some):
+                        if self._whole(key, vector, checksum):
+                            found[key] = np.frombuffer(vector, dtype="<f4").astype(
+                                np.float32, copy=False
+                            )
+        except sqlite3.DatabaseError as error:
+            self._discard(error)
+        return found
+
+    def put(self, keys: Sequence[bytes], vectors: NDArray[np.float32]) -> None:
+        """Keep vectors. A cache that cannot be written (read-only or full disk) is simply not
+        used.
+        """
+        rows = [
+            (key, data := vector.astype("<f4").tobytes(), _checksum(key, data))
+            for key, vector in zip(keys, vectors, strict=True)
+        ]
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with self._connect() as connection:
+                connection.execute("PRAGMA page_size = 8192")  # of a new file
+                # The lock first: SQLite waits for it, and not for one that a reader asks for later.
+                connection.execute("BEGIN IMMEDIATE")
+                connection.execute(_TABLE)
+                connection.executemany("INSERT OR REPLACE INTO features VALUES (?, ?, ?)", rows)
+                connection.execute("COMMIT")
+        except (sqlite3.DatabaseError, OSError) as error:
+            self._discard(error)
+
+    @contextlib.contextmanager
+    def _connect(self) -> Iterator[sqlite3.Connection]:
+        if not self.path.exists():
+            # Owner only from its birth on: SQLite gives its side files the same mode.
+            os.close(os.open(self.path, os.O_CREAT | os.O_WRONLY, 0o600))
+        # The plain rollback journal: SQLite does not wait for others when it begins a write-ahead
+        # log, and a batch that meets them then would be lost.
+        with contextlib.closing(
+            sqlite3.connect(self.path, timeout=60, isolation_level=None)
+        ) as connection:
+            yield connection
+
+    def _whole(self, key: object, vector: object, checksum: object) -> bool:
+        return (
+            isinstance(key, bytes)
+            and isinstance(vector, bytes)
+            and len(vector) == 4 * self.dimensions
+            and checksum == _checksum(key, vector)
+        )
+
+    def _discard(self, error: Exception) -> None:
+        """Remove a file that is no database; leave a busy, full or read-only one alone."""
+        if isinstance(error, sqlite3.OperationalError) or not isinstance(
+            error, sqlite3.DatabaseError
+        ):
+            return
+        for suffix in ("", "-wal", "-shm"):
+            with contextlib.suppress(OSError):
+                self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+
+
+def _checksum(key: bytes, vector: bytes) -> int:
+    return zlib.crc32(vector, zlib.crc32(key))
+
+
+def as_images(images: Any) -> NDArray[np.uint8] | LazyImages:
+    """The images of a set, or the array itself, after a look at its type and shape."""
+    if isinstance(images, (ImageSet, MultiLabelSet)):
+        if images.images is None:
+            raise InvalidData(f"{images.name} has no images to compute features from.")
+        return images.images
+    if isinstance(images, LazyImages) and not isinstance(images, np.ndarray):
+        return images
+    # The check of shape and type is that of an image set.
+    return ImageSet(np.asarray(images)).array()
+
+
+def content_key(images: NDArray[np.uint8] | LazyImages, index: int) -> bytes:
+    """A hash of one image: of the encoded file if there is one, else of the pixels and their
+    shape.
+    """
+    digest = hashlib.blake2b(digest_size=20)
+    if isinstance(images, np.ndarray):
+        image = np.ascontiguousarray(images[index])
+        digest.update(f"pixels {image.shape} ".encode())
+        digest.update(image.data)
+    else:
+        digest.update(b"file ")
+        digest.update(images.content(index))
+    return digest.digest()
+
+
+def chunks(n: int, size: int) -> Iterator[range]:
+    """The numbers below n in runs of at most `size`."""
+    return (range(start, min(start + size, n)) for start in range(0, n, size))
+
 
 Progress = Callable[[int, int], None]
 
@@ -145,3 +288,119 @@ class EfficientNet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return FeatureCache(
             folder / f"{self.network}-{self.size}-squeeze-{weights}.sqlite", DIMENSIONS
         )
+
+
+def pixels(images: Any, *, size: int | None = None) -> NDArray[np.float32]:
+    """Images as rows of numbers in [0, 1]; `size` resizes them first (to RGB), as lazy sets of
+    photos need.
+    """
+    source = as_images(images)
+    kept = ImageSet(source).array(size)
+    return kept.reshape(len(kept), -1).astype(np.float32) / np.float32(255)
+
+
+class PixelPCA(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Principal components of the pixels.
+
+    What `fit` learns (mean and directions) depends on every image it sees and carries no guarantee:
+    fit it on public images if the result is released.
+
+    Args:
+        n_components: How many components to keep. whiten: Scale every component to unit variance.
+        size: Resize images to size x size RGB first; needed if they differ in size. random_state:
+        Seed of the randomised solver (used for large images only); None for fresh randomness.
+    """
+
+    def __init__(
+        self,
+        n_components: int = 64,
+        *,
+        whiten: bool = False,
+        size: int | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.n_components = n_components
+        self.whiten = whiten
+        self.size = size
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn mean and directions from images (or from rows of numbers)."""
+        whole("n_components", self.n_components)
+        rows = self._rows(X, reset=True)
+        kept = min(self.n_components, *rows.shape)
+        pca = PCA(kept, whiten=self.whiten, random_state=self.random_state).fit(rows)
+        self.components_, self.mean_ = pca.components_, pca.mean_
+        # A component without variance stays as it is rather than being divided by nothing.
+        deviation = np.sqrt(np.maximum(pca.explained_variance_, 0))
+        self.scale_ = (
+            np.where(deviation > 0, deviation, 1) if self.whiten else np.ones_like(deviation)
+        )
+        return self
+
+    def transform(self, X: Any) -> NDArray[np.floating[Any]]:
+        """Project images (or rows) onto the components."""
+        check_is_fitted(self)
+        rows = self._rows(X, reset=False)
+        result: NDArray[np.floating[Any]] = ((rows - self.mean_) @ self.components_.T) / self.scale_
+        return result
+
+    def inverse_transform(self, Z: Any) -> NDArray[np.floating[Any]]:
+        """Back to rows of pixels in [0, 1], as far as the components remember."""
+        check_is_fitted(self)
+        result: NDArray[np.floating[Any]] = (
+            np.asarray(Z) * self.scale_
+        ) @ self.components_ + self.mean_
+        return result
+
+    def save(self, path: str | Path) -> None:
+        """Write what was learned as one safetensors file."""
+        check_is_fitted(self)
+        arrays = {"components": self.components_, "mean": self.mean_, "scale": self.scale_}
+        fields = {"n_components": self.n_components, "whiten": self.whiten, "size": self.size}
+        storage.save(path, kind="pixel-pca", arrays=arrays, fields=fields)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read what `save` wrote.
+
+        Raises:
+            HostileFile: The file is damaged, or is no saved PixelPCA.
+        """
+        arrays, fields = storage.load(path, kind="pixel-pca")
+        try:
+            fitted = cls(fields["n_components"], whiten=fields["whiten"], size=fields["size"])
+            components, mean, scale = (arrays[name] for name in ("components", "mean", "scale"))
+        except KeyError as error:
+            raise HostileFile(
+                f"{Path(path).name} lacks {error}: it is no saved PixelPCA."
+            ) from None
+        if (
+            components.ndim != 2
+            or mean.shape != components.shape[1:]
+            or scale.shape != components.shape[:1]
+        ):
+            raise HostileFile(f"{Path(path).name} holds arrays whose shapes do not fit together.")
+        fitted.components_, fitted.mean_, fitted.scale_ = components, mean, scale
+        fitted.n_features_in_ = components.shape[1]
+        return fitted
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.components_)
+
+    def _rows(self, X: Any, *, reset: bool) -> NDArray[np.floating[Any]]:
+        images = isinstance(X, (ImageSet, MultiLabelSet)) or (
+            isinstance(X, np.ndarray) and X.dtype == np.uint8 and X.ndim in (3, 4)
+        )
+        if not images and not isinstance(X, np.ndarray) and isinstance(X, LazyImages):
+            images = True
+        rows = pixels(X, size=self.size) if images else X
+        checked: NDArray[np.floating[Any]] = validate_data(
+            self,
+            rows,
+            reset=reset,
+            dtype=[np.float64, np.float32],
+            ensure_min_samples=2 if reset else 1,
+        )
+        return checked

@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from blindsight.core.checks import optional_module
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.data.limits import LIMITS, check_packing, regular_file
-from blindsight.encoders.base import Classes, Encoder, Floats, Identity, Images, unit_rows
+from blindsight.encoders.base import Classes, Encoder, Floats, Identity, Images, Source, unit_rows
 from blindsight.encoders.onnx_folder import MAX_DIMENSIONS, OnnxEncoder
-from blindsight.encoders.preparation import Source
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile

@@ -26,8 +26,16 @@ from numpy.typing import NDArray
 from blindsight.core.checks import optional_module
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, MissingData
 from blindsight.data.limits import read_bytes, regular_file
-from blindsight.encoders.base import Classes, Floats, Identity, Images, file_digest, unit_rows
-from blindsight.encoders.preparation import Preparation, Source
+from blindsight.encoders.base import (
+    Classes,
+    Floats,
+    Identity,
+    Images,
+    Preparation,
+    Source,
+    file_digest,
+    unit_rows,
+)
 
 if TYPE_CHECKING:
     from onnx import GraphProto, TensorProto

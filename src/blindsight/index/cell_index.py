@@ -26,8 +26,7 @@ from blindsight.core import checks
 from blindsight.core.codes import n_bytes
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.index.base import Hits
-from blindsight.index.code_array import Snapshot
-from blindsight.index.hamming import HammingIndex
+from blindsight.index.hamming import HammingIndex, Snapshot
 from blindsight.index.index_file import Header, fresh_file
 from blindsight.privacy import Guarantee
 

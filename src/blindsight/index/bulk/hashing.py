@@ -21,7 +21,7 @@ from blindsight.core.errors import BlindsightError
 from blindsight.data import ImageSet, to_rgb
 from blindsight.data.confined import decode_image
 from blindsight.data.content import pixel_digest, recognising
-from blindsight.encoders.preparation import Preparation
+from blindsight.encoders.base import Preparation
 from blindsight.index import CodeIndex
 from blindsight.index.bulk.pools import HERE, Contents, Pool, Spool
 from blindsight.privacy import Guarantee

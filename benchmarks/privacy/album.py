@@ -24,9 +24,8 @@ import numpy as np
 from PIL import Image, PngImagePlugin
 
 from benchmarks.harness import Row
-from blindsight.data.content import content_digest
 from blindsight.data.listing import list_photos
-from blindsight.data.sources import Files
+from blindsight.data.sources import Files, content_digest
 from blindsight.index import HammingIndex, bulk
 from blindsight.index import release_folder as photos
 from blindsight.index.bulk import hashing

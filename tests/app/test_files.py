@@ -22,8 +22,7 @@ from blindsight.app.sketch import recover_sketches, sketch
 from blindsight.app.train_together import read_labelled, train_together
 from blindsight.cli import main, terminal
 from blindsight.core.errors import InvalidData
-from blindsight.data.formats.folders import read_folder
-from blindsight.data.listing import FilesRead, list_photos
+from blindsight.data.listing import FilesRead, list_photos, read_folder
 from blindsight.encoders import open_encoder
 from blindsight.metric.files import read_image_folder
 from blindsight.tagging.labels import read_labels

@@ -31,7 +31,7 @@ from blindsight.audit.target import audit_file
 from blindsight.cli.main import app
 from blindsight.core.errors import InvalidData
 from blindsight.core.storage import seal_json
-from blindsight.data.content import content_digest
+from blindsight.data.sources import content_digest
 from blindsight.index import HammingIndex
 from blindsight.index.cell_index import to_codes
 from blindsight.privacy import Guarantee

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from blindsight.cli import main
 from blindsight.core.errors import MissingData
-from blindsight.data import builtin
+from blindsight.data import catalogue
 from blindsight.encoders import words as words_module
 from blindsight.release import page
 
@@ -31,7 +31,7 @@ def small() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("blindsight.audit.release._EPSILONS", (8.0,))
-        patch.setattr(builtin, "ALBUM", {kind: builtin.ALBUM[kind] for kind in KINDS})
+        patch.setattr(catalogue, "ALBUM", {kind: catalogue.ALBUM[kind] for kind in KINDS})
         patch.setattr("blindsight.encoders.words.get", missing)
         patch.setattr("blindsight.encoders.words.words_available", lambda: False)
         patch.setattr("blindsight.tagging.photos.encoder_prior", missing)

@@ -12,7 +12,7 @@ from PIL import Image
 from blindsight import data
 from blindsight.core.errors import HostileFile, MissingData
 from blindsight.data import load_celeba, load_coco, load_label_list, load_nuswide, load_voc
-from blindsight.data.formats.annotations import read_voc_objects, stream_lists
+from blindsight.data.annotations import read_voc_objects, stream_lists
 
 
 def photo(path: Path, value: int = 100) -> None:

@@ -19,10 +19,8 @@ from PIL import Image
 from blindsight.core.errors import HostileFile, MissingDependency
 from blindsight.data import Limits, decode_image, read_image
 from blindsight.data import confined as module
-from blindsight.data.confined import ConfinedReader
-from blindsight.data.formats.raw import raw_preview
-from blindsight.data.reader_process import DECODED, REFUSED
-from blindsight.data.reading import RAW_SUFFIXES, decode_here
+from blindsight.data.confined import DECODED, REFUSED, ConfinedReader
+from blindsight.data.reading import RAW_SUFFIXES, decode_here, raw_preview
 
 Y, X = np.mgrid[0:48, 0:64]
 GRADIENT = np.stack([X * 4, Y * 5, (X + Y) * 2], axis=-1).astype(np.uint8)

@@ -15,7 +15,7 @@ from PIL import Image, PngImagePlugin
 
 from blindsight.core.errors import HostileFile
 from blindsight.data import decode_image
-from blindsight.data.content import (
+from blindsight.data.sources import (
     content_digest,
     encoded_digest,
     pixel_digest,
@@ -111,7 +111,7 @@ def test_a_vault_decodes_a_file_once(tmp_path, monkeypatch):
     with recognising(vault) as recognise:
         first = recognise(content, "a.png")
         assert recognise(encoded("PNG", compress_level=1), "b.png") == first
-    monkeypatch.setattr("blindsight.data.content.decode_image", None)
+    monkeypatch.setattr("blindsight.data.sources.decode_image", None)
     with recognising(Vault(tmp_path / "v")) as recognise:
         assert recognise(content, "a.png") == first
     digests = [hashlib.sha256(bytes_).digest() for bytes_ in (content, content + b"x")]

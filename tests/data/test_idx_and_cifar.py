@@ -150,7 +150,7 @@ def test_the_python_version_of_cifar_is_refused_and_the_reason_is_taught(tmp_pat
         load_cifar(tmp_path, split="train")
     (tmp_path / "data_batch_1.bin").write_bytes((tmp_path / "data_batch_1").read_bytes())
     with pytest.raises(HostileFile, match="binary version"):
-        data.formats.binary.read_cifar_batch(tmp_path / "data_batch_1.bin")
+        data.arrays.read_cifar_batch(tmp_path / "data_batch_1.bin")
     assert not trap.exists()
 
 

@@ -10,7 +10,7 @@ from PIL import Image
 from blindsight import data
 from blindsight.core.errors import HostileFile, InvalidData
 from blindsight.data import ImageSet, MultiLabelSet, PairSet, Table, ZipMembers
-from blindsight.data.formats.binary import load_arrays
+from blindsight.data.arrays import load_arrays
 
 
 @pytest.fixture

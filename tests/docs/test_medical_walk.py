@@ -16,7 +16,7 @@ from blindsight.app.protect import protect
 from blindsight.app.search import search
 from blindsight.core.errors import BlindsightError, InvalidParameter
 from blindsight.data import read_image
-from blindsight.data.formats.dicom import patient_of
+from blindsight.data.reading import patient_of
 from blindsight.encoders import OnnxEncoder
 from blindsight.encoders.public_pictures import built_in_images
 from blindsight.privacy import Vault

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from blindsight.cli.main import app
 from blindsight.core.errors import BudgetExceeded, InvalidData, InvalidParameter, UnitMismatch
-from blindsight.data.content import content_digest
+from blindsight.data.sources import content_digest
 from blindsight.index import HammingIndex
 from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.vault import Vault

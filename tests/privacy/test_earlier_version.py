@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from blindsight.core.errors import BudgetExceeded, HostileFile, InvalidData, LedgerTampered
-from blindsight.data.content import recognising
+from blindsight.data.sources import recognising
 from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.reconcile import reconcile
 from blindsight.privacy.vault import Vault

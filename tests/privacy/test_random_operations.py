@@ -19,7 +19,7 @@ import pytest
 from PIL import Image
 
 from blindsight.core.errors import BudgetExceeded, RolledBack
-from blindsight.data import content
+from blindsight.data import sources
 from blindsight.privacy.cost import Cost
 from blindsight.privacy.ledger import Ledger
 from blindsight.privacy.reconcile import ReleaseOnDisk, reconcile, resolve
@@ -35,7 +35,7 @@ def decoded_here(monkeypatch):
     """Our own pictures need no confined process."""
     from blindsight.data.reading import decode_here
 
-    monkeypatch.setattr(content, "decode_image", decode_here)
+    monkeypatch.setattr(sources, "decode_image", decode_here)
 
 
 class World:
@@ -133,7 +133,7 @@ class World:
                     assert resolve(vault, ledger, "take over", releases=shown).agrees
                 except BudgetExceeded:
                     resolve(vault, ledger, "close", releases=shown)
-            with content.recognising(vault) as recognise:
+            with sources.recognising(vault) as recognise:
                 records = {
                     recognise(file, name): self.shown[file] for file in self.files[name].values()
                 }

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from blindsight.cli.main import app
 from blindsight.core.errors import InvalidData
 from blindsight.data import ImageSet
-from blindsight.data.formats.folders import load_folder
+from blindsight.data.listing import load_folder
 from blindsight.evaluation.reconstruction import exact_pixels, psnr, ssim
 from blindsight.privacy import Cost, Ledger
 from blindsight.sketching import SketchSet

@@ -90,8 +90,8 @@ def records_of(
         decoded: pixels of files that were decoded already.
     """
     from blindsight.data import LIMITS
-    from blindsight.data.content import recognising
     from blindsight.data.limits import read_bytes
+    from blindsight.data.sources import recognising
 
     with recognising(vault, find=None if decoded is None else decoded.find) as recognise:
         return [

@@ -16,10 +16,10 @@ from blindsight.app.result import Progress, no_progress
 from blindsight.core.errors import BlindsightError, InvalidData, InvalidParameter, MissingData
 from blindsight.data import read_image
 from blindsight.data.confined import decode_image
-from blindsight.data.content import pixel_digest
 from blindsight.data.label_tables import read_label_table
 from blindsight.data.limits import LIMITS, read_bytes
 from blindsight.data.listing import FilesRead, Inventory, list_photos, no_photos
+from blindsight.data.sources import pixel_digest
 
 if TYPE_CHECKING:
     from blindsight.data import ImageSet

@@ -527,8 +527,8 @@ def _pictures(
     vault: Vault | None, files: Sequence[Path], decoded: DecodedPhotos | None
 ) -> list[str]:
     """What tells pictures apart: ids in the vault, or digests of the decoded pixels."""
-    from blindsight.data.content import content_digest, pixel_digest
     from blindsight.data.limits import LIMITS, read_bytes
+    from blindsight.data.sources import content_digest, pixel_digest
 
     if vault is not None:
         return records_of(vault, files, decoded)

@@ -477,7 +477,7 @@ def recover_sketches(
 def read_images(source: str, split: str | None) -> ImageSet:
     """A folder of images, with labels if it has a subfolder per class, or a known data set."""
     from blindsight import data
-    from blindsight.data.formats.folders import load_class_folders, load_folder
+    from blindsight.data.listing import load_class_folders, load_folder
 
     folder = Path(source)
     if folder.is_dir():
@@ -499,7 +499,7 @@ def _read_photos(
     source: str, split: str | None, progress: Progress
 ) -> tuple[ImageSet, FilesRead | None]:
     """The images to release: those of a folder that can be read, with the count of all files."""
-    from blindsight.data.formats.folders import read_folder
+    from blindsight.data.listing import read_folder
 
     if not Path(source).is_dir():
         return read_images(source, split), None

@@ -203,7 +203,7 @@ def write_album(place: Place) -> int:
 
 
 def _kinds() -> list[str]:
-    from blindsight.data.builtin import ALBUM
+    from blindsight.data.catalogue import ALBUM
 
     return list(ALBUM)
 

@@ -4,11 +4,7 @@ packages.
 
 from __future__ import annotations
 
-from blindsight.data.catalogue import CATALOGUE, CatalogueEntry, Known, inventory, load, where
-from blindsight.data.confined import decode_image
-from blindsight.data.dataset_readers import load_adult, load_bank, load_numbers
-from blindsight.data.fetch import cache_folder, data_folder, get
-from blindsight.data.formats.annotations import (
+from blindsight.data.annotations import (
     VOC_CLASSES,
     load_celeba,
     load_coco,
@@ -16,10 +12,23 @@ from blindsight.data.formats.annotations import (
     load_nuswide,
     load_voc,
 )
-from blindsight.data.formats.binary import load_arrays, load_cifar, load_idx, read_idx, write_idx
-from blindsight.data.formats.folders import load_class_folders, load_folder
-from blindsight.data.formats.tables import Column, load_arff, load_csv, load_multilabel_arff
+from blindsight.data.arrays import load_arrays, load_cifar, load_idx, read_idx, write_idx
+from blindsight.data.catalogue import (
+    CATALOGUE,
+    CatalogueEntry,
+    Known,
+    acyclic_pairs,
+    inventory,
+    load,
+    scenes,
+    two_strips,
+    where,
+)
+from blindsight.data.confined import decode_image
+from blindsight.data.dataset_readers import load_adult, load_bank, load_numbers
+from blindsight.data.fetch import cache_folder, data_folder, get
 from blindsight.data.limits import LIMITS, Limits
+from blindsight.data.listing import load_class_folders, load_folder
 from blindsight.data.reading import read_image, to_rgb
 from blindsight.data.sets import (
     ImageSet,
@@ -30,7 +39,7 @@ from blindsight.data.sets import (
     split_indices,
 )
 from blindsight.data.sources import DecodedPhotos, Files, LazyImages, ZipMembers, find_damaged
-from blindsight.data.synthetic import acyclic_pairs, scenes, two_strips
+from blindsight.data.tables import Column, load_arff, load_csv, load_multilabel_arff
 
 __all__ = [
     "CATALOGUE",

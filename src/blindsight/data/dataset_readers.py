@@ -15,13 +15,13 @@ import numpy as np
 
 from blindsight.core.checks import one_of
 from blindsight.core.errors import HostileFile, MissingData
-from blindsight.data.formats.annotations import load_celeba, load_coco, load_nuswide
-from blindsight.data.formats.binary import load_arrays, load_cifar, load_idx
-from blindsight.data.formats.folders import load_class_folders
-from blindsight.data.formats.tables import Column, class_numbers, encode, read_rows, read_text
+from blindsight.data.annotations import load_celeba, load_coco, load_nuswide
+from blindsight.data.arrays import load_arrays, load_cifar, load_idx
 from blindsight.data.limits import LIMITS, Limits, regular_file
+from blindsight.data.listing import load_class_folders
 from blindsight.data.sets import ImageSet, MultiLabelSet, Table
 from blindsight.data.sources import ZipMembers
+from blindsight.data.tables import Column, class_numbers, encode, read_rows, read_text
 
 __all__ = [
     "ADULT",

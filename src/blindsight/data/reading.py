@@ -2,14 +2,31 @@
 
 `read_image` is for callers; it decodes in a confined process. `decode_here` is what that process
 runs.
+
+Of a DICOM file the picture is read as a doctor sees it, and whose it is; every other field stays
+behind. Only the fields in `_PICTURE` are read from a file, so that no name, date or place can get
+into a message or a log; what pydicom itself would warn or log is silenced, because it quotes
+fields. Stored values become what they measure (rescale slope and intercept), then grey levels by
+the file's own window, or by the picture's own range where it names none; MONOCHROME1 is turned
+round. Of several frames the middle one is taken, and only that one is decoded.
+
+Of a camera raw file the largest JPEG preview is read that the camera wrote into the file. Most raw
+formats (CR2, DNG, NEF, ARW, ORF, RW2, PEF) are TIFF containers. The raw sensor values are not
+developed; the preview is the picture that the camera itself showed.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import importlib.util
 import io
+import logging
 import os
+import struct
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +35,6 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from blindsight.core.checks import optional_module
 from blindsight.core.errors import HostileFile
-from blindsight.data.formats.dicom import decode_dicom
-from blindsight.data.formats.raw import raw_preview
 from blindsight.data.limits import LIMITS, Limits, is_dicom, is_heif, quiet, read_bytes
 
 __all__ = [
@@ -28,14 +43,307 @@ __all__ = [
     "HEIF_SUFFIXES",
     "RAW_SUFFIXES",
     "SUFFIXES",
+    "decode_dicom",
     "decode_here",
     "missing_extra",
+    "patient_of",
+    "prepare_dicom",
     "prepare_heif",
     "prepare_pillow",
+    "raw_preview",
     "read_image",
     "require_decoder",
+    "silent_pydicom",
     "to_rgb",
+    "unnamed_dicom",
 ]
+
+_MOST_FRAMES = 10_000
+_COLOURS = ("Red", "Green", "Blue")
+_PICTURE = [
+    *(
+        "Rows",
+        "Columns",
+        "NumberOfFrames",
+        "SamplesPerPixel",
+        "PhotometricInterpretation",
+        "PlanarConfiguration",
+    ),
+    *("BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation", "PixelAspectRatio"),
+    *(
+        "PixelData",
+        "FloatPixelData",
+        "DoubleFloatPixelData",
+        "ExtendedOffsetTable",
+        "ExtendedOffsetTableLengths",
+    ),
+    *("RescaleSlope", "RescaleIntercept", "ModalityLUTSequence"),
+    *("WindowCenter", "WindowWidth", "VOILUTFunction", "VOILUTSequence"),
+    *(
+        f"{colour}PaletteColorLookupTable{part}"
+        for colour in _COLOURS
+        for part in ("Descriptor", "Data")
+    ),
+    *(f"Segmented{colour}PaletteColorLookupTableData" for colour in _COLOURS),
+]
+
+
+def unnamed_dicom(path: Path) -> bool:
+    """Whether a file is DICOM although its name does not say so: scanners write IM0001, or a number
+    with points.
+    """
+    ending = path.suffix[1:]
+    if ending and not ending.isdigit():
+        return False
+    try:
+        with path.open("rb") as file:
+            return is_dicom(file.read(132))
+    except OSError:
+        return False
+
+
+def decode_dicom(
+    data: bytes, *, name: str = "the image", limits: Limits = LIMITS
+) -> NDArray[np.uint8]:
+    """The picture as uint8, (h, w) if grey and (h, w, 3) if it has colour; metadata stay behind."""
+    module = silent_pydicom()
+    try:
+        with quiet():
+            dataset = module.dcmread(io.BytesIO(data), specific_tags=_PICTURE)
+            frames = _checked_frames(dataset, name, limits)
+            _check_decoder(dataset, name)
+            pixels: Any = optional_module("pydicom.pixels", extra="dicom")
+            return _shown(pixels.pixel_array(dataset, index=frames // 2), dataset)
+    except HostileFile:
+        raise
+    except Exception as error:
+        # A decoder fed hostile bytes raises anything, and its words quote them.
+        raise HostileFile(
+            f"{name} is no DICOM picture that can be read ({type(error).__name__})."
+        ) from None
+
+
+def patient_of(source: bytes | Path) -> str | None:
+    """The SHA-256 of the patient's id, or None where the file names none."""
+    module = silent_pydicom()
+    try:
+        with quiet():
+            given = source if isinstance(source, Path) else io.BytesIO(source)
+            dataset = module.dcmread(given, specific_tags=["PatientID"], stop_before_pixels=True)
+            patient = str(dataset.get("PatientID", "") or "").strip()
+    except Exception as error:
+        raise HostileFile(f"not a DICOM file that can be read ({type(error).__name__}).") from None
+    return hashlib.sha256(patient.encode()).hexdigest() if patient else None
+
+
+def silent_pydicom() -> Any:
+    """pydicom, with its log off: it quotes the fields of files."""
+    module = optional_module("pydicom", extra="dicom")
+    logging.getLogger("pydicom").disabled = True
+    return module
+
+
+def prepare_dicom() -> None:
+    """Import everything that decoding a DICOM file needs: a confined process can import nothing."""
+    module = silent_pydicom()
+    pixels: Any = optional_module("pydicom.pixels", extra="dicom")
+    for syntax in module.uid.AllTransferSyntaxes:
+        if syntax.is_encapsulated and not syntax.is_deflated:
+            with contextlib.suppress(NotImplementedError):
+                assert pixels.get_decoder(syntax).is_available in (True, False)  # noqa: S101
+    meta = module.dataset.FileMetaDataset()
+    meta.TransferSyntaxUID = module.uid.ExplicitVRLittleEndian
+    sample = module.dataset.Dataset()
+    sample.file_meta = meta
+    sample.Rows = sample.Columns = 2
+    sample.SamplesPerPixel, sample.PhotometricInterpretation = 1, "MONOCHROME2"
+    sample.BitsAllocated = sample.BitsStored = 8
+    sample.HighBit, sample.PixelRepresentation = 7, 0
+    sample.PixelData = bytes(range(4))
+    file = io.BytesIO()
+    sample.SOPClassUID = module.uid.SecondaryCaptureImageStorage
+    sample.SOPInstanceUID = "1.2.3"
+    module.dcmwrite(file, sample, enforce_file_format=True)
+    decode_dicom(file.getvalue())
+
+
+def _checked_frames(dataset: Any, name: str, limits: Limits) -> int:
+    """How many frames there are; a size that the header should not have is refused before anything
+    is decoded.
+    """
+    rows, columns = int(dataset.get("Rows", 0) or 0), int(dataset.get("Columns", 0) or 0)
+    frames = int(dataset.get("NumberOfFrames", 1) or 1)
+    if rows < 1 or columns < 1:
+        raise HostileFile(f"{name} is a DICOM file without a picture.")
+    if not 0 < frames <= _MOST_FRAMES:
+        raise HostileFile(
+            f"{name} says it has {frames:,} frames; from 1 to {_MOST_FRAMES:,} are read."
+        )
+    if rows * columns > limits.pixels:
+        raise HostileFile(
+            f"{name} says it has {rows} x {columns} pixels, more than the limit of "
+            f"{limits.pixels:,}."
+        )
+    return frames
+
+
+def _check_decoder(dataset: Any, name: str) -> None:
+    """A compression that nothing installed here reads is no damage, and is said."""
+    pixels: Any = optional_module("pydicom.pixels", extra="dicom")
+    way = dataset.file_meta.TransferSyntaxUID
+    if way.is_compressed and way.is_encapsulated and not pixels.get_decoder(way).is_available:
+        raise HostileFile(
+            f"{name} is compressed as {way.name}, which needs a decoder: pip install "
+            "'blindsight[dicom]' brings those "
+            "that there are."
+        )
+
+
+def _shown(frame: NDArray[Any], dataset: Any) -> NDArray[np.uint8]:
+    """The frame as bytes; pydicom has turned YBR colours into RGB."""
+    pixels: Any = optional_module("pydicom.pixels", extra="dicom")
+    kind = str(dataset.get("PhotometricInterpretation", "MONOCHROME2"))
+    if kind == "PALETTE COLOR":
+        return _bytes(pixels.apply_color_lut(frame, dataset))
+    if frame.ndim == 3:
+        return _bytes(frame)
+    measured = pixels.apply_modality_lut(frame, dataset)
+    seen = np.asarray(pixels.apply_voi_lut(measured, dataset), np.float64)
+    low, high = _range(seen, dataset)
+    scaled = (
+        np.clip((seen - low) * (255.0 / (high - low)), 0, 255)
+        if high > low
+        else np.zeros_like(seen)
+    )
+    return np.rint(255 - scaled if kind == "MONOCHROME1" else scaled).astype(np.uint8)
+
+
+def _range(seen: NDArray[np.float64], dataset: Any) -> tuple[float, float]:
+    """What is black and what is white: the window's ends, where there is a window, else the
+    picture's own.
+    """
+    if "WindowWidth" in dataset and "VOILUTSequence" not in dataset:
+        pixels: Any = optional_module("pydicom.pixels", extra="dicom")
+        far = np.array([[-1e12, 1e12]])
+        low, high = pixels.apply_windowing(far, dataset)[0]
+        return float(low), float(high)
+    return float(seen.min()), float(seen.max())
+
+
+def _bytes(values: NDArray[Any]) -> NDArray[np.uint8]:
+    """Colours of 16 or 32 bits keep their first eight."""
+    if values.dtype.itemsize > 1:
+        values = values >> (8 * (values.dtype.itemsize - 1))
+    return np.asarray(values, np.uint8)
+
+
+# TIFF itself, and the variants of Olympus and Panasonic.
+_MAGIC = frozenset({42, 0x4F52, 0x5352, 0x55})
+_SUB_IFDS, _EXIF = 0x014A, 0x8769
+_JPEG_START, _JPEG_LENGTH = 0x0201, 0x0202
+_STRIP_STARTS, _STRIP_LENGTHS = 0x0111, 0x0117
+_PANASONIC_PREVIEW = 0x002E
+_MOST_DIRECTORIES, _MOST_ENTRIES = 64, 4096
+_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 7: 1, 13: 4}
+# Baseline, extended and progressive frames; what a lossless frame (SOF3) holds is sensor values.
+_FRAMES = frozenset({0xC0, 0xC1, 0xC2})
+
+
+def raw_preview(data: bytes) -> tuple[bytes, int]:
+    """Find the largest JPEG preview in a raw file.
+
+    Parameters:
+        data: the raw file. It may be hostile: every offset is checked.
+
+    Returns:
+        The JPEG file. The EXIF orientation of the whole file, 1 where it has none or the preview
+        has its own.
+
+    Raises:
+        ValueError: The file is not a TIFF container, or holds no preview.
+    """
+    order = {b"II": "<", b"MM": ">"}.get(data[:2])
+    if order is None or struct.unpack_from(order + "H", data, 2)[0] not in _MAGIC:
+        raise ValueError("not a raw file that holds a preview")
+    best, turn = b"", 1
+    for tags in _directories(data, order):
+        if turn == 1 and _ORIENTATION in tags:
+            turn = tags[_ORIENTATION][0]
+        for start, length in _places(tags):
+            preview = data[start : start + length]
+            if len(preview) > len(best) and _is_picture(preview):
+                best = preview
+    if not best:
+        raise ValueError("no preview")
+    return best, turn if 1 <= turn <= 8 and b"Exif\x00\x00" not in best[:4096] else 1
+
+
+def _directories(data: bytes, order: str) -> Iterator[dict[int, tuple[int, ...]]]:
+    """Every image file directory, each once: a hostile file may link them in a circle."""
+    waiting = [struct.unpack_from(order + "I", data, 4)[0]]
+    seen: set[int] = set()
+    while waiting and len(seen) < _MOST_DIRECTORIES:
+        offset = waiting.pop()
+        if offset in seen or not 8 <= offset <= len(data) - 2:
+            continue
+        seen.add(offset)
+        count = struct.unpack_from(order + "H", data, offset)[0]
+        end = offset + 2 + 12 * count
+        if count > _MOST_ENTRIES or end > len(data):
+            continue
+        tags = {}
+        for place in range(offset + 2, end, 12):
+            tag, values = _entry(data, order, place)
+            tags[tag] = values
+        for link in (_SUB_IFDS, _EXIF):
+            waiting.extend(tags.get(link, ())[:_MOST_DIRECTORIES])
+        if end + 4 <= len(data):
+            waiting.append(struct.unpack_from(order + "I", data, end)[0])
+        yield tags
+
+
+def _entry(data: bytes, order: str, place: int) -> tuple[int, tuple[int, ...]]:
+    """A tag and its values, as far as they are whole numbers in the file."""
+    tag, kind, count = struct.unpack_from(order + "HHI", data, place)
+    size = _SIZES.get(kind, 0)
+    if not size or not count > 0:
+        return tag, ()
+    if tag == _PANASONIC_PREVIEW and kind == 7 and count > 4:
+        return tag, (struct.unpack_from(order + "I", data, place + 8)[0], count)
+    if count > _MOST_ENTRIES:
+        return tag, ()
+    start = place + 8
+    if size * count > 4:
+        start = struct.unpack_from(order + "I", data, place + 8)[0]
+    if start + size * count > len(data):
+        return tag, ()
+    letter = {1: "B", 2: "H", 4: "I"}[size]
+    return tag, struct.unpack_from(f"{order}{count}{letter}", data, start)
+
+
+def _places(tags: dict[int, tuple[int, ...]]) -> Iterator[tuple[int, int]]:
+    """Where a directory says that a JPEG may be: start and length."""
+    for start, length in ((_JPEG_START, _JPEG_LENGTH), (_STRIP_STARTS, _STRIP_LENGTHS)):
+        if len(tags.get(start, ())) == len(tags.get(length, ())) == 1:
+            yield tags[start][0], tags[length][0]
+    if len(tags.get(_PANASONIC_PREVIEW, ())) == 2:
+        yield tags[_PANASONIC_PREVIEW][0], tags[_PANASONIC_PREVIEW][1]
+
+
+def _is_picture(data: bytes) -> bool:
+    """Whether the bytes are a JPEG file with a frame that shows a picture."""
+    at = 2
+    if data[:3] != b"\xff\xd8\xff":
+        return False
+    while at + 4 <= len(data) and data[at] == 0xFF:
+        marker = data[at + 1]
+        if marker in _FRAMES:
+            return True
+        if marker in (0xC3, 0xDA):
+            return False
+        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    return False
+
 
 # Formats whose decoders only decode: no EPS (runs an interpreter), no rarely tested exotics.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "PPM", "TIFF", "AVIF", "JPEG2000")

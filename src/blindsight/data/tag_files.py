@@ -36,9 +36,8 @@ from xml.sax.saxutils import escape
 from blindsight.core import checks, durable
 from blindsight.core.checks import optional_module
 from blindsight.core.errors import BlindsightError, InvalidData, InvalidParameter
-from blindsight.data.formats.folders import relative_file
 from blindsight.data.limits import LIMITS, read_bytes
-from blindsight.data.listing import shown_name
+from blindsight.data.listing import relative_file, shown_name
 from blindsight.data.reading import RAW_SUFFIXES
 
 __all__ = [

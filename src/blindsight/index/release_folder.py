@@ -30,10 +30,10 @@ from numpy.typing import NDArray
 from blindsight.core import checks, durable, storage
 from blindsight.core.decoding import MatchModel
 from blindsight.core.errors import BlindsightError, HostileFile, InvalidData
-from blindsight.data.content import recognising
-from blindsight.data.formats.dicom import patient_of
 from blindsight.data.label_tables import read_column
 from blindsight.data.listing import compared_name, shown_name
+from blindsight.data.reading import patient_of
+from blindsight.data.sources import recognising
 from blindsight.index.hamming import HammingIndex
 from blindsight.index.index_file import Header
 from blindsight.privacy import Guarantee

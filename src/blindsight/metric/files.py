@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData
-from blindsight.data.formats.tables import read_rows, read_text
 from blindsight.data.listing import FilesRead
 from blindsight.data.sources import DecodedPhotos, Files
+from blindsight.data.tables import read_rows, read_text
 from blindsight.encoders import Encoder
 from blindsight.privacy.clipping import finite_rows
 
@@ -161,7 +161,7 @@ def read_image_folder(
         progress: called with (done, total).
     """
     from blindsight import encoders
-    from blindsight.data.formats.folders import read_folder
+    from blindsight.data.listing import read_folder
 
     images, files = read_folder(path)
     names = tuple(str(name) for name in images.names)  # type: ignore[union-attr]

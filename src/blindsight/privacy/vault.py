@@ -252,7 +252,7 @@ class Vault:
         """A function from the bytes and the name of an image file to the id of its record.
 
         Files that were seen before are known by their bytes, and not decoded again. Higher layers
-        call `data.content.recognising(vault)`, which gives the two digests.
+        call `data.sources.recognising(vault)`, which gives the two digests.
 
         Parameters:
             pixels: the digest of a file's decoded pixels, from its bytes and its name.

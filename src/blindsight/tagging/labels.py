@@ -23,9 +23,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, MissingData
 from blindsight.data import LIMITS, DecodedPhotos, Files, MultiLabelSet
-from blindsight.data.content import pixel_digest
 from blindsight.data.label_tables import read_label_table
 from blindsight.data.listing import FilesRead, list_photos
+from blindsight.data.sources import pixel_digest
 
 __all__ = [
     "FromLabels",

@@ -20,8 +20,8 @@ from blindsight.core.errors import (
     MissingData,
 )
 from blindsight.data import DecodedPhotos, Files, load_folder
-from blindsight.data.content import pixel_digest
 from blindsight.data.listing import FilesRead, list_photos, no_photos
+from blindsight.data.sources import pixel_digest
 from blindsight.encoders import Encoder, encode_images, open_encoder, open_same_encoder
 from blindsight.encoders.base import Identity
 from blindsight.encoders.network import DIMENSIONS

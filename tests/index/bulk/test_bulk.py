@@ -22,7 +22,7 @@ from blindsight.cli.main import app
 from blindsight.core import storage
 from blindsight.core.errors import BudgetExceeded, InvalidData, InvalidParameter
 from blindsight.data import ImageSet
-from blindsight.data.content import pixel_digest
+from blindsight.data.sources import pixel_digest
 from blindsight.hashing import LSH, CodebookHasher, PHashing
 from blindsight.index import HammingIndex
 from blindsight.index.bulk import HERE, Here, OnRay, hash_to, records_of, release_named, sketch_to

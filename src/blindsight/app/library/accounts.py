@@ -328,8 +328,8 @@ def _charge_earlier_vaults(
 
 def _overlaps(datasets: DataSets, data_set: DataSet, other: DataSet) -> bool:
     """Whether two data sets share a photo, where the other one has a vault of its own."""
-    from blindsight.data.content import recognising
     from blindsight.data.limits import LIMITS, read_bytes
+    from blindsight.data.sources import recognising
 
     folder, earlier = Path(data_set.source), Path(other.source)
     if folder.is_relative_to(earlier) or earlier.is_relative_to(folder):

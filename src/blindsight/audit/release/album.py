@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from blindsight.core.errors import BlindsightError, InvalidData
 from blindsight.data import read_image, to_rgb
-from blindsight.data.content import content_digest
+from blindsight.data.sources import content_digest
 from blindsight.encoders import Encoder, open_encoder
 from blindsight.index.encoder import CodeRecipe, PhotoEncoder, load_encoder
 from blindsight.index.index_file import Header

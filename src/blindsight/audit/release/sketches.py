@@ -17,7 +17,7 @@ from blindsight.audit.report.figures import Figure, gallery
 from blindsight.audit.report.page import Report
 from blindsight.audit.target import audit
 from blindsight.core.errors import InvalidData
-from blindsight.data.formats.folders import load_class_folders, load_folder
+from blindsight.data.listing import load_class_folders, load_folder
 from blindsight.sketching.attackers import Suite, measure, measured_verdict
 from blindsight.sketching.sketches import SketchSet
 

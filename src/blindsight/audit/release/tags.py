@@ -19,9 +19,9 @@ from blindsight.audit.report.page import Report
 from blindsight.audit.report.verdict import Verdict
 from blindsight.core.errors import InvalidData
 from blindsight.core.storage import open_json
-from blindsight.data.content import content_digest
 from blindsight.data.limits import LIMITS, read_bytes
 from blindsight.data.listing import list_photos
+from blindsight.data.sources import content_digest
 from blindsight.privacy import Guarantee
 from blindsight.privacy.guarantee import FORMAT
 from blindsight.privacy.vault import Vault

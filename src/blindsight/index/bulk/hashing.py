@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from blindsight.core.errors import BlindsightError
 from blindsight.data import ImageSet, to_rgb
 from blindsight.data.confined import decode_image
-from blindsight.data.content import pixel_digest, recognising
+from blindsight.data.sources import pixel_digest, recognising
 from blindsight.encoders.base import Preparation
 from blindsight.index import CodeIndex
 from blindsight.index.bulk.pools import HERE, Contents, Pool, Spool

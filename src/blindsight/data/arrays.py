@@ -22,7 +22,14 @@ from blindsight.core.errors import HostileFile, MissingData
 from blindsight.data.limits import LIMITS, Limits, check_packing, read_at_most, regular_file
 from blindsight.data.sets import ImageSet
 
-__all__ = ["load_arrays", "load_cifar", "load_idx", "read_cifar_batch", "read_idx", "write_idx"]
+__all__ = [
+    "load_arrays",
+    "load_cifar",
+    "load_idx",
+    "read_cifar_batch",
+    "read_idx",
+    "write_idx",
+]
 
 _GZIP_BEST = 1100  # deflate packs at most 1,032 to 1
 UBYTE = 0x08  # the only element type that image sets use

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from blindsight.core.checks import one_of
 from blindsight.core.errors import HostileFile, InvalidParameter, MissingData
-from blindsight.data.formats.folders import relative_file
 from blindsight.data.limits import LIMITS, Limits, read_bytes, regular_file
+from blindsight.data.listing import relative_file
 from blindsight.data.sets import MultiLabelSet
 from blindsight.data.sources import Files
 

@@ -1,4 +1,0 @@
-"""Readers of the standard formats, one module a format.
-
-Each refuses what it cannot trust with `HostileFile`.
-"""

@@ -22,7 +22,7 @@ from benchmarks.tagging.sets import spread_note
 from blindsight import data
 from blindsight.audit.engine.membership import infer_membership
 from blindsight.codebooks.build import build_codebook
-from blindsight.codebooks.posterior import own_share
+from blindsight.codebooks.codebook import own_share
 from blindsight.core import storage
 from blindsight.core.errors import BlindsightError, MissingData
 from blindsight.data import cache_folder

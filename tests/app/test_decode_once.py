@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from app.test_files import encoded, raw_file
-from blindsight.app.accounts import records_of
+from blindsight.app.hosting import records_of
 from blindsight.app.labelled_images import encode_images, list_images
 from blindsight.app.learn_metric import learn_metric
 from blindsight.app.protect import protect

@@ -21,7 +21,7 @@ import pytest
 from app import releasing_verbs
 from app.releasing_verbs import VERBS, Owner
 from blindsight.app import labelled_images
-from blindsight.app.accounts import records_of
+from blindsight.app.hosting import records_of
 from blindsight.core.errors import BlindsightError, InvalidData, MissingData, RolledBack
 from blindsight.data.confined import ConfinedReader
 from blindsight.privacy import Ledger

@@ -31,7 +31,7 @@ from blindsight.codebooks.cells import (
     unit_rows,
     ward_groups,
 )
-from blindsight.codebooks.posterior import all_lies, prior_from_counts
+from blindsight.codebooks.codebook import all_lies, prior_from_counts
 from blindsight.core import storage
 from blindsight.core.errors import HostileFile, InvalidData
 from blindsight.encoders.weights import available

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from blindsight.app.library import pairs, photos, statistics, tags
+from blindsight.app.library import pairs, photos, sending, tags
 from blindsight.app.library.datasets import DataSet, DataSets
 from blindsight.audit.engine import Neighbour
 from blindsight.cli import send, tag
@@ -305,8 +305,8 @@ class TestSendPage(_Page, _Labelled):
     def act(self, datasets: DataSets, data_set: DataSet, ids: list[str], said: Any) -> None:
         given = {each: self.given[int(label)] for each, label in zip(ids, said, strict=True)}
         tags.keep_labels(datasets, data_set, {"names": list(WORDS), "given": given})
-        with mock.patch.object(statistics, "SEND_EPSILON", 24.0), _few_public_pictures():
-            statistics.release_statistics(datasets, data_set)
+        with mock.patch.object(sending, "SEND_EPSILON", 24.0), _few_public_pictures():
+            sending.release_statistics(datasets, data_set)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import pytest
 
 from blindsight.app.encoders import export_encoder
 from blindsight.app.library import photos as photo_library
-from blindsight.app.library import statistics
+from blindsight.app.library import sending
 from blindsight.app.library.search import open_index
 from blindsight.core.errors import InvalidParameter, MissingData
 from blindsight.encoders import OnnxEncoder
@@ -40,7 +40,7 @@ def test_a_pair_goes_through_every_page(
     make: Callable[..., Any], root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Federations, "go_on", lambda *_: None)
-    for module in (statistics, send):
+    for module in (sending, send):
         monkeypatch.setattr(module, "SEND_EPSILON", 16.0)
     app = make(photos=(root,), photo_budget=100.0)
     client, reader, datasets = Client(app), Client(app), app.state.workbench.datasets
@@ -95,7 +95,7 @@ def test_a_pair_goes_through_every_page(
     work(app, compare, {"dataset": number})
     releases = {each.kind: each for each in datasets.get(number).releases}
     assert {"search", "tags", "statistics", "metric"} <= set(releases)
-    sent = datasets.folder(releases["statistics"]) / statistics.STATISTICS_FILE
+    sent = datasets.folder(releases["statistics"]) / sending.STATISTICS_FILE
     assert FeatureStatistics.load(sent).public_["encoder"] == pair.identity()
     assert work(app, budget, {"release": release.id}) == {"refuted": False}
     for address in ("/", "/search", "/tags", "/compare", "/send", "/together", "/budget"):

@@ -18,7 +18,7 @@ import pytest
 
 from blindsight.app.library import pairs as pair_library
 from blindsight.app.library import photos as photo_library
-from blindsight.app.library import sketches
+from blindsight.app.library import sending
 from blindsight.app.library import tags as tag_library
 from blindsight.app.library.datasets import DataSet
 from blindsight.encoders.words import words_available
@@ -431,14 +431,14 @@ def test_six_photos_of_ones_own_are_sketched_and_attacked_and_the_page_shows_all
     make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What a network learns, and from how many public pictures, is the library's to test.
-    monkeypatch.setattr(sketches, "_STEPS", 3)
-    monkeypatch.setattr(sketches, "_PUBLIC", 40)
+    monkeypatch.setattr(sending, "_STEPS", 3)
+    monkeypatch.setattr(sending, "_PUBLIC", 40)
     app = make()
     one = scanned(app, album(tmp_path / "coast", each=3))
     for side, status in ((64, 202), (128, 202), (100, 422), (4096, 422)):
         assert Client(app).post(f"/api/send/{one.id}/try?side={side}").status_code == status
     work(app, send, {"dataset": one.id, "side": 64})
-    for how in sketches.SETTINGS:
+    for how in sending.SETTINGS:
         text = Client(app).get(f"/send?how={how}").text
         pictures = text.partition('<table class="pictures">')[2].partition("</table>")[0]
         assert pictures.count("<td>") == 6 * (2 + len(send.ATTACKERS)), how

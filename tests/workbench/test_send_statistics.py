@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from blindsight.app.library import statistics
+from blindsight.app.library import sending
 from blindsight.privacy import Ledger
 from blindsight.sketching import FeatureStatistics
 from blindsight.workbench.pages import budget, send
@@ -24,7 +24,7 @@ def _spent(app: Any, account: str) -> float:
 def test_statistics_are_shown_first_released_with_a_card_and_charged_once(
     make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (statistics, send):
+    for module in (sending, send):
         monkeypatch.setattr(module, "SEND_EPSILON", 6.0)
     app = make()
     one = scanned(app, album(tmp_path / "coast", each=20))
@@ -39,7 +39,7 @@ def test_statistics_are_shown_first_released_with_a_card_and_charged_once(
     (release,) = datasets.get(one.id).releases
     assert (release.kind, release.photos, release.epsilon) == ("statistics", 80, 6.0)
     folder = datasets.folder(release)
-    sent = FeatureStatistics.load(folder / statistics.STATISTICS_FILE)
+    sent = FeatureStatistics.load(folder / sending.STATISTICS_FILE)
     assert tuple(sent.classes_) == ALBUM
     assert "add or remove one" in (folder / "card.txt").read_text()
     given = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from blindsight.app.library import photos as photo_library
-from blindsight.app.library import statistics
+from blindsight.app.library import sending
 from blindsight.app.library.accounts import charge_training, check_state, has_own_vault
 from blindsight.app.library.datasets import DataSet
 from blindsight.core.errors import BlindsightError, InvalidParameter, MissingData, RolledBack
@@ -62,7 +62,7 @@ def _prepared(base: Path) -> Path:
 
 @pytest.fixture
 def here(prepared: Path, memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(statistics, "SEND_EPSILON", 24.0)  # so few photos suffice for statistics
+    monkeypatch.setattr(sending, "SEND_EPSILON", 24.0)  # so few photos suffice for statistics
     shutil.copytree(prepared, memory_path / "here")
     return memory_path / "here"
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blindsight.app.library.statistics import added_epsilon
+from blindsight.app.library.sending import added_epsilon
 from blindsight.app.together_statistics import plan_statistics
 from blindsight.app.train_together import PlannedFederation
 from blindsight.privacy import Ledger

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blindsight.app.accounts import share_file
+from blindsight.app.hosting import share_file
 from blindsight.app.result import Progress, Result, ResultTable, files_table, no_progress, to_plain
 from blindsight.app.train_together import (
     PlannedFederation,

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.app.accounts import open_ledger, open_vault, records_of, share_file
 from blindsight.app.compare import NEIGHBOURS, PLAIN, errors_text, read_records
 from blindsight.app.defaults import default_encoder
+from blindsight.app.hosting import open_ledger, open_vault, records_of, share_file
 from blindsight.app.result import Progress, Result, ResultTable, files_table, no_progress, to_plain
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.encoders import Encoder, open_encoder

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from blindsight.app.accounts import open_ledger, open_vault, share_file
+from blindsight.app.hosting import open_ledger, open_vault, share_file
 from blindsight.app.labelled_images import (
     LabelledImages,
     class_names,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.app.accounts import open_ledger, open_vault, records_of
+from blindsight.app.hosting import open_ledger, open_vault, records_of
 from blindsight.app.result import (
     Progress,
     Result,

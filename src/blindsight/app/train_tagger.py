@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.app.accounts import open_ledger, open_vault, records_of, share_file
+from blindsight.app.hosting import open_ledger, open_vault, records_of, share_file
 from blindsight.app.result import (
     Progress,
     Result,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.app.accounts import share_file
+from blindsight.app.hosting import share_file
 from blindsight.app.result import Progress, Result, ResultTable, files_table, no_progress
 from blindsight.core import checks
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, MissingData

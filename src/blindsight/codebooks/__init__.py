@@ -5,8 +5,7 @@ sketches and tags.
 |---|---|
 | `cells` | features as unit vectors; groups of atoms, pairs of atoms, classes; Ward's clustering |
 | `build` | `build_codebook`: cells from whatever is public, by one rule |
-| `codebook` | `Codebook`: cells and budget, guarantee, file |
-| `posterior` | the shares of the true cells by EM, posterior, scores |
+| `codebook` | `Codebook`: cells, guarantee, file; `Reading`: shares of true cells by EM, scores |
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ from blindsight.codebooks.build import (
     predict_use,
     text_points,
 )
-from blindsight.codebooks.codebook import CELL, Codebook, number_of_cells
-from blindsight.codebooks.posterior import Reading
+from blindsight.codebooks.codebook import CELL, Codebook, Reading, number_of_cells
 
 __all__ = [
     "CELL",

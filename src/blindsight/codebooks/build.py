@@ -30,8 +30,7 @@ from blindsight.codebooks.cells import (
     unit_rows,
     ward_groups,
 )
-from blindsight.codebooks.codebook import Codebook, number_of_cells
-from blindsight.codebooks.posterior import Reading
+from blindsight.codebooks.codebook import Codebook, Reading, number_of_cells
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.encoders.base import Encoder
 from blindsight.encoders.builtin import BuiltIn

@@ -1,13 +1,15 @@
-"""Checks of parameters. Every error names the parameter, what was expected and what was found."""
+"""Checks of parameters, with messages that say what was expected and what was found; optional
+packages, and functions compiled by numba.
+"""
 
 from __future__ import annotations
 
 import importlib
 import math
 import numbers
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,6 +18,7 @@ from blindsight.core.errors import InvalidData, InvalidParameter, MissingDepende
 
 __all__ = [
     "finite_array",
+    "njit",
     "non_negative",
     "number",
     "number_array",
@@ -26,7 +29,6 @@ __all__ = [
     "refuse_infinite",
     "whole",
 ]
-
 
 T = TypeVar("T", bound=str)
 
@@ -122,3 +124,17 @@ def optional_module(module: str, *, extra: str) -> ModuleType:
         raise MissingDependency(
             f"{module} is not installed. Install it with: pip install 'blindsight[{extra}]'."
         ) from error
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def njit(**options: bool | str) -> Callable[[F], F]:
+    """`numba.njit` with these options, which keeps the function's type.
+
+    Raises:
+        MissingDependency: numba is not installed.
+    """
+    compiler: Any = optional_module("numba", extra="compiled")
+    decorate: Callable[[F], F] = compiler.njit(**options)
+    return decorate

@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from blindsight.core import checks, codes
-from blindsight.core.checks import optional_module
-from blindsight.core.compiled import njit
+from blindsight.core.checks import njit, optional_module
 from blindsight.core.errors import InvalidData
 
 __all__ = [

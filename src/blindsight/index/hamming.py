@@ -1,9 +1,7 @@
 """`HammingIndex`: codes in memory, searched by faiss, kept in an append-only file that survives a
 crash.
 
-Codes and their ids in memory: rows of one contiguous array that faiss scans in place, without a
-second copy.
-
+`CodeArray` holds codes and their ids as rows of one contiguous array that faiss scans in place.
 Readers take a `snapshot` and need no lock: rows that a snapshot covers are never written again
 (appending writes past its end; replacing and removing work on a copy).
 """

@@ -1,11 +1,10 @@
 """A folder of photos kept in step with its release: new photos added, vanished ones pruned, all
 else left alone.
 
-Vectors computed elsewhere as the records of a release: read by row, recognised by their numbers.
-
-A record is a distinct vector, as a photo is known by its pixels: two rows with equal numbers are
-one record, under however many ids. A vector that was computed anew by another model, or rounded in
-another way, is another record.
+The records of a release may also be vectors that were computed elsewhere, recognised by their
+numbers. A record is a distinct vector, as a photo is known by its pixels: two rows with equal
+numbers are one record, under however many ids. A vector that was computed anew by another model, or
+rounded in another way, is another record.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core import checks
-from blindsight.core.compiled import njit
+from blindsight.core.checks import njit
 from blindsight.core.errors import InvalidData
 
 __all__ = [

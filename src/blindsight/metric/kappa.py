@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core import checks
-from blindsight.core.compiled import njit
+from blindsight.core.checks import njit
 from blindsight.core.errors import InvalidParameter
 from blindsight.metric.graph import PairGraph
 

@@ -29,7 +29,7 @@ from scipy.special import expit, xlogy
 from scipy.stats import skellam
 
 from blindsight.core import checks
-from blindsight.core.compiled import njit
+from blindsight.core.checks import njit
 from blindsight.core.errors import InvalidData
 from blindsight.sketching.parameters import FlipParameters, QKParameters, SketchParameters
 

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.core.compiled import njit
+from blindsight.core.checks import njit
 from blindsight.privacy.entropy import RandomState, aes_generator
 from blindsight.privacy.vault import RecordStream
 from blindsight.sketching.parameters import QKParameters

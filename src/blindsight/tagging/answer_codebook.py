@@ -31,8 +31,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from blindsight.codebooks.codebook import number_of_cells
-from blindsight.codebooks.posterior import own_share
+from blindsight.codebooks.codebook import number_of_cells, own_share
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData
 from blindsight.privacy.clipping import clip_norm

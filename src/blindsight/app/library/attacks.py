@@ -12,7 +12,7 @@ from blindsight.app import defaults
 from blindsight.app.library.accounts import has_own_vault, vault_of
 from blindsight.app.library.datasets import DataSet, DataSets, Release, today
 from blindsight.app.library.photos import image_encoder, released_cells
-from blindsight.app.library.statistics import STATISTICS_FILE
+from blindsight.app.library.sending import STATISTICS_FILE
 from blindsight.app.result import Progress, no_progress
 from blindsight.core.errors import MissingData
 

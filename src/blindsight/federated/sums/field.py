@@ -26,7 +26,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.core.compiled import njit
+from blindsight.core.checks import njit
 from blindsight.federated.sums.pad.ring import _less
 from blindsight.federated.sums.pad.sampler import expand
 

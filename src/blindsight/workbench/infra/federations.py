@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from blindsight.app.hosting import write_file
 from blindsight.app.library.datasets import today
-from blindsight.app.library.statistics import added_epsilon
+from blindsight.app.library.sending import added_epsilon
 from blindsight.app.train_together import METHODS, PlannedFederation
 from blindsight.core.errors import BlindsightError
 from blindsight.workbench.infra.jobs import start_child

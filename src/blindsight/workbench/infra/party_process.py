@@ -24,7 +24,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np  # noqa: E402
 
 import blindsight.app.together_statistics  # noqa: E402, F401  (plans of that method are read)
-from blindsight.app.library.statistics import added_epsilon  # noqa: E402
+from blindsight.app.library.sending import added_epsilon  # noqa: E402
 from blindsight.core.errors import ProtocolError  # noqa: E402
 from blindsight.federated.agreement import Agreement  # noqa: E402
 from blindsight.federated.deploy.client import enrol_by_invitation, keep_role  # noqa: E402

@@ -11,8 +11,15 @@ from fastapi.responses import Response
 
 from blindsight.app.library.accounts import require_agreement
 from blindsight.app.library.datasets import DataSet, DataSets
-from blindsight.app.library.sketches import SETTINGS, SIDES, last_trial, try_sketches
-from blindsight.app.library.statistics import SEND_EPSILON, release_statistics, sending_plan
+from blindsight.app.library.sending import (
+    SEND_EPSILON,
+    SETTINGS,
+    SIDES,
+    last_trial,
+    release_statistics,
+    sending_plan,
+    try_sketches,
+)
 from blindsight.workbench.infra.access import DataSetId, Owner, Parts, Workbench, scanned
 from blindsight.workbench.infra.jobs import JobContext
 from blindsight.workbench.infra.problems import Problem, documented

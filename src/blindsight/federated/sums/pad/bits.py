@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.core.compiled import njit
+from blindsight.core.checks import njit
 
 __all__ = ["pack", "unpack"]
 

@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.core.compiled import njit
+from blindsight.core.checks import njit
 from blindsight.core.errors import ProtocolError
 from blindsight.federated.sums.pad import bits, ring
 from blindsight.federated.sums.pad.parameters import Parameters

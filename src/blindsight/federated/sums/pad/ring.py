@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.core.compiled import njit
+from blindsight.core.checks import njit
 
 __all__ = [
     "Field",

@@ -19,7 +19,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
-from blindsight.core.compiled import njit
+from blindsight.core.checks import njit
 
 __all__ = ["LARGEST", "SIGMA", "expand", "secret", "secret_words", "thresholds"]
 

@@ -1,6 +1,6 @@
 """Thumbnails of the owner's photos, and search results as one HTML file that loads nothing else.
 
-`OwnerView` is what only the owner of an index can do, with the vault and the photos: names, dates,
+`OwnerPhotos` is what only the owner of an index can do, with the vault and the photos: names, dates,
 thumbnails, near-duplicates.
 """
 

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from blindsight.core import threads
+from blindsight.app.hosting import limit_threads
 from memory_disk import memory_path
 from real_parts import PART_OF, browser, fresh_database, milvus, postgresql, ray_cluster
 
 __all__ = ["browser", "fresh_database", "memory_path", "milvus", "postgresql", "ray_cluster"]
 
-threads.limit()
+limit_threads()
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 

@@ -1,7 +1,7 @@
 """Thumbnails of the owner's photos, and search results as one HTML file that loads nothing else.
 
-`OwnerPhotos` is what only the owner of an index can do, with the vault and the photos: names, dates,
-thumbnails, near-duplicates.
+`OwnerPhotos` is what only the owner of an index can do, with the vault and the photos: names,
+dates, thumbnails, near-duplicates.
 """
 
 from __future__ import annotations

@@ -38,8 +38,8 @@ LARGEST_ENTRY: Final = 127
 SEED_BYTES: Final = 16
 Elements = NDArray[np.uint64]
 _P, _ONE = np.uint64(P), np.uint64(1)
-_30, _31, _61 = np.uint64(30), np.uint64(31), np.uint64(61)
-_LOW30, _LOW31 = np.uint64((1 << 30) - 1), np.uint64((1 << 31) - 1)
+_30, _31, _32, _61 = np.uint64(30), np.uint64(31), np.uint64(32), np.uint64(61)
+_LOW30, _LOW31, _LOW32 = (np.uint64((1 << bits) - 1) for bits in (30, 31, 32))
 _CHUNK = 1 << 20
 _CONSTANT_NONCE = b"\xff" * 4  # of κ'; chunks of coefficients never reach it
 _PROBE = 64  # elements looked at before the others are computed
@@ -68,11 +68,21 @@ def _product(x: np.uint64, y: np.uint64) -> np.uint64:
 
 
 @njit(cache=True, nogil=True)
-def _dot(keys: Elements, values: Elements) -> np.uint64:
-    total = np.uint64(0)
+def _dot(keys: Elements, values: Elements) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64]:
+    """Σ keys[i] values[i] = c0 + 2^32 c1 + 2^64 c2 + 2^96 c3, of fewer than 2^30 terms.
+
+    Halves of 32 bits are what vector instructions multiply, and sums of halves need no reduction.
+    """
+    c0 = c1 = c2 = c3 = np.uint64(0)
     for i in range(values.shape[0]):
-        total = _reduced(total + _product(_reduced(keys[i]), values[i]))
-    return total
+        k0, k1 = keys[i] & _LOW32, keys[i] >> _32
+        m0, m1 = values[i] & _LOW32, values[i] >> _32
+        low, cross, other, high = k0 * m0, k0 * m1, k1 * m0, k1 * m1
+        c0 += low & _LOW32
+        c1 += (low >> _32) + (cross & _LOW32) + (other & _LOW32)
+        c2 += (cross >> _32) + (other >> _32) + (high & _LOW32)
+        c3 += high >> _32
+    return c0, c1, c2, c3
 
 
 @njit(cache=True, nogil=True)
@@ -127,9 +137,11 @@ def tag(seed: bytes, context: bytes, values: NDArray[np.unsignedinteger], users:
     word = int.from_bytes(expand(stream, _CONSTANT_NONCE, 8), "little")
     total = multiply(int(_reduced(np.uint64(word))), users)
     for chunk in range(-(-len(values) // _CHUNK)):
-        part = values[chunk * _CHUNK : (chunk + 1) * _CHUNK].astype(np.uint64)
+        part = values[chunk * _CHUNK : (chunk + 1) * _CHUNK].astype(np.uint64, copy=False)
         words = expand(stream, chunk.to_bytes(4, "little"), 8 * len(part))
-        total = add(total, int(_dot(np.frombuffer(words, dtype="<u8").astype(np.uint64), part)))
+        keys = np.frombuffer(words, dtype="<u8").astype(np.uint64, copy=False)
+        for limb, part_sum in enumerate(_dot(keys, part)):
+            total = add(total, multiply(int(_reduced(np.uint64(part_sum))), (1 << 32 * limb) % P))
     return total
 
 

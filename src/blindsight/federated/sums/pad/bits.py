@@ -10,49 +10,47 @@ from blindsight.core.checks import njit
 __all__ = ["pack", "unpack"]
 
 
+_ONE, _63 = np.uint64(1), np.uint64(63)
+
+
 @njit(cache=True, nogil=True)
-def _pack(x: NDArray[np.uint64], bits: int, out: NDArray[np.uint8]) -> None:
-    held, filled, at = np.uint64(0), np.uint64(0), 0
-    width, eight = np.uint64(bits), np.uint64(8)
+def _pack(x: NDArray[np.uint64], bits: int, words: NDArray[np.uint64]) -> None:
+    held, filled, at = np.uint64(0), 0, 0
     for i in range(x.shape[0]):
-        held |= np.uint64(x[i]) << filled
-        filled += width
-        while filled >= eight:
-            out[at] = np.uint8(held & np.uint64(255))
-            held >>= eight
-            filled -= eight
-            at += 1
-    if filled > np.uint64(0):
-        out[at] = np.uint8(held & np.uint64(255))
+        value = np.uint64(x[i])
+        held |= value << np.uint64(filled)
+        filled += bits
+        if filled >= 64:
+            words[at], at, filled = held, at + 1, filled - 64
+            held = (value >> np.uint64(bits - 1 - filled)) >> _ONE
+    if filled > 0:
+        words[at] = held
 
 
 @njit(cache=True, nogil=True)
-def _unpack(data: NDArray[np.uint8], bits: int, out: NDArray[np.uint64]) -> np.uint64:
-    held, filled, at, largest = np.uint64(0), np.uint64(0), 0, np.uint64(0)
-    width, eight = np.uint64(bits), np.uint64(8)
-    mask = (np.uint64(1) << width) - np.uint64(1)
+def _unpack(words: NDArray[np.uint64], bits: int, out: NDArray[np.uint64]) -> np.uint64:
+    """Of one word more than the numbers need, because each is read from two neighbours."""
+    at, largest, mask = 0, np.uint64(0), (_ONE << np.uint64(bits)) - _ONE
     for i in range(out.shape[0]):
-        while filled < width:
-            held |= np.uint64(data[at]) << filled
-            filled += eight
-            at += 1
-        value = held & mask
+        word, offset = at >> 6, np.uint64(at & 63)
+        value = (words[word] >> offset | words[word + 1] << _ONE << (_63 - offset)) & mask
         largest = max(largest, value)
         out[i] = value
-        held >>= width
-        filled -= width
+        at += bits
     return largest
 
 
 def pack(numbers: NDArray[np.unsignedinteger], bits: int) -> bytes:
     """Numbers below 2^bits (at most 56) as ⌈len · bits / 8⌉ bytes."""
-    out = np.empty(-(-len(numbers) * bits // 8), dtype=np.uint8)
-    _pack(numbers, bits, out)
-    return out.tobytes()
+    words = np.zeros(-(-len(numbers) * bits // 64), dtype=np.uint64)
+    _pack(numbers, bits, words)
+    return words.astype("<u8", copy=False).tobytes()[: -(-len(numbers) * bits // 8)]
 
 
 def unpack(data: bytes | memoryview, bits: int, out: NDArray[np.unsignedinteger]) -> int:
     """Fill `out` with what `pack` wrote; the largest number found."""
     if len(data) != -(-len(out) * bits // 8):
         raise AssertionError("the caller checks lengths")
-    return int(_unpack(np.frombuffer(data, dtype=np.uint8), bits, out))
+    words = np.zeros(len(data) // 8 + 2, dtype="<u8")
+    words.view(np.uint8)[: len(data)] = np.frombuffer(data, dtype=np.uint8)
+    return int(_unpack(words.astype(np.uint64, copy=False), bits, out))

@@ -25,7 +25,7 @@ __all__ = ["MOST_VALUE_BITS", "PadSum", "new_secret", "pad", "public_block"]
 
 MOST_VALUE_BITS = 28  # what one coefficient adds up stays below 2^61
 _32, _31 = np.uint64(32), np.uint64(31)
-_LOW31 = np.uint64((1 << 31) - 1)
+_LOW31, _LOW32 = np.uint64((1 << 31) - 1), np.uint64((1 << 32) - 1)
 
 
 def new_secret(parameters: Parameters) -> NDArray[np.int8]:
@@ -83,15 +83,21 @@ def _fill(
     factors: NDArray[np.uint64],
     out: NDArray[np.uint32],
 ) -> None:
-    """Σ slot_j 2^(slot_bits j) + t e, modulo p: below 2^61 before the one reduction."""
+    """Σ slot_j 2^(slot_bits j) + t e, modulo p: below 2^61 before the one reduction.
+
+    Factors are masked to 32 bits, which they have, so that vector instructions multiply them.
+    """
     n, slots = out.shape[0], factors.shape[0] - 6
     t, shift, r, r_companion, one, p = factors[slots:]
+    total = np.empty(n, dtype=np.uint64)
     for i in range(n):
-        total = np.uint64(np.int64(errors[i]) + 64) * t + shift
-        for j in range(slots):
-            total += values[j * n + i] * factors[j]
-        high, low = total >> _31, total & _LOW31
-        x = ring._lazy(high, r, r_companion, p) + low
+        total[i] = (np.uint64(np.int64(errors[i]) + 64) & _LOW32) * (t & _LOW32) + shift
+    for j in range(slots):
+        factor, part = factors[j] & _LOW32, values[j * n : (j + 1) * n]
+        for i in range(n):
+            total[i] += (part[i] & _LOW32) * factor
+    for i in range(n):
+        x = ring._lazy(total[i] >> _31, r, r_companion, p) + (total[i] & _LOW31)
         out[i] = np.uint32(ring._less(ring._lazy(x, np.uint64(1), one, p), p))
 
 

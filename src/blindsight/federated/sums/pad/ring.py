@@ -98,6 +98,9 @@ def _less(x: np.uint64, p: np.uint64) -> np.uint64:
     return y + (p & (_ZERO - (y >> _63)))
 
 
+_SHORT = 8  # passes over fewer neighbours go across the groups, so that vectors stay full
+
+
 @njit(cache=True, nogil=True)
 def _forward(x: Residues, roots: NDArray[np.uint32], prime: int) -> None:
     """Harvey's butterflies (Cooley and Tukey): values stay below 4p until the last pass."""
@@ -105,15 +108,27 @@ def _forward(x: Residues, roots: NDArray[np.uint32], prime: int) -> None:
     p = np.uint64(prime)
     p2 = p + p
     half, groups = n >> 1, 1
-    while half >= 1:
+    while half >= _SHORT:
         for g in range(groups):
             w, companion = np.uint64(roots[groups + g, 0]), np.uint64(roots[groups + g, 1])
-            start = 2 * g * half
-            for i in range(start, start + half):
-                u = _less(np.uint64(x[i]), p2)
-                v = _lazy(np.uint64(x[i + half]), w, companion, p)
-                x[i] = np.uint32(u + v)
-                x[i + half] = np.uint32(u + p2 - v)
+            left = x[2 * g * half : (2 * g + 1) * half]
+            right = x[(2 * g + 1) * half : (2 * g + 2) * half]
+            for i in range(half):
+                u = _less(np.uint64(left[i]), p2)
+                v = _lazy(np.uint64(right[i]), w, companion, p)
+                left[i] = np.uint32(u + v)
+                right[i] = np.uint32(u + p2 - v)
+        half >>= 1
+        groups <<= 1
+    while half >= 1:
+        here, pairs = roots[groups : 2 * groups], x.reshape(groups, 2, half)
+        for i in range(half):
+            for g in range(groups):
+                u = _less(np.uint64(pairs[g, 0, i]), p2)
+                w, companion = np.uint64(here[g, 0]), np.uint64(here[g, 1])
+                v = _lazy(np.uint64(pairs[g, 1, i]), w, companion, p)
+                pairs[g, 0, i] = np.uint32(u + v)
+                pairs[g, 1, i] = np.uint32(u + p2 - v)
         half >>= 1
         groups <<= 1
     for i in range(n):
@@ -129,14 +144,25 @@ def _inverse(
     p = np.uint64(prime)
     p2 = p + p
     half, groups = 1, n >> 1
+    while groups >= 1 and half < _SHORT:
+        here, pairs = roots[groups : 2 * groups], x.reshape(groups, 2, half)
+        for i in range(half):
+            for g in range(groups):
+                u, v = np.uint64(pairs[g, 0, i]), np.uint64(pairs[g, 1, i])
+                w, companion = np.uint64(here[g, 0]), np.uint64(here[g, 1])
+                pairs[g, 0, i] = np.uint32(_less(u + v, p2))
+                pairs[g, 1, i] = np.uint32(_lazy(u + p2 - v, w, companion, p))
+        half <<= 1
+        groups >>= 1
     while groups >= 1:
         for g in range(groups):
             w, companion = np.uint64(roots[groups + g, 0]), np.uint64(roots[groups + g, 1])
-            start = 2 * g * half
-            for i in range(start, start + half):
-                u, v = np.uint64(x[i]), np.uint64(x[i + half])
-                x[i] = np.uint32(_less(u + v, p2))
-                x[i + half] = np.uint32(_lazy(u + p2 - v, w, companion, p))
+            left = x[2 * g * half : (2 * g + 1) * half]
+            right = x[(2 * g + 1) * half : (2 * g + 2) * half]
+            for i in range(half):
+                u, v = np.uint64(left[i]), np.uint64(right[i])
+                left[i] = np.uint32(_less(u + v, p2))
+                right[i] = np.uint32(_lazy(u + p2 - v, w, companion, p))
         half <<= 1
         groups >>= 1
     s, c = np.uint64(scale), np.uint64(companion_of_scale)

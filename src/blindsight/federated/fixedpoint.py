@@ -13,9 +13,25 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from blindsight.core import checks
+from blindsight.core.compiled import njit
 from blindsight.core.errors import InvalidData, InvalidParameter
 
 __all__ = ["FixedPoint"]
+
+
+@njit(cache=True, nogil=True)
+def _encode(
+    values: NDArray[np.float64],
+    grid: float,
+    largest: int,
+    toward_zero: bool,
+    out: NDArray[np.int64],
+) -> None:
+    for i in range(values.shape[0]):
+        scaled = values[i] / grid
+        rounded = np.trunc(scaled) if toward_zero else np.rint(scaled)
+        # Dividing by the grid may land one ulp past the largest number.
+        out[i] = np.int64(min(max(rounded, -largest), largest))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,15 +66,15 @@ class FixedPoint:
         bounds).
         """
         array = checks.finite_array("values", values)
-        if array.size and float(np.abs(array).max()) > self.bound:
+        if array.size and max(float(array.max()), -float(array.min())) > self.bound:
             raise InvalidData(
                 f"values must lie in [-{self.bound:g}, {self.bound:g}] and some do not: "
                 "clip the update or agree on a larger bound."
             )
-        scaled = array / self.grid
-        rounded = np.trunc(scaled) if toward_zero else np.rint(scaled)
-        # Dividing by the grid may land one ulp past the largest number.
-        return np.clip(rounded, -self.largest, self.largest).astype(np.int64)
+        out = np.empty(array.shape, dtype=np.int64)
+        rows = np.ascontiguousarray(array).reshape(-1)
+        _encode(rows, self.grid, self.largest, toward_zero, out.reshape(-1))
+        return out
 
     def decode(self, numbers: ArrayLike) -> NDArray[np.float64]:
         """Reals from whole numbers or from sums of them."""

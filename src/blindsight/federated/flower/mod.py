@@ -144,7 +144,7 @@ def secure_sum_mod(
             site = Site(find(context))
             if "challenge" in record:
                 return _identified(site, message, record, context.node_id)
-            answers = site.receive(_addressed(record))
+            answers = site.receive(_addressed(record), contributes=training)
             if training:
                 answers += _trained(site, message, context, call_next)
         except BlindsightError as error:

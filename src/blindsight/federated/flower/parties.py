@@ -5,7 +5,7 @@
     request        the public request, to be sent to whoever collects requests
     roster         what everybody agreed on, with the plan; public
     user.state, holder.state, server.state    the state of each role
-    model-*        the model that a user's next round must start from
+    model-*        the model of the last sum, from which the next round starts
 
 `join` makes a folder, `make_roster` collects requests, `accept` adds the roster to a folder. A
 party's state is on disk before an answer leaves, so a process that is killed continues.
@@ -16,6 +16,7 @@ from __future__ import annotations
 import fcntl
 import json
 import logging
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
@@ -191,6 +192,25 @@ class Party:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
+    def _model_path(self, digest: bytes) -> Path:
+        return self.path / f"model-{digest.hex()}"
+
+    def _write_model(self, model: Model) -> None:
+        """Save a model beside the state, before the state that names it: once, it is large."""
+        path = self._model_path(model.digest)
+        if not path.exists():
+            write_sealed(path, model.dump())
+
+    def _read_model(self, digest: bytes) -> Model:
+        return Model.load(read_sealed(self._model_path(digest)))
+
+    def _keep_model(self, digest: bytes) -> None:
+        """Delete all models but the one that the state names."""
+        kept = self._model_path(digest).name
+        for name in os.listdir(self.path):
+            if name.startswith("model-") and name != kept:
+                os.unlink(self.path / name)
+
     def prove(self, challenge: bytes, node: int) -> bytes:
         """A signature which shows that this party runs at that Flower node."""
         return self.enrolment.keys.identity.sign(self.proof(challenge, node))
@@ -207,6 +227,11 @@ class Site(Party):
     each message in another process.
     """
 
+    def __init__(self, folder: str | Path) -> None:
+        super().__init__(folder)
+        self._held: tuple[User, bytes] | None = None  # between two steps; secret
+        self._disk = b""  # the state file when it was last read or written
+
     @property
     def addresses(self) -> list[int]:
         """The party numbers under which this node receives messages."""
@@ -215,43 +240,37 @@ class Site(Party):
         return [self.roster.number(role, own) for role in wanted]
 
     def _user(self) -> tuple[User, bytes]:
-        """The user, and the digest of the model it is at; empty before it has seen one."""
+        """The user, and the digest of the model it is at; empty before it has seen one.
+
+        What this object holds is not read again, unless another process has saved since. It is
+        handed out once: whoever takes it holds it again or saves it.
+        """
+        held, self._held = self._held, None
         path = self.path / "user.state"
         if not path.exists():
             return User(self.enrolment), b""
-        reader = unseal(b"FLWU", read_sealed(path))
+        data = read_sealed(path)
+        if held is not None and data == self._disk:
+            return held
+        self._disk = data
+        reader = unseal(b"FLWU", data)
         user, digest = User.load(reader.field()), reader.field()
         reader.end()
         return user, digest
 
     def _save_user(self, user: User, digest: bytes) -> None:
-        writer = Writer().field(user.dump()).field(digest)
-        write_sealed(self.path / "user.state", seal(b"FLWU", bytes(writer)))
-        for path in self.path.glob("model-*"):
-            if path != self._model_path(digest):
-                path.unlink()
-
-    def _model_path(self, digest: bytes) -> Path:
-        return self.path / f"model-{digest.hex()}"
-
-    def _write_model(self, model: Model, digest: bytes) -> None:
-        """Save a model beside the state, before the state that names it: once, it is large."""
-        path = self._model_path(digest)
-        if not path.exists():
-            writer = Writer().text(model.layout).field(model.vector.astype("<f8").tobytes())
-            write_sealed(path, seal(b"FLWM", bytes(writer)))
-
-    def _read_model(self, digest: bytes) -> Model:
-        reader = unseal(b"FLWM", read_sealed(self._model_path(digest)))
-        layout, vector = reader.text(), np.frombuffer(reader.field(), dtype="<f8")
-        reader.end()
-        return Model(layout, vector.astype(np.float64))
+        data = seal(b"FLWU", bytes(Writer().field(user.dump()).field(digest)))
+        write_sealed(self.path / "user.state", data)
+        self._held, self._disk = (user, digest), data
+        self._keep_model(digest)
 
     def _holder(self) -> KeyHolder:
         path = self.path / "holder.state"
         return KeyHolder.load(read_sealed(path)) if path.exists() else KeyHolder(self.enrolment)
 
     def _start(self) -> None:
+        if self.enrolment.keys.private is None:  # erased when all states were there
+            return
         if Role.USER in self.roles and not (self.path / "user.state").exists():
             self._save_user(*self._user())
         if Role.HOLDER in self.roles and not (self.path / "holder.state").exists():
@@ -267,8 +286,16 @@ class Site(Party):
             user, _ = self._user()
             return [sent.data for sent in user.seeds()] if user.ended == 0 else []
 
-    def receive(self, messages: Sequence[tuple[int, bytes]]) -> list[bytes]:
+    def receive(
+        self, messages: Sequence[tuple[int, bytes]], *, contributes: bool = False
+    ) -> list[bytes]:
         """Handle messages of the protocol, each with the party number that it is for.
+
+        Parameters:
+            messages: each with the number of the party that it is for.
+            contributes: this object contributes to the round that is opened. The opening is then
+                on disk together with the contribution; a process that is killed in between has
+                sent nothing, and is where it was before the message.
 
         Returns:
             The answers, for the aggregator.
@@ -287,7 +314,10 @@ class Site(Party):
                     answers += [sent.data for sent in user.receive(data)]
                     if user.ended != before:
                         digest = self._follow(user, digest)
-                self._save_user(user, digest)
+                if contributes and len(to_user) == 1 and user.waiting and not answers:
+                    self._held = (user, digest)
+                else:
+                    self._save_user(user, digest)
             if to_holder:
                 with self._only_holder():
                     holder = self._holder()
@@ -314,17 +344,17 @@ class Site(Party):
         if not digest or result is None or not self.plan.follows_mean:
             return b""
         following = self.plan.following(self._read_model(digest), result, user.settings)
-        digest = following.digest
-        self._write_model(following, digest)
-        user.expect(digest)
-        return digest
+        self._write_model(following)
+        user.expect(following.digest)
+        return following.digest
 
     def open_round(self) -> Header | None:
         """The round that waits for this site's update."""
         if Role.USER not in self.roles:
             return None
         with self.locked():
-            return self._user()[0].open_round
+            self._held = self._user()
+            return self._held[0].open_round
 
     def charge(self, ledger: str | None, dataset: str) -> None:
         """Charge the site's ledger with what all its rounds cost, before the first, and once.
@@ -374,7 +404,7 @@ class Site(Party):
             sent = user.contribute(vector)
             if self.plan.follows_mean:
                 user.expect(header.model)
-                self._write_model(model, header.model)
+                self._write_model(model)
             self._save_user(user, header.model if self.plan.follows_mean else b"")
             return [message.data for message in sent]
 
@@ -393,11 +423,10 @@ class Server(Party):
         store = FileStore(self.path, self.roster.settings.users)
         path = self.path / "server.state"
         if path.exists():
-            reader = unseal(b"FLWS", read_sealed(path))
-            self.role = Aggregator.load(reader.field(), store=store)
-            layout, vector = reader.text(), np.frombuffer(reader.field(), dtype="<f8")
+            reader = unseal(b"FLWT", read_sealed(path))
+            self.role, digest = Aggregator.load(reader.field(), store=store), reader.field()
             reader.end()
-            self.model = Model(layout, vector.astype(np.float64)) if layout else None
+            self.model = self._read_model(digest) if digest else None
             if self.role.phase == "closed":  # holders may have opened the sum: count it as opened
                 self.role.spoil()
         else:
@@ -406,9 +435,9 @@ class Server(Party):
 
     def save(self) -> None:
         """Write the state; to be called before messages leave."""
-        writer = Writer().field(self.role.dump())
-        writer.text("" if self.model is None else self.model.layout)
-        vector = np.zeros(0) if self.model is None else self.model.vector
-        write_sealed(
-            self.path / "server.state", seal(b"FLWS", bytes(writer.field(vector.tobytes())))
-        )
+        digest = b"" if self.model is None else self.model.digest
+        if self.model is not None:
+            self._write_model(self.model)
+        writer = Writer().field(self.role.dump()).field(digest)
+        write_sealed(self.path / "server.state", seal(b"FLWT", bytes(writer)))
+        self._keep_model(digest)

@@ -28,6 +28,7 @@ from blindsight.core import checks
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.federated.agreement import Agreement, agree
 from blindsight.federated.sums import RoundSum, Settings
+from blindsight.federated.sums.wire import Writer, seal, unseal
 from blindsight.privacy import Guarantee
 from blindsight.privacy.clipping import clip_norm
 
@@ -89,6 +90,24 @@ class Model:
     def moved(self, change: NDArray[np.float64]) -> Model:
         """The model after a change, rounded to the arrays' types as it will be sent."""
         return Model.of(Model(self.layout, self.vector + change).arrays())
+
+    def dump(self) -> bytes:
+        """The model as sealed bytes for a state file, its numbers in the arrays' own types."""
+        numbers = b"".join(array.tobytes() for array in self.arrays().values())
+        return seal(b"FLWN", bytes(Writer().text(self.layout).field(numbers)))
+
+    @classmethod
+    def load(cls, data: bytes) -> Model:
+        """Read what `dump` wrote."""
+        reader = unseal(b"FLWN", data)
+        layout, numbers = reader.text(), reader.field()
+        reader.end()
+        parts, at = [], 0
+        for _, name, shape in json.loads(layout):
+            dtype, count = np.dtype(name), math.prod(shape)
+            parts.append(np.frombuffer(numbers, dtype, count, at).astype(np.float64))
+            at += count * dtype.itemsize
+        return cls(layout, np.concatenate(parts) if parts else np.zeros(0))
 
     @cached_property
     def digest(self) -> bytes:
@@ -221,9 +240,12 @@ class SumPlan:
             count = max(float(examples), 0.0)
             return np.append(update, count * _COUNT_WEIGHT * self.clip)
         clipped = update if self.clip is None else clip_norm(update[None], self.clip)[0]
-        scaled = np.clip(clipped, -self.bound, self.bound) / self.bound
-        weight = min(max(float(examples) / self.max_examples, 0.0), 1.0)
-        return np.asarray(np.append(scaled, 1.0) * weight, dtype=np.float64)
+        vector = np.empty(self.weights + 1)
+        np.clip(clipped, -self.bound, self.bound, out=vector[:-1])
+        vector[-1] = self.bound
+        vector /= self.bound
+        vector *= min(max(float(examples) / self.max_examples, 0.0), 1.0)
+        return vector
 
     def mean(self, total: RoundSum, settings: Settings) -> NDArray[np.float64]:
         """By how much the model moves: the weighted mean of the updates in a sum.

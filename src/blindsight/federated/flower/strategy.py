@@ -237,25 +237,29 @@ class SecureSumMixin:
         return packed
 
     def _exchange(self, outgoing: Sequence[Outgoing]) -> None:
-        """Send messages, and the aggregator's answers to what comes back, until it is silent."""
+        """Send messages, and the aggregator's answers to what comes back, until it is silent.
+
+        The state is saved before each answer leaves; what came last is for the caller to save.
+        """
         if self._grid is None:
             raise ProtocolError("a round is configured before its replies are aggregated.")
         for _ in range(_MOST_EXCHANGES):
+            if not outgoing:
+                return
             boxed = [m for m in outgoing if is_holder(m.to) and m.to not in self._nodes]
             self._link.push(boxed)
             packed = self._packed(outgoing)
             replies: Iterable[Message] = []
             if packed:
                 replies = self._grid.send_and_receive(packed, timeout=self.protocol_timeout)
-            records = [self._protocol_record(reply) for reply in replies]
-            outgoing = [
-                answer for record in records if record is not None for answer in self._take(record)
-            ]
-            outgoing += self._fetched({message.to for message in boxed})
-            if not outgoing:
+            outgoing = self._answers(replies) + self._fetched({message.to for message in boxed})
+            if outgoing:
                 self.server.save()
-                return
-            self.server.save()
+
+    def _answers(self, replies: Iterable[Message]) -> list[Outgoing]:
+        """Hand all replies to the aggregator; what it answers."""
+        records = [self._protocol_record(reply) for reply in replies]
+        return [answer for record in records if record is not None for answer in self._take(record)]
 
     def _fetched(self, asked: set[int]) -> list[Outgoing]:
         """Take what holders outside Flower answer, until all have or the sum is there."""
@@ -282,13 +286,11 @@ class SecureSumMixin:
         model, role = self._model, self.server.role
         if model is None or self.server.role.phase != "open":
             return None, None
-        records = [self._protocol_record(reply) for reply in replies]
-        self._exchange(
-            [answer for record in records if record is not None for answer in self._take(record)]
-        )
+        self._exchange(self._answers(replies))
         try:
             role.seal()
         except ProtocolError as error:
+            self.server.save()
             _log.warning("Round %d has no sum: %s", server_round, error)
             return None, None
         self.server.save()  # which set the holders are asked about, before they are asked
@@ -305,6 +307,7 @@ class SecureSumMixin:
             return None, None
         following = self.server.plan.following(model, opened, role.settings)
         self.server.model = following if self.server.plan.follows_mean else None
+        role.result = None  # the state need not hold the sum any longer
         self.server.save()
         self._exchange(role.results())
         if role.withdrawn:
@@ -312,6 +315,11 @@ class SecureSumMixin:
             self.server.save()
             _log.warning("Round %d: clients refused the sum.", server_round)
             return None, None
+        if role.result is not None:  # clients refused the first sum and were shown another
+            following = self.server.plan.following(model, role.result, role.settings)
+            self.server.model = following if self.server.plan.follows_mean else None
+            role.result = None
+            self.server.save()
         clients = MetricRecord({"clients": len(opened.contributors)})
         if self.server.plan.follows_mean:
             return _record(following), clients

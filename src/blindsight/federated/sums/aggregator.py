@@ -235,21 +235,20 @@ class Aggregator(Party):
             raise Refused(Code.COHORT, "only invited users contribute.")
         if self._present[user]:
             raise Refused(Code.ROUND, f"user {user} has contributed to round {self.round} already.")
-        padded = self._checked(message)
+        residues = self._checked(message)
         self.store.add(user, message.encode())
-        self._total.add(padded)
+        self._total.add_residues(residues)
         self._present[user] = True
         return []
 
-    def _checked(self, message: Message) -> bytes:
-        """The padded vector of a contribution whose form and signatures hold."""
+    def _checked(self, message: Message) -> NDArray[np.uint32]:
+        """The residues of a contribution whose form and signatures hold."""
         body = Contribution.decode(message.body, self.settings, self._header.length)
         user = message.header.sender
         signed = Contribution.signed(self._header.context, user, body.ephemeral, body.digests)
         if not self.verifiers[user].verify(signed, body.signature):
             raise Refused(Code.SIGNATURE, "the digests of the shares were not signed.")
-        self._total.check(body.padded)
-        return body.padded
+        return self._total.check(body.padded)
 
     def close(self, users: Collection[int] | None = None) -> list[Outgoing]:
         """End the round with the largest admissible set of contributors, and ask the holders.
@@ -263,7 +262,7 @@ class Aggregator(Party):
             self.seal(users)
         if self.phase != "closed":
             raise ProtocolError("there is no open round to close.")
-        return [message for address in self.awaited() for message in self.ask(address)]
+        return self.ask(*self.awaited())
 
     def seal(self, users: Collection[int] | None = None) -> None:
         """Fix the set of the round's sum."""
@@ -293,14 +292,20 @@ class Aggregator(Party):
         """The addresses of holders whose part is missing."""
         return [holder(j) for j in self._keys if j not in self._parts]
 
-    def ask(self, address: int) -> list[Outgoing]:
-        """The question to one holder; one at a time, because it holds a share of every user."""
-        index, entries = address - holder(0), []
+    def ask(self, *addresses: int) -> list[Outgoing]:
+        """The questions to these holders; each holds one share of every user."""
+        entries: list[list[tuple[bytes, bytes, bytes, bytes]]] = [[] for _ in addresses]
         for user in self.members:
             body = self._stored(user)
-            entries.append((body.ephemeral, body.digests, body.signature, body.shares[index - 1]))
-        collect = Collect(self._members, self.now, self.ever, tuple(entries))
-        return [self._send(address, Kind.COLLECT, collect.encode(), self._header)]
+            digests = body.digests
+            for address, rows in zip(addresses, entries, strict=True):
+                share = body.shares[address - holder(1)]
+                rows.append((body.ephemeral, digests, body.signature, share))
+        questions = []
+        for address, rows in zip(addresses, entries, strict=True):
+            collect = Collect(self._members, self.now, self.ever, tuple(rows)).encode()
+            questions.append(self._send(address, Kind.COLLECT, collect, self._header))
+        return questions
 
     def _take_part(self, message: Message) -> list[Outgoing]:
         header = message.header
@@ -522,7 +527,7 @@ class Aggregator(Party):
                 self.store.place(message.header.sender, position)
                 self._present[message.header.sender] = True
                 if self.phase == "open" or message.header.sender in self.members:
-                    self._total.add(self._checked(message))
+                    self._total.add_residues(self._checked(message))
 
 
 def _read_labels(data: bytes) -> Labels:

@@ -286,7 +286,8 @@ class User(Party):
             raise ProtocolError(f"user {self.number} has no open round to contribute to.")
         header, settings = self._open, self.settings
         numbers = encode_update(settings, update, header.length, rng=self._rng, noisy=noisy)
-        values = (numbers + (1 << (settings.bits - 1))).astype(np.uint64)
+        numbers += 1 << (settings.bits - 1)
+        values = numbers.view(np.uint64)
         body = self._padded(header, values).encode()
         sent = self._send(AGGREGATOR, Kind.CONTRIBUTION, body, header)
         self._contributed += settings.noise is not None

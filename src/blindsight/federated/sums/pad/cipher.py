@@ -150,7 +150,10 @@ class PadSum:
 
     def add(self, data: bytes | memoryview) -> None:
         """Add one padded vector; what `check` refuses changes nothing."""
-        found = self.check(data)
+        self.add_residues(self.check(data))
+
+    def add_residues(self, found: NDArray[np.uint32]) -> None:
+        """Add a padded vector's residues, as `check` gave them."""
         for i, prime in enumerate(self.parameters.primes):
             for total, row in zip(self._total[:, i], found[:, i], strict=True):
                 ring.add_into(total, row, prime)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from blindsight.core import checks
-from blindsight.core.compiled import njit
+from blindsight.core.checks import njit
 from blindsight.core.errors import InvalidData, InvalidParameter
 
 __all__ = ["FixedPoint"]

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from blindsight.core import checks
 from blindsight.hashing.base import require
 from blindsight.hashing.guarantee import CODE, LEARNED, ONCE, PUBLIC, ReleasesCodes, Source, fact
-from blindsight.hashing.unsupervised import principal_axes, second_moment, unit_rows
+from blindsight.hashing.plain import principal_axes, second_moment, unit_rows
 from blindsight.privacy import Guarantee, Planned
 from blindsight.privacy.clipping import finite_rows
 from blindsight.privacy.entropy import RandomState

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from blindsight.core import checks, codes
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.hashing.guarantee import Source
-from blindsight.hashing.phashing import CodeUnit, PHashing, flip_mechanism
+from blindsight.hashing.paper import CodeUnit, PHashing, flip_mechanism
 from blindsight.privacy.entropy import RandomState, source_of, words
 from blindsight.privacy.mechanisms import BitFlip
 

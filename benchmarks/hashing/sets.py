@@ -14,7 +14,7 @@ from benchmarks.hashing import paper
 from benchmarks.hashing.protocols import PROTOCOLS
 from blindsight import data, encoders
 from blindsight.core.errors import MissingData, MissingDependency
-from blindsight.hashing.unsupervised import principal_axes, second_moment
+from blindsight.hashing.plain import principal_axes, second_moment
 
 __all__ = ["Collection", "collections", "public_rows", "small_collection"]
 

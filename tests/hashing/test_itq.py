@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from blindsight.hashing import ITQ
-from blindsight.hashing.unsupervised import principal_axes, procrustes, random_rotation
+from blindsight.hashing.plain import principal_axes, procrustes, random_rotation
 
 
 @pytest.mark.parametrize("n_bits", [3, 8, 20])

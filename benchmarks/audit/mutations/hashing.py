@@ -50,7 +50,7 @@ EARLY: tuple[Mutant, ...] = (
         ),
     ),
     *bugs(
-        "hashing/pitq.py",
+        "hashing/paper.py",
         (
             "pitq-unclipped",
             "centred = clip_norm(X - mean, self.clip)",
@@ -80,7 +80,7 @@ EARLY: tuple[Mutant, ...] = (
         ),
     ),
     *bugs(
-        "hashing/phashing.py",
+        "hashing/paper.py",
         (
             "phashing-first-code-bare",
             "return codes.pack(self._send(bits, what=what, ledger=ledger, names=names, "
@@ -124,7 +124,7 @@ LATE: tuple[Mutant, ...] = (
         ),
     ),
     *bugs(
-        "hashing/pitq.py",
+        "hashing/paper.py",
         (
             "late-pitq-cross-sensitivity",
             "2 * math.sqrt(self.n_bits) * self.clip, axes",
@@ -175,7 +175,7 @@ LATE: tuple[Mutant, ...] = (
         ),
     ),
     *bugs(
-        "hashing/phashing.py",
+        "hashing/paper.py",
         (
             "blind-phashing-title-tells",
             'what = f"{len(bits)} flipped codes of',

@@ -246,7 +246,7 @@ NEW: tuple[Mutant, ...] = (
         ),
     ),
     *bugs(
-        "hashing/phashing.py",
+        "hashing/paper.py",
         (
             "new-phashing-prints-bits",
             "bits = codes.unpack(plain, self.n_bits_)",
@@ -300,7 +300,7 @@ NEW: tuple[Mutant, ...] = (
         ),
     ),
     *bugs(
-        "hashing/pitq.py",
+        "hashing/paper.py",
         (
             "new-pitq-keeps-the-largest-feature",
             'self.public_ = {"n_features": X.shape[1]}',

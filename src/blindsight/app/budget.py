@@ -326,7 +326,7 @@ def grant_budget(
     """
     cost = _cost(epsilon, delta, unit, neighbours)
     with Ledger(ledger, dataset=dataset, actor=actor, purpose=purpose) as opened:
-        entry = opened.grant(cost, what=what, composition=cast(Composition, composition))
+        entry = opened.grant(cost, what=what, composition=cast("Composition", composition))
         return _change(opened, entry)
 
 
@@ -570,13 +570,13 @@ def _cost(epsilon: float, delta: float, unit: str, neighbours: str) -> Cost:
     return Cost(
         epsilon=epsilon,
         delta=delta,
-        unit=cast(Unit, unit),
-        neighbours=cast(Neighbours, neighbours),
+        unit=cast("Unit", unit),
+        neighbours=cast("Neighbours", neighbours),
     )
 
 
 def _change(opened: Ledger, entry: Entry) -> BudgetChange:
-    unit, neighbours = cast(Unit, entry.unit), cast(Neighbours, entry.neighbours)
+    unit, neighbours = cast("Unit", entry.unit), cast("Neighbours", entry.neighbours)
     return BudgetChange(entry, opened.balance(unit, neighbours))
 
 

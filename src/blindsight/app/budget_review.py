@@ -165,5 +165,5 @@ def reconcile_budget(
     with Ledger(str(ledger), dataset=dataset, create=False, actor=actor) as opened:
         if decision is None:
             return ReconciledBudget(reconcile(opened_vault, opened, shown))
-        chosen = cast(Literal["take over", "close"], decision)
+        chosen = cast("Literal['take over', 'close']", decision)
         return ReconciledBudget(resolve(opened_vault, opened, chosen, releases=shown), decision)

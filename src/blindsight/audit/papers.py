@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import clone
 
 from blindsight import data
@@ -23,6 +22,7 @@ from blindsight.audit.report.figures import Figure, curves, gallery, roc_curves,
 from blindsight.audit.report.page import Report
 from blindsight.audit.report.verdict import Verdict
 from blindsight.core import codes
+from blindsight.core.arrays import Array, Bools
 from blindsight.core.errors import UnchargedRelease
 from blindsight.encoders import PixelPCA
 from blindsight.evaluation.retrieval import mean_average_precision, score_precisions
@@ -175,14 +175,14 @@ def _rebuilt(digits: _Digits, seed: int) -> Figure:
     """Features, plain codes, flipped codes and released cells, by ridge regression."""
     known, private = digits.X[digits.public], digits.X[digits.asked]
     flipped, book = digits.flipped(8.0, seed), digits.codebook(8.0, seed)
-    releases: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
+    releases: dict[str, Callable[[Array], Array]] = {
         "32 features": lambda x: x,
         "32 plain bits": lambda x: codes.unpack(flipped.query(x), 32),
         "32 flipped bits, ε = 8": lambda x: codes.unpack(flipped.transform(x), 32),
         "a cell, ε = 8": lambda x: codes.unpack(book.transform(x), book.n_cells_),
     }
     images, truth = digits.images[digits.public], digits.images[digits.asked]
-    pictures: dict[str, NDArray[Any]] = {"original": truth[:_SHOWN]}
+    pictures: dict[str, Array] = {"original": truth[:_SHOWN]}
     rows: list[dict[str, Any]] = []
     for name, give in releases.items():
         found = reconstruct(give(known), images, give(private), truth, decoder="ridge", seed=seed)
@@ -230,9 +230,7 @@ def _memberships(seed: int) -> dict[str, Membership]:
     ):
         tagger = PrivateTagger(training, classes=("a", "b", "c", "d"))
 
-        def train(
-            included: NDArray[np.bool_], dice: np.random.Generator, tagger: Any = tagger
-        ) -> Any:
+        def train(included: Bools, dice: np.random.Generator, tagger: Any = tagger) -> Any:
             with drawing_from(dice):
                 return clone(tagger).fit(rows[included], labels[included])
 
@@ -246,13 +244,13 @@ def _memberships(seed: int) -> dict[str, Membership]:
     return found
 
 
-def _recovered(seed: int) -> dict[str, NDArray[Any]]:
+def _recovered(seed: int) -> dict[str, Array]:
     from blindsight import data
 
     digits = data.load("mnist5k")
     labels = np.asarray(digits.labels)
     chosen = digits.array()[[int(np.flatnonzero(labels == digit)[3]) for digit in range(10)]]
-    rows: dict[str, NDArray[Any]] = {"original": chosen}
+    rows: dict[str, Array] = {"original": chosen}
     for number in range(1, 13):
         sketcher = NegativeSketcher(QKParameters.paper(f"Q{number}"), random_state=seed).fit(chosen)
         rows[f"Q{number}"] = sketcher.sketch(chosen).pictures()

@@ -15,12 +15,13 @@ wrong.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from blindsight.core import checks
+from blindsight.core.arrays import Array, Bools, Floats
 from blindsight.core.errors import InvalidData
 
 __all__ = [
@@ -134,7 +135,7 @@ def decision_scores(
     }
 
 
-def top_k(scores: ArrayLike, k: int = 3) -> NDArray[np.bool_]:
+def top_k(scores: ArrayLike, k: int = 3) -> Bools:
     """The k highest scores of each row as a mask; ties go to the lower column."""
     s = checks.finite_array("scores", scores, ndim=2)
     count = min(checks.whole("k", k), s.shape[1])
@@ -144,7 +145,7 @@ def top_k(scores: ArrayLike, k: int = 3) -> NDArray[np.bool_]:
     return mask
 
 
-def average_precisions(truth: ArrayLike, scores: ArrayLike) -> NDArray[np.float64]:
+def average_precisions(truth: ArrayLike, scores: ArrayLike) -> Floats:
     """The average precision of every label, tied scores taken together; NaN for a label that never
     occurs.
     """
@@ -165,7 +166,7 @@ def mean_average_precision(
     return float(counted.mean()) if counted.size else 0.0
 
 
-def _average_precision(y: NDArray[np.bool_], s: NDArray[np.float64]) -> float:
+def _average_precision(y: Bools, s: Floats) -> float:
     positives = int(y.sum())
     if positives == 0:
         return float("nan")
@@ -176,7 +177,7 @@ def _average_precision(y: NDArray[np.bool_], s: NDArray[np.float64]) -> float:
     return float(np.sum(np.diff(recall, prepend=0.0) * hits[ends] / (ends + 1)))
 
 
-def _truth(labels: ArrayLike) -> NDArray[np.bool_]:
+def _truth(labels: ArrayLike) -> Bools:
     array = np.asarray(labels)
     if array.ndim != 2 or array.shape[0] == 0 or array.shape[1] == 0:
         raise InvalidData(
@@ -189,12 +190,12 @@ def _truth(labels: ArrayLike) -> NDArray[np.bool_]:
     return array.astype(bool)
 
 
-def _same_shape(y: NDArray[Any], other: NDArray[Any], name: str) -> None:
+def _same_shape(y: Array, other: Array, name: str) -> None:
     if y.shape != other.shape:
         raise InvalidData(f"{name} must have the labels' shape {y.shape}, got {other.shape}.")
 
 
-def _ratio(part: ArrayLike, whole: ArrayLike) -> NDArray[np.float64]:
+def _ratio(part: ArrayLike, whole: ArrayLike) -> Floats:
     divisor = np.asarray(whole, np.float64)
     return np.asarray(np.divide(part, divisor, out=np.zeros_like(divisor), where=divisor > 0))
 

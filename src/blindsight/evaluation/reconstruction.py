@@ -7,13 +7,13 @@ per image. For colour images SSIM is the mean over the channels.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.ndimage import gaussian_filter
 
 from blindsight.core import checks
+from blindsight.core.arrays import Array, Floats
 from blindsight.core.errors import InvalidData
 
 __all__ = ["exact_pixels", "mean_psnr", "mean_ssim", "psnr", "ssim"]
@@ -23,7 +23,7 @@ TRUNCATE = 3.5  # an 11 x 11 window
 _VALUES_PER_STRIP = 1 << 20
 
 
-def _pair(truth: ArrayLike, guess: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
+def _pair(truth: ArrayLike, guess: ArrayLike) -> tuple[Array, Array]:
     a, b = np.asarray(truth), np.asarray(guess)
     if a.shape != b.shape or a.ndim not in (2, 3, 4) or not a.size:
         raise InvalidData(
@@ -32,9 +32,7 @@ def _pair(truth: ArrayLike, guess: ArrayLike) -> tuple[NDArray[Any], NDArray[Any
     return (a[None], b[None]) if a.ndim == 2 else (a, b)
 
 
-def _strips(
-    a: NDArray[Any], b: NDArray[Any], rim: int = 0
-) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+def _strips(a: Array, b: Array, rim: int = 0) -> Iterator[tuple[Floats, Floats]]:
     """Yield strips of a pair of images, each with `rim` more rows above and below, so that memory
     does not grow with the size of a photo.
     """
@@ -45,7 +43,7 @@ def _strips(
         yield checks.finite_array("truth", a[rows]), checks.finite_array("guess", b[rows])
 
 
-def psnr(truth: ArrayLike, guess: ArrayLike, *, peak: float = 255.0) -> NDArray[np.float64]:
+def psnr(truth: ArrayLike, guess: ArrayLike, *, peak: float = 255.0) -> Floats:
     """The peak signal-to-noise ratio of each image in dB; infinite where the guess is exact.
 
     Parameters:
@@ -72,7 +70,7 @@ def psnr(truth: ArrayLike, guess: ArrayLike, *, peak: float = 255.0) -> NDArray[
         return np.asarray(10 * np.log10(peak**2 * a[0].size / squared))
 
 
-def ssim(truth: ArrayLike, guess: ArrayLike, *, peak: float = 255.0) -> NDArray[np.float64]:
+def ssim(truth: ArrayLike, guess: ArrayLike, *, peak: float = 255.0) -> Floats:
     """The structural similarity of each image, with a Gaussian window of sigma 1.5.
 
     As Wang et al. (2004) define it, with population covariances, c1 = (0.01 peak)^2 and
@@ -104,11 +102,11 @@ def ssim(truth: ArrayLike, guess: ArrayLike, *, peak: float = 255.0) -> NDArray[
     )
 
 
-def _similarity(a: NDArray[np.float64], b: NDArray[np.float64], peak: float) -> NDArray[np.float64]:
+def _similarity(a: Floats, b: Floats, peak: float) -> Floats:
     """The similarity at every pixel of one pair of images (h, w, ...)."""
     sigma = (SIGMA, SIGMA, *(0,) * (a.ndim - 2))
 
-    def smooth(values: NDArray[Any]) -> NDArray[Any]:
+    def smooth(values: Array) -> Array:
         return np.asarray(gaussian_filter(values, sigma, truncate=TRUNCATE))
 
     mean_a, mean_b = smooth(a), smooth(b)

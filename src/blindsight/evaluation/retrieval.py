@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from blindsight.core import checks, codes
+from blindsight.core.arrays import Array, Bools, Floats, Floats32, Ints
 from blindsight.core.checks import njit, optional_module
 from blindsight.core.errors import InvalidData
 
@@ -36,8 +37,6 @@ __all__ = [
 ]
 
 Progress = Callable[[int, int], None]
-Counts = NDArray[np.int64]
-Floats = NDArray[np.float64]
 Words = NDArray[np.uint64]
 _QUERIES_PER_STEP = 512  # between two calls of `progress`
 
@@ -77,7 +76,7 @@ class Curve:
         recall: the mean over all queries.
     """
 
-    radius: NDArray[np.int64]
+    radius: Ints
     precision: Floats
     recall: Floats
 
@@ -142,13 +141,13 @@ def distance_counts(
     database_labels: ArrayLike,
     *,
     progress: Progress | None = None,
-) -> Counts:
+) -> Ints:
     """Count, for each query, the items and the relevant items at each Hamming distance.
 
     Parameters are those of `mean_average_precision`.
 
     Returns:
-        Counts (m, 2, 8 bytes + 1): all items first, then relevant ones.
+        Ints (m, 2, 8 bytes + 1): all items first, then relevant ones.
 
     Raises:
         InvalidData: codes and labels do not fit each other.
@@ -173,7 +172,7 @@ def distance_counts(
     )
 
 
-def average_precisions(counts: Counts) -> Precision:
+def average_precisions(counts: Ints) -> Precision:
     """Compute average precision from `distance_counts`: the expectation over ties, and its bounds.
 
     In a tied group of n items, r of them relevant, after N items with R relevant, position t holds
@@ -199,7 +198,7 @@ def average_precisions(counts: Counts) -> Precision:
 
 
 def ranked_precisions(
-    score: Callable[[slice], NDArray[Any]],
+    score: Callable[[slice], Array],
     query_labels: ArrayLike,
     database_labels: ArrayLike,
     *,
@@ -242,7 +241,7 @@ def score_precisions(scores: ArrayLike, relevant: ArrayLike) -> Floats:
     return np.fromiter(rows, dtype=np.float64, count=len(values))
 
 
-def precision_at(counts: Counts, k: int) -> float:
+def precision_at(counts: Ints, k: int) -> float:
     """Precision among the first k, in expectation over ties, averaged over queries."""
     k = checks.whole("k", k)
     n, r = counts[:, 0], counts[:, 1]
@@ -252,7 +251,7 @@ def precision_at(counts: Counts, k: int) -> float:
     return float((hits / np.maximum(taken.sum(axis=1), 1)).mean())
 
 
-def precision_recall(counts: Counts, n_bits: int) -> Curve:
+def precision_recall(counts: Ints, n_bits: int) -> Curve:
     """The precision-recall curve of hash lookup: everything within Hamming radius 0, 1, ..., c."""
     n_bits = checks.whole("n_bits", n_bits)
     retrieved = np.cumsum(counts, axis=2)[:, :, : n_bits + 1].astype(np.float64)
@@ -262,7 +261,7 @@ def precision_recall(counts: Counts, n_bits: int) -> Curve:
     return Curve(np.arange(n_bits + 1), _column_means(precision), _column_means(recall))
 
 
-def _class_index(labels: NDArray[Any]) -> NDArray[np.int64]:
+def _class_index(labels: Array) -> Ints:
     """Labels of any kind as whole numbers from 0."""
     if labels.dtype.kind in "iu" and len(labels) and labels.min() >= 0 and labels.max() < 1024:
         return labels.astype(np.int64)  # class numbers already: no need to sort them
@@ -273,7 +272,7 @@ def _harmonic_numbers(count: int) -> Floats:
     return np.concatenate([[0.0], np.cumsum(1 / np.arange(1, count + 1))])
 
 
-def _keys(scores: NDArray[np.float32], relevant: NDArray[np.bool_]) -> NDArray[np.int64]:
+def _keys(scores: Floats32, relevant: Bools) -> Ints:
     """Integers in the order of falling scores, with the relevance in the lowest bit."""
     bits = (scores + np.float32(0)).view(np.int32).astype(np.int64)  # + 0 turns -0 into 0
     ordered = np.where(bits >= 0, bits, np.int64(-(2**31)) - bits)
@@ -318,7 +317,7 @@ def _tally(
     shift: np.uint64,
     table: NDArray[np.int32],
     buffer: NDArray[np.uint16],
-    into: Counts,
+    into: Ints,
 ) -> None:  # pragma: no cover
     """Count the distances of one query to codes of one word.
 
@@ -340,7 +339,7 @@ def _tally(
 
 
 @njit(cache=True, nogil=True)
-def _unfold(table: NDArray[np.int32], shift: np.uint64, into: Counts) -> None:  # pragma: no cover
+def _unfold(table: NDArray[np.int32], shift: np.uint64, into: Ints) -> None:  # pragma: no cover
     """Add the counts of pairs to their two distances, and clear the table."""
     width = len(into)
     for a in range(width):
@@ -357,9 +356,9 @@ def _unfold(table: NDArray[np.int32], shift: np.uint64, into: Counts) -> None:  
 def _count_one_word(
     queries: Words,
     database: Words,
-    starts: NDArray[np.int64],
-    classes: NDArray[np.int64],
-    counts: Counts,
+    starts: Ints,
+    classes: Ints,
+    counts: Ints,
 ) -> None:  # pragma: no cover
     """Count for codes of one word with one label each; the database is sorted by class, and class g
     is in rows starts[g]:starts[g + 1].
@@ -379,7 +378,7 @@ def _count_one_word(
 
 @njit(cache=True, nogil=True)
 def _count_any_words(
-    queries: Words, database: Words, labels: Words, others: Words, counts: Counts
+    queries: Words, database: Words, labels: Words, others: Words, counts: Ints
 ) -> None:  # pragma: no cover
     """Count for codes and label sets of any number of words."""
     for i in range(len(queries)):
@@ -401,8 +400,8 @@ def _count_by_distance(
     others: Words,
     width: int,
     progress: Progress | None = None,
-) -> Counts:
-    """Counts (m, 2, width) of items and of relevant items at each distance."""
+) -> Ints:
+    """Ints (m, 2, width) of items and of relevant items at each distance."""
     counts = np.zeros((len(queries), 2, width), np.int64)
     single = queries.shape[1] == 1 and _single(labels) and _single(others)
     if single:
@@ -430,7 +429,7 @@ def _single(labels: Words) -> bool:
     return bool((np.bitwise_count(labels).sum(axis=1) == 1).all())
 
 
-def _bit_index(labels: Words) -> NDArray[np.int64]:
+def _bit_index(labels: Words) -> Ints:
     """The position of the one bit that is set in each row."""
     word = np.argmax(labels != 0, axis=1)
     lower = labels[np.arange(len(labels)), word] - np.uint64(1)
@@ -439,7 +438,7 @@ def _bit_index(labels: Words) -> NDArray[np.int64]:
 
 @njit(cache=True, nogil=True)
 def _expected_precisions(
-    counts: Counts, harmonic: Floats, result: Floats
+    counts: Ints, harmonic: Floats, result: Floats
 ) -> None:  # pragma: no cover
     """Write average precision from counts (m, 2, D) to result (3, m): its expectation over the
     orders of tied items, its minimum and its maximum.
@@ -464,7 +463,7 @@ def _expected_precisions(
 
 
 @njit(cache=True, nogil=True)
-def _tied_runs(keys: NDArray[np.int64], harmonic: Floats) -> float:  # pragma: no cover
+def _tied_runs(keys: Ints, harmonic: Floats) -> float:  # pragma: no cover
     """Expected average precision of sorted keys (order << 1 | relevant): tied items share the upper
     bits.
     """

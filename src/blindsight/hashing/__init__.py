@@ -19,10 +19,8 @@ if TYPE_CHECKING:
     from blindsight.hashing.base import Hasher, load
     from blindsight.hashing.deep import ADSH, DPSH, DSH, HashNet
     from blindsight.hashing.estimator import CodebookHasher
-    from blindsight.hashing.phashing import PHashing
-    from blindsight.hashing.pitq import PITQ
-    from blindsight.hashing.supervised import KSH, SDH
-    from blindsight.hashing.unsupervised import ITQ, LSH, SH
+    from blindsight.hashing.paper import PITQ, PHashing
+    from blindsight.hashing.plain import ITQ, KSH, LSH, SDH, SH
 
 __all__ = [
     "ADSH",
@@ -43,17 +41,17 @@ __all__ = [
 ]
 
 _HOMES = {
-    "LSH": "unsupervised",
-    "ITQ": "unsupervised",
-    "SH": "unsupervised",
-    "KSH": "supervised",
-    "SDH": "supervised",
+    "LSH": "plain",
+    "ITQ": "plain",
+    "SH": "plain",
+    "KSH": "plain",
+    "SDH": "plain",
     "DPSH": "deep",
     "DSH": "deep",
     "HashNet": "deep",
     "ADSH": "deep",
-    "PHashing": "phashing",
-    "PITQ": "pitq",
+    "PHashing": "paper",
+    "PITQ": "paper",
     "CodebookHasher": "estimator",
 }
 

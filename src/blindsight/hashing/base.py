@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from blindsight.core import checks, codes, storage
+from blindsight.core.arrays import Array, Floats32
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.privacy.entropy import RandomState, training_rng
 
@@ -41,7 +42,7 @@ __all__ = [
 ]
 
 
-def as_indicator(y: ArrayLike, classes: Sequence[Any] | None = None) -> NDArray[np.float32]:
+def as_indicator(y: ArrayLike, classes: Sequence[Any] | None = None) -> Floats32:
     """Labels (n,) of any kind, or a multi-label indicator (n, C) of 0 and 1, to float32 (n, C).
 
     With `classes`, a column for each of them, seen or not; a label that is none of them is a row of
@@ -66,7 +67,7 @@ def as_indicator(y: ArrayLike, classes: Sequence[Any] | None = None) -> NDArray[
     return labels.astype(np.float32)
 
 
-def similarity(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.float32]:
+def similarity(a: Array, b: Array) -> Floats32:
     """S (n, m): +1 where two indicator rows share a label, -1 elsewhere (the paper's S)."""
     return np.where(a @ b.T > 0, np.float32(1), np.float32(-1))
 
@@ -81,7 +82,7 @@ def require(holds: bool, what: str) -> None:
         raise HostileFile(f"not a hasher that can be used: {what}. Fit and save it again.")
 
 
-def hasher_to_parts(hasher: Hasher) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+def hasher_to_parts(hasher: Hasher) -> tuple[dict[str, Array], dict[str, Any]]:
     """(arrays, fields) that rebuild a fitted plain hasher."""
     if not hasattr(hasher, "state") or type(hasher).__name__ not in _names():
         raise InvalidParameter(
@@ -111,7 +112,7 @@ def new_hasher(name: object, params: Any) -> Any:
     )
 
 
-def hasher_from_parts(arrays: dict[str, NDArray[Any]], fields: dict[str, Any]) -> Any:
+def hasher_from_parts(arrays: dict[str, Array], fields: dict[str, Any]) -> Any:
     """The inverse of `hasher_to_parts`; refuses what does not fit together."""
     require(isinstance(fields.get("learned"), dict), "its fields are missing")
     try:
@@ -146,7 +147,7 @@ def load(path: str | Path, cls: type[T] | None = None) -> T:
     return hasher  # type: ignore[no-any-return]
 
 
-def restore_arrays(target: Any, arrays: dict[str, NDArray[Any]], names: tuple[str, ...]) -> None:
+def restore_arrays(target: Any, arrays: dict[str, Array], names: tuple[str, ...]) -> None:
     """Set the named arrays on `target`; each must be there and finite."""
     for name in names:
         require(name in arrays, f"the array {name!r} is missing")
@@ -167,9 +168,6 @@ def _plain(value: ArrayLike) -> bool:
     if isinstance(value, (list, tuple)):
         return all(_plain(item) for item in value)
     return value is None or isinstance(value, (bool, int, float, str))
-
-
-Array = NDArray[Any]
 
 
 class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]

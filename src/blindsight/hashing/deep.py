@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 
 from numpy.typing import ArrayLike
 
+from blindsight.core.arrays import Array, Floats32
+
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
@@ -26,7 +28,6 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from blindsight.core import checks, codes
@@ -35,8 +36,6 @@ from blindsight.hashing.base import Hasher, as_indicator, require, restore_array
 from blindsight.privacy.entropy import RandomState, training_rng
 
 __all__ = ["ADSH", "DPSH", "DSH", "DeepHasher", "HashNet"]
-
-Array = NDArray[Any]
 
 
 def _torch() -> Any:
@@ -102,7 +101,7 @@ def _draw(network: nn.Module, rng: np.random.Generator) -> None:
                 layer.bias.zero_()
 
 
-def _outputs_of(network: nn.Module, inputs: Array, *, block: int = 1024) -> NDArray[np.float32]:
+def _outputs_of(network: nn.Module, inputs: Array, *, block: int = 1024) -> Floats32:
     """Outputs (n, c), in blocks."""
     t = _torch()
     network.eval()

@@ -20,13 +20,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from blindsight.codebooks import Codebook, Reading, number_of_cells
 from blindsight.codebooks.build import MOST_CELLS, from_labels, from_pictures
 from blindsight.codebooks.cells import ClassCells, Embedding, GroupCells
 from blindsight.core import checks, codes, decoding
+from blindsight.core.arrays import Array, Bytes, Floats, Floats32, Ints
 from blindsight.core.errors import InvalidData, InvalidParameter, TooFewRecords
 from blindsight.hashing import moments
 from blindsight.hashing.base import as_indicator, require
@@ -40,7 +41,7 @@ from blindsight.hashing.guarantee import (
     fact,
 )
 from blindsight.hashing.moments import Share, Sums
-from blindsight.hashing.unsupervised import principal_axes, random_rotation, unit_rows
+from blindsight.hashing.plain import principal_axes, random_rotation, unit_rows
 from blindsight.privacy import Assumption, Door, Guarantee, Planned
 from blindsight.privacy.clipping import clip_norm, finite_rows
 from blindsight.privacy.door import Outer
@@ -52,8 +53,6 @@ if TYPE_CHECKING:
 
 __all__ = ["CodebookHasher", "learn_classes", "learn_groups", "learning_shares"]
 
-Array = NDArray[Any]
-Floats = NDArray[np.float64]
 
 # Features are projected at random to this many; of these, so many principal components are looked
 # at.
@@ -248,13 +247,13 @@ class CodebookHasher(ReleasesCodes):
 
     def fit_transform(
         self, X: ArrayLike, y: ArrayLike | None = None, *, ledger: Ledger | None = None
-    ) -> NDArray[np.uint8]:
+    ) -> Bytes:
         """Learn cells from these very images and release their cells."""
         return self.fit(X, y, ledger=ledger).transform(X, ledger=ledger)
 
     def transform(
         self, X: ArrayLike, *, ledger: Ledger | None = None, names: Sequence[str] | None = None
-    ) -> NDArray[np.uint8]:
+    ) -> Bytes:
         """Release each image's cell as a packed subset of the k cells, charging `ledger` first.
 
         With `names`, a record's noise depends on its name and the source alone: a vault's key, or a
@@ -267,23 +266,23 @@ class CodebookHasher(ReleasesCodes):
             self._send(cells, what=what, ledger=ledger, names=names, promised=promised)
         )
 
-    def assign(self, X: ArrayLike) -> NDArray[np.int64]:
+    def assign(self, X: ArrayLike) -> Ints:
         """The true cells, without noise: keep them to yourself."""
         return self.codebook_.assign(self._rows(X))
 
-    def similarity(self, X: ArrayLike) -> NDArray[np.float32]:
+    def similarity(self, X: ArrayLike) -> Floats32:
         """How likely (m, k) an image of each cell is relevant to queries; supervised, that they
         share a label.
         """
         return self._reading.relevance(self.codebook_.similarity(self._rows(X))).astype(np.float32)
 
-    def posterior(self, released: ArrayLike) -> NDArray[np.float32]:
+    def posterior(self, released: ArrayLike) -> Floats32:
         """The probability (n, k) of each true cell, given released codes."""
         check_is_fitted(self)
         members = codes.unpack(released, self.n_cells_).astype(bool)
         return decoding.cell_posterior(members, self.mechanism_.epsilon, self.weights_)
 
-    def scores(self, X: ArrayLike, released: ArrayLike) -> NDArray[np.float32]:
+    def scores(self, X: ArrayLike, released: ArrayLike) -> Floats32:
         """How likely (m, n) stored images are relevant to queries; supervised, the probability of a
         match.
         """

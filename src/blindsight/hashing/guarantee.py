@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
 from blindsight.core import checks, storage
+from blindsight.core.arrays import Array
 from blindsight.core.errors import HostileFile, InvalidParameter
 from blindsight.hashing.base import KIND
 from blindsight.privacy import Assumption, Cost, Door, Guarantee, Planned
@@ -103,9 +103,6 @@ def flip_guarantee(
         entropy=entropy,
         also=(bit if mechanism.unit == "record" else record,),
     )
-
-
-Array = NDArray[Any]
 
 
 class ReleasesCodes(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Protected):  # type: ignore[misc]

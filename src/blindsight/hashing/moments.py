@@ -19,17 +19,15 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from blindsight.core.arrays import Array, Floats
 from blindsight.privacy import Plan, Planned
 from blindsight.privacy.accounting import price
 from blindsight.privacy.door import FILLED, Outer, added
 from blindsight.privacy.mechanisms import DiscreteGaussian, Gaussian
 
 __all__ = ["NoNoise", "Share", "Sums", "cross", "mean", "plan_for", "second"]
-
-Array = NDArray[Any]
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -177,7 +177,7 @@ def is_index(path: Path) -> bool:
 
 def _existing(path: Path) -> BinaryIO:
     try:
-        return cast(BinaryIO, open(path, "rb"))
+        return cast("BinaryIO", open(path, "rb"))
     except (FileNotFoundError, IsADirectoryError) as error:
         raise _missing(path) from error
 

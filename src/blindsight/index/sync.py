@@ -286,7 +286,7 @@ def _sync(
         for record in sorted(chosen)
     ]
     if isinstance(folder, VectorRows):
-        source: LazyImages = cast(LazyImages, folder)  # rows in the place of pixels
+        source: LazyImages = cast("LazyImages", folder)  # rows in the place of pixels
         release, preparation = encoder.release_rows, None
     else:
         root, preparation = folder.resolve(), encoder.recipe.image.preparation

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from blindsight.core import checks
+from blindsight.core.arrays import Floats, Ints
 from blindsight.core.errors import InvalidParameter
 from blindsight.metric.losses import Contrastive
 from blindsight.privacy.door import Door
@@ -47,8 +47,7 @@ __all__ = [
 ]
 
 StepRule = Literal["compound", "root", "constant"]
-Floats = NDArray[np.float64]
-Batches = Sequence[Sequence[NDArray[np.int64]]]  # a partition of the pairs for each epoch
+Batches = Sequence[Sequence[Ints]]  # a partition of the pairs for each epoch
 ROWS_OF_GRADIENTS = "gradient rows"
 SCALE = Assumption("scale from the data", "the noise scale of DPP-S is the batch's own peak")
 

@@ -12,8 +12,8 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from blindsight.core.arrays import Floats
 from blindsight.metric.linear import orthogonal
 from blindsight.metric.losses import TupleLoss
 
@@ -27,7 +27,6 @@ __all__ = [
     "start",
 ]
 
-Floats = NDArray[np.float64]
 # Chosen once, on digits, and left alone: choosing anew on private data would itself cost privacy.
 CLIP, STEPS = 0.1, 20
 _LARGEST_STEP, _NOISE_REACH = 6.0, 0.5

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from blindsight.core import checks, storage
+from blindsight.core.arrays import Floats
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.data import PairSet
 from blindsight.metric.descent import CLIP, STEPS, largest_step, noisy_descent, reduce_rank, start
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
 
 __all__ = ["LOSSES", "UNITS", "DPPMetric", "Forecast", "learn_once"]
 
-Floats = NDArray[np.float64]
 LOSSES = ("auto", "plain", "moments", "contrastive", "triplet")
 UNITS = ("label", "pair", "kappa pairs", "record", "person")
 

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core import checks
+from blindsight.core.arrays import Bools, Floats, Ints
 from blindsight.core.errors import InvalidData
 from blindsight.data.listing import FilesRead
 from blindsight.data.sources import DecodedPhotos, Files
@@ -57,14 +58,14 @@ class Records:
     """
 
     ids: tuple[str, ...]
-    X: NDArray[np.float64]
+    X: Floats
     classes: NDArray[np.str_] | None = None
     columns: tuple[str, ...] = ()
     files: FilesRead | None = None
     decoded: DecodedPhotos | None = None
     people: NDArray[np.str_] | None = None
 
-    def numbers(self, names: list[str], *, where: str) -> NDArray[np.int64]:
+    def numbers(self, names: list[str], *, where: str) -> Ints:
         """Record numbers of names; unknown ones are an error that counts them."""
         position = {name: i for i, name in enumerate(self.ids)}
         unknown = [line for line, name in enumerate(names, start=1) if name not in position]
@@ -174,7 +175,7 @@ def read_image_folder(
     return Records(names, X.astype(np.float64), classes, files=files, decoded=decoded)
 
 
-def read_triplets(path: str | Path, records: Records) -> NDArray[np.int64]:
+def read_triplets(path: str | Path, records: Records) -> Ints:
     """Triplets from a CSV with three ids in a line: anchor, one that is alike, one that is not.
 
     A first row that names no record is taken for a header.
@@ -197,9 +198,7 @@ def read_triplets(path: str | Path, records: Records) -> NDArray[np.int64]:
     return given
 
 
-def read_pairs(
-    path: str | Path, records: Records | None = None
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def read_pairs(path: str | Path, records: Records | None = None) -> tuple[Ints, Bools]:
     """Pairs from a CSV with three columns, two ids and a label: 1/0, same/different,
     must-link/cannot-link.
 
@@ -241,9 +240,7 @@ def _header(rows: list[list[str]], known: set[str]) -> bool:
     }
 
 
-def read_bounds(
-    path: str | Path, columns: tuple[str, ...]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def read_bounds(path: str | Path, columns: tuple[str, ...]) -> tuple[Floats, Floats]:
     """Public bounds from a CSV with the columns "column", "low" and "high": one row for each column
     of the features.
     """
@@ -326,9 +323,7 @@ def nearest_neighbours(
     return Scores(float(hit.mean()), float(np.mean(per_class)), len(truth))
 
 
-def split_by_pairs(
-    edges: NDArray[np.int64], n_records: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def split_by_pairs(edges: Ints, n_records: int) -> tuple[Ints, Ints]:
     """The paper's protocol: records in pairs are the gallery, all others are held out."""
     used = np.zeros(n_records, dtype=bool)
     used[edges.ravel()] = True

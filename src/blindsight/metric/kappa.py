@@ -33,9 +33,9 @@ from collections.abc import Iterator
 from typing import Any, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from blindsight.core import checks
+from blindsight.core.arrays import Bools, Integers, Ints
 from blindsight.core.checks import njit
 from blindsight.core.errors import InvalidParameter
 from blindsight.metric.graph import PairGraph
@@ -105,19 +105,19 @@ def _walk(
                 bridge[here[_ENTRY]] = low > above[_FOUND]
 
 
-def block_counts(graph: PairGraph, allowed: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
+def block_counts(graph: PairGraph, allowed: Bools | None = None) -> Ints:
     """How many biconnected blocks contain each node (0 for a node in no pair); only `allowed` edges
     count.
     """
     return _run(graph, allowed)[0]
 
 
-def bridges(graph: PairGraph) -> NDArray[np.bool_]:
+def bridges(graph: PairGraph) -> Bools:
     """Which edges lie on no cycle."""
     return _run(graph, None)[1]
 
 
-def worth(graph: PairGraph) -> NDArray[np.int64]:
+def worth(graph: PairGraph) -> Ints:
     """De(s) - Co+(s) of Proposition 1 for every node: deg(s) - blocks(s) + 1, and 0 for a node in
     no pair.
     """
@@ -125,9 +125,7 @@ def worth(graph: PairGraph) -> NDArray[np.int64]:
     return np.where(degrees > 0, degrees - block_counts(graph) + 1, 0)
 
 
-def _run(
-    graph: PairGraph, allowed: NDArray[np.bool_] | None
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def _run(graph: PairGraph, allowed: Bools | None) -> tuple[Ints, Bools]:
     n = graph.n_nodes
     blocks, bridge = np.zeros(n, dtype=np.int64), np.zeros(len(graph), dtype=np.bool_)
     every = np.empty(0, dtype=np.bool_) if allowed is None else allowed
@@ -204,7 +202,7 @@ def _exact(graph: PairGraph, max_flows: int) -> int:
     return best
 
 
-def _by_bound(values: NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
+def _by_bound(values: Ints) -> Iterator[tuple[int, int, int]]:
     """Pairs of nodes in falling order of min(value(s), value(t)): node j with each node before
     it.
     """
@@ -214,7 +212,7 @@ def _by_bound(values: NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
             yield int(order[i]), int(order[j]), int(values[order[j]])
 
 
-def _intransitive_bound(graph: PairGraph, values: NDArray[np.int64], *, second: bool) -> int:
+def _intransitive_bound(graph: PairGraph, values: Ints, *, second: bool) -> int:
     """Appendix B. A pair joined by a bridge counts min(v(s), v(t)); any other pair at most one less
     (Equation 16).
     """
@@ -227,9 +225,9 @@ def _intransitive_bound(graph: PairGraph, values: NDArray[np.int64], *, second: 
 
 @njit(cache=True)
 def _cheapest_flow(
-    start: NDArray[np.integer[Any]],
-    links: NDArray[np.integer[Any]],
-    first: NDArray[np.integer[Any]],
+    start: Integers,
+    links: Integers,
+    first: Integers,
     s: int,
     t: int,
     limit: int,
@@ -285,7 +283,7 @@ def _cheapest_flow(
     return flow, value
 
 
-def disjoint_paths(graph: PairGraph, s: int, t: int) -> tuple[int, NDArray[np.bool_]]:
+def disjoint_paths(graph: PairGraph, s: int, t: int) -> tuple[int, Bools]:
     """|P_st| and the edges on those paths, by maximum flow (Definition 1, Menger's theorem).
 
     Equation 5 does not say *which* maximum set of paths is removed before cycles are counted. We

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from blindsight.core import checks
+from blindsight.core.arrays import Array, Bools, Floats, Ints
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.metric.graph import pair_labels
 from blindsight.privacy.clipping import finite_rows
@@ -34,12 +34,11 @@ __all__ = [
 ]
 
 Norm = Literal["l1", "l2", "none"]
-Floats = NDArray[np.float64]
 
 
 def read_tuples(
     tuples: Any, preprocessor: Any = None, *, width: int | None = 2
-) -> tuple[Floats, NDArray[np.int64]]:
+) -> tuple[Floats, Ints]:
     """(records (n, d), numbers (m, k)) from (m, k, d) features, or from (m, k) indices, as in
     metric-learn.
 
@@ -75,7 +74,7 @@ def read_tuples(
     return records, numbers
 
 
-def _from_indices(given: NDArray[Any], preprocessor: Any) -> tuple[Floats, NDArray[np.int64]]:
+def _from_indices(given: Array, preprocessor: Any) -> tuple[Floats, Ints]:
     if preprocessor is None:
         raise InvalidData(
             "indices need the records they point to: pass preprocessor=X, or features (m, 2, d)."
@@ -116,8 +115,8 @@ STRATEGIES = ("accuracy", "balanced", "max_tpr", "max_tnr")
 
 
 def best_threshold(
-    distance: NDArray[np.float64],
-    similar: NDArray[np.bool_],
+    distance: Floats,
+    similar: Bools,
     *,
     strategy: str = "accuracy",
     min_rate: float = 0.9,
@@ -152,12 +151,12 @@ def best_threshold(
 
 
 def _worth(
-    found: NDArray[np.float64],
-    refused: NDArray[np.float64],
+    found: Floats,
+    refused: Floats,
     strategy: str,
     rate: float,
     share: float,
-) -> NDArray[np.float64]:
+) -> Floats:
     if strategy == "accuracy":
         return share * found + (1 - share) * refused
     if strategy == "balanced":
@@ -241,7 +240,7 @@ class LinearMetric(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             return apart[:, 1] - apart[:, 0]
         return self.pair_score(tuples)
 
-    def predict(self, tuples: Any) -> NDArray[np.int64]:
+    def predict(self, tuples: Any) -> Ints:
         """1 for pairs at most `threshold_` apart, -1 for others; of triplets, whether the positive
         is nearer.
         """
@@ -332,7 +331,7 @@ class LinearMetric(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def _prepared(self, rows: Floats) -> Floats:
         return normalised(rows * self.stretch_, self.norm_)  # type: ignore[arg-type]
 
-    def _distances(self, tuples: NDArray[Any], *, width: int) -> Floats:
+    def _distances(self, tuples: Array, *, width: int) -> Floats:
         """From the first of each tuple to each other."""
         check_is_fitted(self)
         given = np.asarray(tuples)

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from blindsight.core import checks
+from blindsight.core.arrays import Array, Bools, Floats, Ints
 from blindsight.core.errors import InvalidParameter
 from blindsight.metric.graph import PairGraph
 from blindsight.metric.linear import normalised
@@ -37,8 +37,6 @@ __all__ = [
     "mean_dissimilar_distance",
     "tuple_pairs",
 ]
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +70,7 @@ class TupleLoss(ABC):
         """The number of pairs or tuples."""
 
     @abstractmethod
-    def take(self, chosen: NDArray[Any]) -> Self:
+    def take(self, chosen: Array) -> Self:
         """The same loss on these pairs or tuples only."""
 
     @abstractmethod
@@ -139,9 +137,7 @@ def _absolute(left: Floats, right: Floats) -> Floats:
 class Contrastive(TupleLoss):
     """Equation 7 on (n, d) feature differences; the paper's y = 1 is `dissimilar` here."""
 
-    def __init__(
-        self, differences: Floats, dissimilar: NDArray[np.bool_], *, margin: float
-    ) -> None:
+    def __init__(self, differences: Floats, dissimilar: Bools, *, margin: float) -> None:
         self.differences = differences
         self.dissimilar = dissimilar
         self.margin = margin
@@ -149,7 +145,7 @@ class Contrastive(TupleLoss):
     def __len__(self) -> int:
         return len(self.differences)
 
-    def take(self, chosen: NDArray[Any]) -> Self:
+    def take(self, chosen: Array) -> Self:
         """The same loss on these pairs only."""
         return type(self)(self.differences[chosen], self.dissimilar[chosen], margin=self.margin)
 
@@ -193,7 +189,7 @@ class Contrastive(TupleLoss):
 
 
 def mean_dissimilar_distance(
-    differences: Floats, dissimilar: NDArray[np.bool_], *, order: Literal[1, 2] = 1
+    differences: Floats, dissimilar: Bools, *, order: Literal[1, 2] = 1
 ) -> float:
     """The paper's margin (Section VII-B): the mean norm of the differences of dissimilar pairs, or
     1. It is data.
@@ -228,7 +224,7 @@ class Triplet(TupleLoss):
     def __len__(self) -> int:
         return len(self.tuples)
 
-    def take(self, chosen: NDArray[Any]) -> Self:
+    def take(self, chosen: Array) -> Self:
         """The same loss on these tuples only."""
         return type(self)(self.tuples[chosen], margin=self.margin)
 
@@ -251,7 +247,7 @@ class Triplet(TupleLoss):
         return right, (right[:, 0] @ W.T, right[:, 1] @ W.T)
 
 
-def tuple_pairs(indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def tuple_pairs(indices: Ints) -> tuple[Ints, Bools]:
     """The pairs that (n, k) tuples of record numbers speak about: (anchor, other) and which of them
     are similar.
     """
@@ -264,11 +260,11 @@ def tuple_pairs(indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[
 
 
 def group_size(
-    indices: NDArray[np.int64],
+    indices: Ints,
     unit: Unit,
     *,
     kappa: int = 1,
-    people: NDArray[np.int64] | None = None,
+    people: Ints | None = None,
 ) -> int:
     """How many tuples one unit can be part of: by how many rows neighbouring data differ.
 

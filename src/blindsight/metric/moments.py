@@ -30,9 +30,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from blindsight.core import checks
+from blindsight.core.arrays import Bools, Floats, Ints
 from blindsight.core.errors import InvalidParameter
 from blindsight.metric.linear import Norm, normalised
 from blindsight.privacy.door import added
@@ -55,7 +55,6 @@ __all__ = [
     "worth_moments",
 ]
 
-Floats = NDArray[np.float64]
 # Powers of two that differences of a column are sorted into: 2^-24 to 2^39, and what is smaller is
 # left out.
 SMALLEST, BUCKETS = -24, 64
@@ -72,8 +71,8 @@ class Counts:
 
     n: int
     cells: int
-    row: NDArray[np.int64]
-    cell: NDArray[np.int64]
+    row: Ints
+    cell: Ints
     size: Floats
 
     def __len__(self) -> int:
@@ -106,8 +105,8 @@ class Comparisons:
     """
 
     records: Floats
-    numbers: NDArray[np.int64]
-    alike: NDArray[np.bool_]
+    numbers: Ints
+    alike: Bools
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -296,7 +295,7 @@ class MomentRows:
     """
 
     differences: Floats
-    similar: NDArray[np.bool_]
+    similar: Bools
 
     def __len__(self) -> int:
         return len(self.differences)
@@ -311,7 +310,7 @@ class MomentRows:
         """Both triangles and both counts."""
         return added(weights, lambda rows: self._added(rows, weights))
 
-    def _added(self, rows: NDArray[np.int64], weights: Floats) -> Floats:
+    def _added(self, rows: Ints, weights: Floats) -> Floats:
         parts, counts = [], []
         for kind in (rows[self.similar[rows]], rows[~self.similar[rows]]):
             differences, weight = self.differences[kind], weights[kind]

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from blindsight.core import checks
+from blindsight.core.arrays import Array, Floats, Ints
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.metric.algorithm1 import (
     AS_MEANT,
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 __all__ = ["DPPDML", "MendedDML", "pure_descent", "pure_plan"]
 
-Floats = NDArray[np.float64]
 Progress = Callable[[int, int], None]
 _PURE = ("laplace", "scdf", "duchi")
 GRADIENT = "gradients"
@@ -60,7 +59,7 @@ class _Algorithm1(LinearMetric):
     steps: Steps
     random_state: Any
 
-    def _graph(self, pairs: NDArray[Any], y: NDArray[Any]) -> tuple[Floats, PairGraph]:
+    def _graph(self, pairs: Array, y: Array) -> tuple[Floats, PairGraph]:
         if y is None:
             raise InvalidData("y must say which pairs are similar (1) and which are not (0).")
         records, numbers = read_tuples(pairs, self.preprocessor)
@@ -68,7 +67,7 @@ class _Algorithm1(LinearMetric):
             numbers, pair_labels(y, private=True), n_nodes=len(records)
         )
 
-    def _batches(self, graph: PairGraph, rng: np.random.Generator) -> list[list[NDArray[np.int64]]]:
+    def _batches(self, graph: PairGraph, rng: np.random.Generator) -> list[list[Ints]]:
         """A partition of the pairs for each epoch, by the public structure."""
         if not isinstance(self.steps, Steps):
             raise InvalidParameter(

@@ -15,14 +15,13 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from blindsight.core import checks
+from blindsight.core.arrays import Floats
 from blindsight.core.errors import InvalidData, InvalidParameter
 
 __all__ = ["Answer", "ErrorCurve", "OperatingPoint"]
 
-Floats = NDArray[np.float64]
 #: Pairs of a kind that the histograms must show, in standard deviations of its noise.
 MIN_SIGNAL = 3.0
 

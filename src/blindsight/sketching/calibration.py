@@ -17,11 +17,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.interpolate import PchipInterpolator
 from scipy.optimize import brentq, minimize
 
 from blindsight.core import checks
+from blindsight.core.arrays import Array, Floats
 from blindsight.core.errors import InvalidParameter
 from blindsight.sketching.attackers.suite import quietest_needed
 from blindsight.sketching.image_statistics import ImageStatistics
@@ -40,7 +41,7 @@ def balanced_p(specified: int = 3) -> tuple[float, ...]:
     return tuple(float(value) for value in p)
 
 
-def _weights(depth: int) -> NDArray[np.float64]:
+def _weights(depth: int) -> Floats:
     """What a bit's information is worth to a network: its share of a pixel's variance, 4^(1-j),
     less 1/64.
 
@@ -77,7 +78,7 @@ class _Curves:
         self.variance = PchipInterpolator(grid, [law.variance for law in laws])
 
 
-def _histograms(reference: NDArray[Any], depth: int) -> NDArray[np.float64]:
+def _histograms(reference: Array, depth: int) -> Floats:
     """One histogram of pixel values per image; uniform where there is no reference."""
     if reference is None:
         return np.full((1, 2**depth), 2.0**-depth)
@@ -105,12 +106,12 @@ def expected_psnr(parameters: QKParameters, reference: Any = None) -> float:
     return _psnr(parameters, _histograms(reference, parameters.depth))
 
 
-def _psnr(parameters: QKParameters, histograms: NDArray[np.float64]) -> float:
+def _psnr(parameters: QKParameters, histograms: Floats) -> float:
     laws = [bit_law(float(d), parameters.agreeing_rate) for d in parameters.differing_rate]
     return _psnr_from([law.mean for law in laws], [law.variance for law in laws], histograms)
 
 
-def _psnr_from(mean: ArrayLike, variance: ArrayLike, histograms: NDArray[np.float64]) -> float:
+def _psnr_from(mean: ArrayLike, variance: ArrayLike, histograms: Floats) -> float:
     truth, spread = np.asarray(mean), np.asarray(variance)
     depth = truth.size
     weights = 2.0 ** np.arange(depth - 1, -1, -1)
@@ -172,10 +173,10 @@ def calibrate(
     curves = _Curves(base)
     weights = _weights(depth)
 
-    def worth(q: NDArray[np.float64]) -> float:
+    def worth(q: Floats) -> float:
         return float(weights @ curves.information(q))
 
-    def loose(q: NDArray[np.float64], allowance: float) -> float:
+    def loose(q: Floats, allowance: float) -> float:
         """A smooth stand-in for the goal, cheap enough to differentiate; at most 0 where it is
         met.
         """
@@ -223,7 +224,7 @@ def _against_informed(base: QKParameters, kind: ImageStatistics, goal: float) ->
         )
     per_q, agreeing = base.r * base.depth * base.mean_differing, base.agreeing_rate
 
-    def worth(q: NDArray[np.float64]) -> float:
+    def worth(q: Floats) -> float:
         return kind.shared(per_q * q, agreeing)
 
     starts = _starts(base)
@@ -259,7 +260,7 @@ def _given(value: float | None) -> float:
     return 0.0 if value is None else float(value)
 
 
-def _starts(base: QKParameters) -> list[NDArray[np.float64]]:
+def _starts(base: QKParameters) -> list[Floats]:
     """Leading bits seen more often wrong, or more often right, than not; the rest as near to no
     leak as they can.
     """
@@ -277,9 +278,9 @@ def _starts(base: QKParameters) -> list[NDArray[np.float64]]:
 
 def _polish(
     base: QKParameters,
-    worth: Callable[[NDArray[np.float64]], float],
-    start: NDArray[np.float64],
-    excess: Callable[[NDArray[np.float64]], float],
+    worth: Callable[[Floats], float],
+    start: Floats,
+    excess: Callable[[Floats], float],
 ) -> QKParameters:
     """Climb from a start along the simplex while the goal holds (sequential quadratic
     programming).

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
@@ -20,6 +20,7 @@ from blindsight.codebooks.build import from_classes
 from blindsight.codebooks.cells import Embedding, GroupCells, ward_groups
 from blindsight.codebooks.codebook import Codebook, number_of_cells
 from blindsight.core import checks
+from blindsight.core.arrays import Array, Bytes, Floats32, Ints
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.privacy import Door, Guarantee
 from blindsight.privacy.estimator import Protected
@@ -79,7 +80,7 @@ class FlippedBits(TransformerMixin, Protected):  # type: ignore[misc]
         self.parameters_ = FlipParameters.proven(self.epsilon, depth=self.depth)
         self.image_shape_ = (channels, height, width)
 
-    def _inside(self, X: ArrayLike) -> NDArray[Any]:
+    def _inside(self, X: ArrayLike) -> Array:
         """Images (n, channels, h, w) within the depth: whatever a private value is, it is not
         refused.
         """
@@ -90,7 +91,7 @@ class FlippedBits(TransformerMixin, Protected):  # type: ignore[misc]
             images = np.clip(images, 0, 2**self.depth - 1)
         return as_images(images, self.depth)
 
-    def transform(self, X: ArrayLike, *, ledger: Ledger | None = None) -> NDArray[np.uint8]:
+    def transform(self, X: ArrayLike, *, ledger: Ledger | None = None) -> Bytes:
         """Counts (n, channels, L, 2, h, w) with a single 1 per bit; the ledger is charged before
         anything is drawn.
         """
@@ -219,7 +220,7 @@ class CodebookSketcher(TransformerMixin, Protected):  # type: ignore[misc]
         ):
             raise InvalidData("the codebook, its prototypes and its budget do not fit each other.")
 
-    def _flat(self, images: NDArray[Any]) -> NDArray[np.float32]:
+    def _flat(self, images: Array) -> Floats32:
         if images.ndim < 2 or images.dtype.kind not in "iuf" or not images.size:
             raise InvalidData(
                 f"images must be a non-empty array of numbers, got {images.dtype} {images.shape}."
@@ -228,7 +229,7 @@ class CodebookSketcher(TransformerMixin, Protected):  # type: ignore[misc]
             images.reshape(len(images), -1).astype(np.float32), posinf=0.0, neginf=0.0
         )
 
-    def nearest(self, X: ArrayLike) -> NDArray[np.int64]:
+    def nearest(self, X: ArrayLike) -> Ints:
         """The nearest prototype of each image, before any noise: stays with the owner."""
         check_is_fitted(self, "prototypes_")
         flat = self._flat(pixels_of(X))
@@ -240,7 +241,7 @@ class CodebookSketcher(TransformerMixin, Protected):  # type: ignore[misc]
             [self.book_.assign(flat[a : a + 4096]) for a in range(0, len(flat), 4096)]
         )
 
-    def transform(self, X: ArrayLike, *, ledger: Ledger | None = None) -> NDArray[np.int64]:
+    def transform(self, X: ArrayLike, *, ledger: Ledger | None = None) -> Ints:
         """One released prototype number per image; the ledger is charged before anything is
         drawn.
         """
@@ -249,7 +250,7 @@ class CodebookSketcher(TransformerMixin, Protected):  # type: ignore[misc]
         door = Door(self.guarantee_, what=what, ledger=ledger, random_state=self.random_state)
         return door.release(CELL, cells)
 
-    def pictures(self, released: ArrayLike) -> NDArray[np.float32]:
+    def pictures(self, released: ArrayLike) -> Floats32:
         """What an attacker sees: the posterior mean image given the released number."""
         truth = self.mechanism_.truth_probability
         other = (1 - truth) / (self.mechanism_.k - 1)
@@ -283,7 +284,7 @@ class CodebookClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.counts_ = counts
         return self
 
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
+    def predict(self, X: ArrayLike) -> Array:
         """The commonest class of each released number."""
         check_is_fitted(self, "counts_")
         cells = np.asarray(X)

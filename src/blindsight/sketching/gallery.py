@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from blindsight.core.arrays import Array
 from blindsight.core.errors import InvalidData
 from blindsight.privacy.entropy import RandomState
 from blindsight.sketching.paper import NegativeSketcher
@@ -20,7 +20,7 @@ _SIDE = 512  # pixels of a picture that are drawn
 
 
 def draw_gallery(
-    path: str | Path, rows: Sequence[tuple[str, NDArray[Any]]], *, peak: float = 255.0
+    path: str | Path, rows: Sequence[tuple[str, Array]], *, peak: float = 255.0
 ) -> Path:
     """Write rows of images, each with its caption, as SVG or PNG (by the file's ending)."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -74,7 +74,7 @@ def settings_gallery(
 ) -> Path:
     """Originals, and what the paper's attacker recovers of them under each setting Q1 to Q12."""
     pixels = pixels_of(images)
-    rows: list[tuple[str, NDArray[Any]]] = [("original", pixels)]
+    rows: list[tuple[str, Array]] = [("original", pixels)]
     for name in names:
         sketcher = NegativeSketcher(name, p=p, r=r, random_state=random_state).fit(pixels)
         rows.append((name, sketcher.sketch(pixels).pictures()))

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from blindsight.core import checks
+from blindsight.core.arrays import Array, Floats
 from blindsight.privacy import Assumption, Cost, Guarantee, Planned
 from blindsight.privacy.cost import Neighbours, Sampler
 from blindsight.privacy.entropy import EntropyName, Rng
@@ -76,11 +77,11 @@ class PixelFlip:
         """Whole numbers of so many bits."""
         return Cells(2 ** len(self.beta))
 
-    def worst_pair(self) -> tuple[NDArray[Any], NDArray[Any]]:
+    def worst_pair(self) -> tuple[Array, Array]:
         """All bits off, all bits on."""
         return np.array([0]), np.array([2 ** len(self.beta) - 1])
 
-    def release(self, x: ArrayLike, *, rng: Rng) -> NDArray[Any]:
+    def release(self, x: ArrayLike, *, rng: Rng) -> Array:
         """One value for each value given; same shape, same integer type."""
         values = check_cells(x, 2 ** len(self.beta))
         planes = to_bits(values, len(self.beta))
@@ -88,7 +89,7 @@ class PixelFlip:
             planes[..., j] = bit.release(planes[..., j], rng=rng)
         return from_bits(planes).astype(values.dtype)
 
-    def log_prob(self, released: ArrayLike, x: ArrayLike) -> NDArray[np.float64]:
+    def log_prob(self, released: ArrayLike, x: ArrayLike) -> Floats:
         """ln Pr(released | x), pixel by pixel."""
         seen, true = (to_bits(np.asarray(value), len(self.beta)) for value in (released, x))
         parts = [bit.log_prob(seen[..., j], true[..., j]) for j, bit in enumerate(self._bits)]

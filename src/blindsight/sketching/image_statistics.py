@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from blindsight.core.arrays import Floats
 from blindsight.core.errors import InvalidParameter
 from blindsight.sketching.parameters import to_bits
 from blindsight.sketching.preparation import window
@@ -32,7 +33,7 @@ _VALUES = (
 )
 
 
-def signal(differing: ArrayLike, agreeing: float) -> NDArray[np.float64]:
+def signal(differing: ArrayLike, agreeing: float) -> Floats:
     """Signal to noise a bit: n_1 - n_0 moves by 2 (lambda_s - lambda_d) with the bit, and has
     variance their sum.
     """
@@ -48,9 +49,9 @@ class ImageStatistics:
 
     peak: float
     variance: float
-    bits: NDArray[np.float64] = field(repr=False)
-    with_value: NDArray[np.float64] = field(repr=False)
-    loadings: NDArray[np.float64] = field(repr=False)
+    bits: Floats = field(repr=False)
+    with_value: Floats = field(repr=False)
+    loadings: Floats = field(repr=False)
 
     @classmethod
     def of(cls, reference: Any, depth: int) -> ImageStatistics:

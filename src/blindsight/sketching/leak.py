@@ -23,12 +23,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.signal import fftconvolve
 from scipy.special import expit, xlogy
 from scipy.stats import skellam
 
 from blindsight.core import checks
+from blindsight.core.arrays import Array, Floats, Floats32, Integers, Ints
 from blindsight.core.checks import njit
 from blindsight.core.errors import InvalidData
 from blindsight.sketching.parameters import FlipParameters, QKParameters, SketchParameters
@@ -53,14 +54,14 @@ __all__ = [
 SMALL = 1 << 17  # counts that one thread deals with at once
 
 
-def log_odds(p_diff: ArrayLike) -> NDArray[np.float64]:
+def log_odds(p_diff: ArrayLike) -> Floats:
     """ln(P_same / P_diff) a bit: what one more sighting is worth; infinite where P_diff is 0."""
     wrong = np.asarray(p_diff, np.float64)
     with np.errstate(divide="ignore"):
         return np.log1p(-wrong) - np.log(wrong)
 
 
-def posterior_of_one(n0: ArrayLike, n1: ArrayLike, p_diff: float) -> NDArray[np.float64]:
+def posterior_of_one(n0: ArrayLike, n1: ArrayLike, p_diff: float) -> Floats:
     """Equation 5 as printed, Pr(bit = 1), in logarithms; 0 log 0 = 0 guards bits that never show a
     wrong value.
     """
@@ -73,7 +74,7 @@ def posterior_of_one(n0: ArrayLike, n1: ArrayLike, p_diff: float) -> NDArray[np.
     return np.asarray(expit(one - zero))
 
 
-def posterior_table(p_diff: ArrayLike, top: int) -> NDArray[np.float32]:
+def posterior_table(p_diff: ArrayLike, top: int) -> Floats32:
     """Pr(bit j = 1) for every difference n_1 - n_0 from -top to top: table (L, 2 top + 1)."""
     differences = np.arange(-top, top + 1)
     rows = [
@@ -84,9 +85,7 @@ def posterior_table(p_diff: ArrayLike, top: int) -> NDArray[np.float32]:
 
 
 @njit(nogil=True, cache=True)
-def _posteriors(
-    counts: NDArray[np.integer[Any]], table: NDArray[np.integer[Any]], out: NDArray[np.integer[Any]]
-) -> None:
+def _posteriors(counts: Integers, table: Integers, out: Integers) -> None:
     n, depth, _, M = counts.shape
     top = table.shape[1] // 2
     for s in range(n):
@@ -97,9 +96,7 @@ def _posteriors(
 
 
 @njit(nogil=True, cache=True)
-def _means(
-    counts: NDArray[np.integer[Any]], table: NDArray[np.integer[Any]], out: NDArray[np.integer[Any]]
-) -> None:
+def _means(counts: Integers, table: Integers, out: Integers) -> None:
     """Equation 7 by linearity; `table` already carries the weights 2^(L-j)."""
     n, depth, _, M = counts.shape
     top = table.shape[1] // 2
@@ -112,7 +109,7 @@ def _means(
                 here[a] += row[np.int32(ones[a]) - np.int32(zeros[a]) + top]
 
 
-def _flat(counts: NDArray[Any], depth: int) -> NDArray[Any]:
+def _flat(counts: Array, depth: int) -> Array:
     """Counts (..., L, 2, h, w) or (..., L, 2, M) as (strings, L, 2, M)."""
     if counts.ndim == 6 and counts.shape[2:4] == (depth, 2):
         return counts.reshape(-1, depth, 2, counts.shape[4] * counts.shape[5])
@@ -126,9 +123,9 @@ def _flat(counts: NDArray[Any], depth: int) -> NDArray[Any]:
 
 def _each(
     kernel: Callable[..., None],
-    counts: NDArray[Any],
-    table: NDArray[Any],
-    out: NDArray[Any],
+    counts: Array,
+    table: Array,
+    out: Array,
     n_jobs: int | None,
 ) -> None:
     if counts.size <= SMALL or n_jobs == 1:
@@ -140,7 +137,7 @@ def _each(
         list(pool.map(lambda a: kernel(counts[a : a + step], table, out[a : a + step]), starts))
 
 
-def _table_for(counts: NDArray[Any], parameters: SketchParameters) -> NDArray[np.float32]:
+def _table_for(counts: Array, parameters: SketchParameters) -> Floats32:
     """A table that no stored count can fall outside of, hostile counts included."""
     if counts.dtype not in (np.dtype(np.uint8), np.dtype(np.uint16)):
         raise InvalidData(f"a sketch's counts must be uint8 or uint16, got {counts.dtype}.")
@@ -148,7 +145,7 @@ def _table_for(counts: NDArray[Any], parameters: SketchParameters) -> NDArray[np
 
 
 @functools.lru_cache(maxsize=16)
-def _kept_table(p_diff: tuple[float, ...], top: int) -> NDArray[np.float32]:
+def _kept_table(p_diff: tuple[float, ...], top: int) -> Floats32:
     """The table, made once per setting: a single sketch must not pay for it."""
     table = posterior_table(p_diff, top)
     table.flags.writeable = False
@@ -156,8 +153,8 @@ def _kept_table(p_diff: tuple[float, ...], top: int) -> NDArray[np.float32]:
 
 
 def bit_posteriors(
-    counts: NDArray[Any], parameters: SketchParameters, *, n_jobs: int | None = None
-) -> NDArray[np.float32]:
+    counts: Array, parameters: SketchParameters, *, n_jobs: int | None = None
+) -> Floats32:
     """Pr(bit = 1) for every bit: (n, channels, L, h, w) from counts (n, channels, L, 2, h, w), or
     (n, L, M).
     """
@@ -168,8 +165,8 @@ def bit_posteriors(
 
 
 def pixel_means(
-    counts: NDArray[Any], parameters: SketchParameters, *, n_jobs: int | None = None
-) -> NDArray[np.float32]:
+    counts: Array, parameters: SketchParameters, *, n_jobs: int | None = None
+) -> Floats32:
     """The posterior mean of every pixel (Equation 7's inner part): (n, channels, h, w), in 0..2^L -
     1.
     """
@@ -212,9 +209,9 @@ class BitLaw:
     of the truth.
     """
 
-    differences: NDArray[np.int64]
-    probabilities: NDArray[np.float64]
-    truth: NDArray[np.float64]
+    differences: Ints
+    probabilities: Floats
+    truth: Floats
 
     @property
     def guess_bits(self) -> float:
@@ -267,7 +264,7 @@ def bit_law(differing: float, agreeing: float) -> BitLaw:
     return BitLaw(differences, law / law.sum(), truth)
 
 
-def _bit_losses(differing: float, agreeing: float) -> tuple[NDArray[Any], float]:
+def _bit_losses(differing: float, agreeing: float) -> tuple[Array, float]:
     """The privacy loss of a bit on the grid, rounded up: (probabilities with odd length, centred;
     mass at inf).
     """
@@ -283,7 +280,7 @@ def _bit_losses(differing: float, agreeing: float) -> tuple[NDArray[Any], float]
     return np.bincount(cells + half, weights=law.probabilities, minlength=2 * half + 1), 0.0
 
 
-def _epsilon(losses: NDArray[Any], infinite: float, delta: float) -> float:
+def _epsilon(losses: Array, infinite: float, delta: float) -> float:
     """The smallest epsilon with E[(1 - e^(epsilon - loss))+] + infinite <= delta."""
     if infinite > delta:
         return math.inf
@@ -418,7 +415,7 @@ class Leak:
         return self.verdict
 
 
-def bit_moments(parameters: SketchParameters) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def bit_moments(parameters: SketchParameters) -> tuple[Floats, Floats]:
     """Mean and variance, a bit, of the posterior that an attacker gives to the bit's true value."""
     if isinstance(parameters, FlipParameters):
         wrong = np.asarray(parameters.beta)
@@ -440,7 +437,7 @@ class Gains:
     that the public parameters tell.
     """
 
-    factors: NDArray[np.float64]
+    factors: Floats
     noise: float
 
     @classmethod

@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from blindsight.core import checks, storage
+from blindsight.core.arrays import Array, Bools, Bytes, Ints
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.privacy.entropy import RandomState, training_rng
 from blindsight.sketching.parameters import QKParameters, to_bits
@@ -86,7 +87,7 @@ class NegativeDatabase:
         if np.unique(cells).size != cells.size:
             raise InvalidData("a record must specify each of its bits once.")
 
-    def _owners(self) -> NDArray[np.int64]:
+    def _owners(self) -> Ints:
         """The record that each entry belongs to."""
         return np.repeat(np.arange(len(self)), np.diff(self.offsets))
 
@@ -148,7 +149,7 @@ class NegativeDatabase:
             rows.append("".join(row))
         return rows
 
-    def matches(self, string: ArrayLike | str) -> NDArray[np.bool_]:
+    def matches(self, string: ArrayLike | str) -> Bools:
         """Which records match the string: agree with it on all their specified bits."""
         wrong = _bits(string, self.length)[self.positions] != self.values
         cumulated = np.concatenate([[0], np.cumsum(wrong)])
@@ -208,7 +209,7 @@ class NegativeDatabase:
         old, new = _bits(old, self.length), _bits(new, self.length)
         return self if (old == new).all() else self.delete(old).insert(new)
 
-    def sketch(self, depth: int) -> NDArray[np.int64]:
+    def sketch(self, depth: int) -> Ints:
         """Algorithm 2, by planes: counts (depth, 2, attributes), [.., 0, .] of the zeros, [.., 1,
         .] of the ones.
         """
@@ -230,7 +231,7 @@ class NegativeDatabase:
                 "so they are not written. Send the sketch instead, or pass unsafe_records=True to "
                 "study them."
             )
-        arrays: dict[str, NDArray[Any]] = {
+        arrays: dict[str, Array] = {
             "offsets": self.offsets,
             "positions": self.positions,
             "values": self.values,
@@ -247,7 +248,7 @@ class NegativeDatabase:
             raise HostileFile(f"{path} is not a negative database: {error}") from error
 
 
-def _bits(string: ArrayLike, length: int | None = None) -> NDArray[np.uint8]:
+def _bits(string: ArrayLike, length: int | None = None) -> Bytes:
     row = np.array([*string]) if isinstance(string, str) else np.asarray(string)
     if row.dtype.kind == "U":
         row = np.where(row == "1", 1, np.where(row == "0", 0, 2))
@@ -314,7 +315,7 @@ def hide_image(
 
 
 def _records(
-    bits: NDArray[Any], parameters: QKParameters, n: int, rng: np.random.Generator
+    bits: Array, parameters: QKParameters, n: int, rng: np.random.Generator
 ) -> tuple[Any, Any]:
     """n records: positions (n, K), first the differing ones, and the values they show."""
     K = parameters.specified
@@ -335,8 +336,8 @@ def _records(
 
 
 def _positions(
-    differing: NDArray[Any], m: int, parameters: QKParameters, rng: np.random.Generator
-) -> NDArray[Any]:
+    differing: Array, m: int, parameters: QKParameters, rng: np.random.Generator
+) -> Array:
     """Steps 8 and 9: bit j by Q of a random attribute where the record differs, any bit where it
     agrees.
     """
@@ -348,12 +349,12 @@ def _positions(
 
 
 def _distinct(
-    bits: NDArray[Any],
+    bits: Array,
     parameters: QKParameters,
     N: int,
     rng: np.random.Generator,
     positions: Any,
-    values: NDArray[Any],
+    values: Array,
 ) -> tuple[Any, Any]:
     """Draw records until N different ones are there."""
     for _ in range(1000):

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from blindsight.core import storage
+from blindsight.core.arrays import Array, Ints
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, ProtocolError
 from blindsight.privacy import Disclosure, Recovery
 from blindsight.sketching.leak import Leak, leak_of
@@ -95,7 +96,7 @@ class NegativeSketcher(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.leak_: Leak = leak_of(parameters)
         self.disclosure_: Disclosure = disclosure_of(parameters, self.leak_, self.image_shape_)
 
-    def transform(self, X: ArrayLike) -> NDArray[Any]:
+    def transform(self, X: ArrayLike) -> Array:
         """Counts (n, channels, L, 2, height, width), uint8 or uint16; index 0 of the fourth axis
         counts zeros.
         """
@@ -117,7 +118,7 @@ class NegativeSketcher(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             )
         return counts.reshape(n, channels, self.parameters_.depth, 2, height, width)
 
-    def _permanent(self, images: NDArray[Any], state: Permanent) -> NDArray[Any]:
+    def _permanent(self, images: Array, state: Permanent) -> Array:
         """Counts under dice of each image's own."""
         law, parameters = self.parameters_.fingerprint, self.parameters_
         each = [
@@ -272,6 +273,6 @@ class SketchServer:
             raise ProtocolError("no sketches were received yet.")
         return self.model.fit(SketchSet.concatenate(self._received), progress=progress)
 
-    def answer(self, message: bytes) -> NDArray[np.int64]:
+    def answer(self, message: bytes) -> Ints:
         """Testing phase: classes of the sketched images."""
         return self.model.predict(SketchSet.from_bytes(message))

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from blindsight.core import checks
+from blindsight.core.arrays import Array, Bytes, Floats
 from blindsight.core.errors import InvalidData, InvalidParameter
 
 __all__ = [
@@ -48,20 +49,20 @@ def _depth(depth: int) -> int:
     return int(depth)
 
 
-def to_bits(values: NDArray[Any], depth: int) -> NDArray[np.uint8]:
+def to_bits(values: Array, depth: int) -> Bytes:
     """Bits (..., depth) of whole numbers, most significant first: 16 at depth 8 is 00010000."""
     shifts = np.arange(_depth(depth) - 1, -1, -1, dtype=np.uint16)
     return ((np.asarray(values, np.uint16)[..., None] >> shifts) & 1).astype(np.uint8)
 
 
-def from_bits(bits: NDArray[Any]) -> NDArray[np.uint16]:
+def from_bits(bits: Array) -> NDArray[np.uint16]:
     """Whole numbers from bits (..., depth), most significant first."""
     bits = np.asarray(bits)
     weights = 1 << np.arange(_depth(bits.shape[-1]) - 1, -1, -1, dtype=np.uint32)
     return (bits.astype(np.uint32) @ weights).astype(np.uint16)
 
 
-def as_images(images: ArrayLike, depth: int) -> NDArray[Any]:
+def as_images(images: ArrayLike, depth: int) -> Array:
     """Whole-number images as (n, channels, height, width), every value inside the depth.
 
     Takes (n, h, w), (n, h, w, channels), or a table (n, pixels), which becomes images of one row.
@@ -102,7 +103,7 @@ def as_images(images: ArrayLike, depth: int) -> NDArray[Any]:
     return np.ascontiguousarray(array, dtype=np.uint8 if depth <= 8 else np.uint16)
 
 
-def pixels_of(X: ArrayLike) -> NDArray[Any]:
+def pixels_of(X: ArrayLike) -> Array:
     """The array behind an image set, or the array itself."""
     return X.array() if hasattr(X, "array") and not isinstance(X, np.ndarray) else np.asarray(X)
 
@@ -203,7 +204,7 @@ class QKParameters:
         return math.fsum(i * p for i, p in enumerate(self.p, start=1))
 
     @property
-    def differing_rate(self) -> NDArray[np.float64]:
+    def differing_rate(self) -> Floats:
         """lambda_d, a bit: expected sightings of the wrong value, r L mu q_j."""
         return self.r * self.depth * self.mean_differing * np.asarray(self.q)
 
@@ -214,7 +215,7 @@ class QKParameters:
         return self.r * math.fsum((self.specified - i) * p for i, p in enumerate(self.p, start=1))
 
     @property
-    def p_diff(self) -> NDArray[np.float64]:
+    def p_diff(self) -> Floats:
         """P_diff[j] of Equation 4: the share of wrong values among the sightings of bit j."""
         differing = self.differing_rate
         total = differing + self.agreeing_rate
@@ -340,7 +341,7 @@ class FlipParameters:
         return len(self.beta)
 
     @property
-    def p_diff(self) -> NDArray[np.float64]:
+    def p_diff(self) -> Floats:
         """The share of wrong values among the sightings of each bit: beta."""
         return np.asarray(self.beta)
 
@@ -399,7 +400,7 @@ def _spend(budget: float, depth: int, steps: int = 512) -> list[float]:
     weights = 4.0 ** np.arange(depth - 1, -1, -1)
     spent = np.zeros(depth)
 
-    def error(epsilon: NDArray[Any]) -> NDArray[Any]:
+    def error(epsilon: Array) -> Array:
         beta = 1 / (1 + np.exp(epsilon))
         return np.asarray(weights * beta * (1 - beta))
 

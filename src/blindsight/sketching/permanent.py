@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from blindsight.core.arrays import Array
 from blindsight.privacy.entropy import EntropyName, RandomState, part_state
 from blindsight.privacy.vault import RecordStream, Vault
 
@@ -43,7 +43,7 @@ class Permanent:
     out: Path | None = None
     name: ClassVar[EntropyName] = "keyed"
 
-    def names(self, images: NDArray[Any]) -> list[str]:
+    def names(self, images: Array) -> list[str]:
         """The record of each image (n, channels, h, w), by its pixels."""
         head = f"{images.shape[1:]} {images.dtype.str}/".encode()
         return [

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
+from blindsight.core.arrays import Array, Bytes
 from blindsight.core.errors import InvalidData
 from blindsight.data import ImageSet, to_rgb
 
@@ -54,14 +54,12 @@ class ImagePreparation:
             )
         return cls(size, grey or all(len(shape) == 2 for shape in shapes))
 
-    def __call__(self, part: Any) -> NDArray[np.uint8]:
+    def __call__(self, part: Any) -> Bytes:
         array = part.array() if self.size is None else part.array(self.size)
         return _coloured(array, not self.grey)
 
 
-def read_like(
-    images: ImageSet, image_shape: tuple[int, int, int], *, most: int
-) -> NDArray[np.uint8]:
+def read_like(images: ImageSet, image_shape: tuple[int, int, int], *, most: int) -> Bytes:
     """Other people's images as an attacker would use them: of (channels, height, width), at most so
     many.
 
@@ -82,13 +80,13 @@ def read_like(
     return np.concatenate(read)
 
 
-def window(images: NDArray[Any], side: int = WINDOW) -> NDArray[Any]:
+def window(images: Array, side: int = WINDOW) -> Array:
     """The middle of images (n, h, w, ...), at most so many pixels a side."""
     top, left = (max(0, (length - side) // 2) for length in images.shape[1:3])
     return images[:, top : top + side, left : left + side]
 
 
-def _coloured(array: NDArray[np.uint8], colour: bool) -> NDArray[np.uint8]:
+def _coloured(array: Bytes, colour: bool) -> Bytes:
     """Images (n, h, w) or (n, h, w, 3) with or without colour."""
     if colour:
         return np.stack([to_rgb(image) for image in array]) if array.ndim == 3 else array

@@ -17,6 +17,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from blindsight.core import checks
+from blindsight.core.arrays import Floats, Floats32, Ints
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.privacy.door import Outer
 from blindsight.privacy.estimator import Protected
@@ -182,7 +183,7 @@ class PrivateHead(ClassifierMixin, Protected):  # type: ignore[misc]
         self._settle()
         return self
 
-    def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
+    def decision_function(self, X: ArrayLike) -> Floats:
         """Scores (n, C) of features X (n, D)."""
         check_is_fitted(self, "released_")
         return np.asarray(_beside(self.basis_.rows(X)) @ self.coef_.T)
@@ -191,7 +192,7 @@ class PrivateHead(ClassifierMixin, Protected):  # type: ignore[misc]
         """The name of the likeliest class of each feature vector."""
         return np.asarray(self.classes_[self.decision_function(X).argmax(axis=1)])
 
-    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+    def predict_proba(self, X: ArrayLike) -> Floats:
         """Probabilities (n, C)."""
         return _softmax(self.decision_function(X))
 
@@ -211,15 +212,15 @@ class PrivateHead(ClassifierMixin, Protected):  # type: ignore[misc]
 
 
 def _descend(
-    total: Callable[[Outer], NDArray[np.float64]],
-    rows: NDArray[np.float32],
-    labels: NDArray[np.int64],
+    total: Callable[[Outer], Floats],
+    rows: Floats32,
+    labels: Ints,
     n_classes: int,
     count: int,
     *,
     steps: int,
     rate: float,
-) -> NDArray[np.float64]:
+) -> Floats:
     """Full-batch gradient descent with momentum; images of unknown classes have no gradient."""
     known = ((labels >= 0) & (labels < n_classes) & rows.any(axis=1)).astype(np.float64)
     inputs = _beside(rows) * known[:, None]
@@ -234,11 +235,11 @@ def _descend(
     return weights
 
 
-def _beside(rows: NDArray[np.float32]) -> NDArray[np.float64]:
+def _beside(rows: Floats32) -> Floats:
     """Rows with a constant beside them."""
     return np.concatenate([rows, np.full((len(rows), 1), _CONSTANT)], axis=1, dtype=np.float64)
 
 
-def _softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+def _softmax(scores: Floats) -> Floats:
     powers = np.exp(scores - scores.max(axis=1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=1, keepdims=True))

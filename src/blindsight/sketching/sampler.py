@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from blindsight.core.arrays import Array, Integers
 from blindsight.core.checks import njit
 from blindsight.privacy.entropy import RandomState, aes_generator
 from blindsight.privacy.vault import RecordStream
@@ -87,11 +88,11 @@ def _double_round(
 
 @njit(nogil=True, cache=True)
 def fill(
-    key: NDArray[np.integer[Any]],
+    key: Integers,
     stream: int,
     lane: int,
     counter: int,
-    out: NDArray[np.integer[Any]],
+    out: Integers,
 ) -> None:
     """Fill `out` (16, blocks) with the keystream of nonce (`stream`, `lane`) from block `counter`
     on.
@@ -181,10 +182,10 @@ def _biased(word: int, n: int) -> Any:
 
 @njit(nogil=True, cache=True)
 def _spare_word(
-    key: NDArray[np.integer[Any]],
+    key: Integers,
     stream: int,
-    spare: NDArray[np.integer[Any]],
-    place: NDArray[np.integer[Any]],
+    spare: Integers,
+    place: Integers,
 ) -> Any:
     """The next word of the stream's second lane; place = [next word, next block]."""
     if place[0] == spare.size:
@@ -199,10 +200,10 @@ def _spare_word(
 @njit(nogil=True, cache=True)
 def _below(
     n: int,
-    key: NDArray[np.integer[Any]],
+    key: Integers,
     stream: int,
-    spare: NDArray[np.integer[Any]],
-    place: NDArray[np.integer[Any]],
+    spare: Integers,
+    place: Integers,
 ) -> Any:
     """A uniform number below n from spare dice."""
     word = _spare_word(key, stream, spare, place)
@@ -217,11 +218,11 @@ def _redraw(
     M: int,
     m: int,
     base: int,
-    edges: NDArray[np.integer[Any]],
-    key: NDArray[np.integer[Any]],
+    edges: Integers,
+    key: Integers,
     stream: int,
-    spare: NDArray[np.integer[Any]],
-    place: NDArray[np.integer[Any]],
+    spare: Integers,
+    place: Integers,
 ) -> Any:
     """One position afresh: by Q for a differing bit, uniform for an agreeing one."""
     plane = 0
@@ -235,10 +236,10 @@ def _redraw(
 
 @njit(nogil=True, cache=True)
 def _one(
-    words: NDArray[np.integer[Any]],
+    words: Integers,
     n: int,
-    row: NDArray[np.integer[Any]],
-    again: NDArray[np.integer[Any]],
+    row: Integers,
+    again: Integers,
 ) -> None:
     """Uniform positions below n, one a word; mark those whose word would favour some."""
     rim = u32((u64(1) << u64(32)) % u64(n))
@@ -268,8 +269,8 @@ def _share(
     K: int,
     M: int,
     m: int,
-    word_of: NDArray[np.integer[Any]],
-    span: NDArray[np.integer[Any]],
+    word_of: Integers,
+    span: Integers,
 ) -> Any:
     """Which of its words gives position t of a record of type i, and how many values that word
     stands for.
@@ -289,11 +290,11 @@ def _share(
 
 @njit(nogil=True, cache=True)
 def _planes(
-    words: NDArray[np.integer[Any]],
+    words: Integers,
     base: int,
-    edges: NDArray[np.integer[Any]],
+    edges: Integers,
     M: int,
-    positions: NDArray[np.integer[Any]],
+    positions: Integers,
 ) -> None:
     """Move each position to the plane of a bit j drawn with probability q_j (edges: the cumulated
     q).
@@ -306,9 +307,7 @@ def _planes(
 
 
 @njit(nogil=True, cache=True)
-def _sorted_planes(
-    left: NDArray[np.integer[Any]], M: int, positions: NDArray[np.integer[Any]]
-) -> None:
+def _sorted_planes(left: Integers, M: int, positions: Integers) -> None:
     """Move the positions, in order, to planes of which `left[j]` are still to be placed."""
     k = 0
     for j in range(left.size):
@@ -320,16 +319,14 @@ def _sorted_planes(
 
 
 @njit(nogil=True, cache=True)
-def _mark_equal(
-    one: NDArray[np.integer[Any]], other: NDArray[np.integer[Any]], again: NDArray[np.integer[Any]]
-) -> None:
+def _mark_equal(one: Integers, other: Integers, again: Integers) -> None:
     """Mark where two rows agree."""
     for k in range(one.size):
         again[k] |= u32(1) if one[k] == other[k] else u32(0)
 
 
 @njit(nogil=True, cache=True)
-def _any(again: NDArray[np.integer[Any]]) -> Any:
+def _any(again: Integers) -> Any:
     """Whether one is marked; without a way out of the loop, which the compiler then turns into
     vectors.
     """
@@ -340,27 +337,27 @@ def _any(again: NDArray[np.integer[Any]]) -> Any:
 
 
 @njit(nogil=True, cache=True)
-def _add(positions: NDArray[np.integer[Any]], table: NDArray[np.integer[Any]]) -> None:
+def _add(positions: Integers, table: Integers) -> None:
     for k in range(positions.size):
         table[positions[k]] += np.uint16(1)
 
 
 @njit(nogil=True, cache=True)
 def _mend(
-    positions: NDArray[np.integer[Any]],
-    words: NDArray[np.integer[Any]],
-    word_of: NDArray[np.integer[Any]],
-    span: NDArray[np.integer[Any]],
-    again: NDArray[np.integer[Any]],
+    positions: Integers,
+    words: Integers,
+    word_of: Integers,
+    span: Integers,
+    again: Integers,
     i: int,
     M: int,
     m: int,
     base: int,
-    edges: NDArray[np.integer[Any]],
-    key: NDArray[np.integer[Any]],
+    edges: Integers,
+    key: Integers,
     stream: int,
-    spare: NDArray[np.integer[Any]],
-    place: NDArray[np.integer[Any]],
+    spare: Integers,
+    place: Integers,
 ) -> None:
     """Of the marked records, draw again what came from a biased word, then, in order, what repeats
     an earlier one.
@@ -390,16 +387,16 @@ def _mend(
 
 @njit(nogil=True, cache=True)
 def _count(
-    of_type: NDArray[np.integer[Any]],
-    first: NDArray[np.integer[Any]],
+    of_type: Integers,
+    first: Integers,
     M: Any,
     m: Any,
     base: int,
-    edges: NDArray[np.integer[Any]],
-    key: NDArray[np.integer[Any]],
+    edges: Integers,
+    key: Integers,
     stream: int,
-    differ: NDArray[np.integer[Any]],
-    agree: NDArray[np.integer[Any]],
+    differ: Integers,
+    agree: Integers,
 ) -> None:
     """Add the positions of all records of one string to `differ` and `agree` (position = plane M +
     pixel).
@@ -469,14 +466,14 @@ def _count(
 
 @njit(nogil=True, cache=True)
 def _sketch(
-    strings: NDArray[np.integer[Any]],
-    of_type: NDArray[np.integer[Any]],
-    first: NDArray[np.integer[Any]],
+    strings: Integers,
+    of_type: Integers,
+    first: Integers,
     base: int,
-    edges: NDArray[np.integer[Any]],
-    key: NDArray[np.integer[Any]],
+    edges: Integers,
+    key: Integers,
     number: int,
-    out: NDArray[np.integer[Any]],
+    out: Integers,
 ) -> None:
     """Sketches of strings (n, M), numbered from `number`, into out (n, L, 2, M); counts stop at the
     dtype's top.
@@ -509,14 +506,14 @@ def _cumulated(parameters: QKParameters) -> tuple[int, NDArray[np.uint32]]:
 
 
 def draw_sketches(
-    strings: NDArray[Any],
+    strings: Array,
     parameters: QKParameters,
     *,
     dice: Dice,
     n_jobs: int | None = None,
-    out: NDArray[Any] | None = None,
+    out: Array | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> NDArray[Any]:
+) -> Array:
     """Sketches of n strings of M pixels: counts (n, L, 2, M), where [.., 0, .] counts the zeros.
 
     Strings are numbered from 0 under the dice's key: every call wants dice of its own, or the same

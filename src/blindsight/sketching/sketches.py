@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from blindsight.core import checks, durable
+from blindsight.core.arrays import Array, Bytes, Floats32, Ints
 from blindsight.core.errors import (
     BlindsightError,
     HostileFile,
@@ -58,7 +58,7 @@ def header_of(
     item: tuple[int, ...],
     dtype: np.dtype[Any],
     parameters: SketchParameters,
-    labels: NDArray[Any] | None,
+    labels: Array | None,
     classes: tuple[str, ...],
     *,
     block: int,
@@ -145,9 +145,9 @@ class SketchSet:
     labels if any.
     """
 
-    counts: NDArray[Any] = field(repr=False)
+    counts: Array = field(repr=False)
     parameters: SketchParameters
-    labels: NDArray[np.int64] | None = field(default=None, repr=False)
+    labels: Ints | None = field(default=None, repr=False)
     classes: tuple[str, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
@@ -174,7 +174,7 @@ class SketchSet:
     def __len__(self) -> int:
         return len(self.counts)
 
-    def __getitem__(self, rows: slice | NDArray[Any]) -> SketchSet:
+    def __getitem__(self, rows: slice | Array) -> SketchSet:
         if isinstance(rows, (int, np.integer)):
             rows = slice(rows, rows + 1 or None)
         labels = None if self.labels is None else self.labels[rows]
@@ -190,17 +190,17 @@ class SketchSet:
         for start in range(0, len(self), checks.whole("size", size)):
             yield self[start : start + size]
 
-    def means(self, *, n_jobs: int | None = None) -> NDArray[np.float32]:
+    def means(self, *, n_jobs: int | None = None) -> Floats32:
         """Posterior means of the pixels, (n, channels, height, width), in 0..2^L - 1."""
         return pixel_means(self.counts, self.parameters, n_jobs=n_jobs)
 
-    def posteriors(self, *, n_jobs: int | None = None) -> NDArray[np.float32]:
+    def posteriors(self, *, n_jobs: int | None = None) -> Floats32:
         """Posteriors of the bits as channels, (n, channels L, height, width)."""
         channels, height, width = self.image_shape
         planes = bit_posteriors(self.counts, self.parameters, n_jobs=n_jobs)
         return planes.reshape(len(self), channels * self.parameters.depth, height, width)
 
-    def pictures(self) -> NDArray[np.float32]:
+    def pictures(self) -> Floats32:
         """`means` as images (n, h, w) or (n, h, w, channels): what the paper's attacker sees."""
         means = self.means()
         return means[:, 0] if means.shape[1] == 1 else np.moveaxis(means, 1, -1)
@@ -257,7 +257,7 @@ class SketchSet:
     def from_bytes(cls, message: bytes) -> SketchSet:
         """Read a message from outside; anything malformed is refused."""
         sections, fields, start = parse(message[: LARGEST_HEADER + 8], len(message), "the message")
-        arrays: dict[str, NDArray[Any]] = {
+        arrays: dict[str, Array] = {
             name: np.frombuffer(
                 message, dtype, count=int(np.prod(shape)), offset=start + offset
             ).reshape(shape)
@@ -290,7 +290,7 @@ class SketchSet:
             raise MissingData(f"{path} does not exist. Check the path.") from None
         except OSError as error:
             raise HostileFile(f"{path} cannot be read: {error.strerror or error}.") from error
-        maps: dict[str, NDArray[Any]] = {
+        maps: dict[str, Array] = {
             name: np.memmap(source, dtype, "r", offset=start + offset, shape=shape)
             for name, (dtype, shape, offset) in sections.items()
         }
@@ -304,20 +304,20 @@ def _block_of(item: Sequence[int], dtype: np.dtype[Any]) -> int:
     return max(1, _BLOCK_BYTES // (int(np.prod(item)) * dtype.itemsize))
 
 
-def _head_digest(header: bytes, labels: NDArray[Any] | None) -> bytes:
+def _head_digest(header: bytes, labels: Array | None) -> bytes:
     digest = hashlib.sha256(header)
     if labels is not None:
         digest.update(np.ascontiguousarray(labels, "<i8").tobytes())
     return digest.digest()
 
 
-def _block_digests(counts: NDArray[Any], block: int) -> Iterator[bytes]:
+def _block_digests(counts: Array, block: int) -> Iterator[bytes]:
     for start in range(0, len(counts), block):
         yield hashlib.sha256(np.ascontiguousarray(counts[start : start + block]).data).digest()
 
 
 def _check_digests(
-    arrays: dict[str, NDArray[Any]], fields: dict[str, Any], header: bytes, where: str
+    arrays: dict[str, Array], fields: dict[str, Any], header: bytes, where: str
 ) -> None:
     """Refuse a set of which a bit was changed; sets of version 1 have nothing to compare with."""
     digests = arrays.get("digests")
@@ -340,12 +340,12 @@ def _check_digests(
         raise HostileFile(f"{where} is damaged, or was changed: its digests do not fit.")
 
 
-def _require_finished(arrays: dict[str, NDArray[Any]], where: str) -> None:
+def _require_finished(arrays: dict[str, Array], where: str) -> None:
     if "done" in arrays and not (arrays["done"] == 1).all():
         raise InvalidData(f"{where} is not finished: run the same sketching again to resume it.")
 
 
-def _assemble(arrays: dict[str, NDArray[Any]], fields: dict[str, Any], where: str) -> SketchSet:
+def _assemble(arrays: dict[str, Array], fields: dict[str, Any], where: str) -> SketchSet:
     _require_finished(arrays, where)
     labels = arrays.get("labels")
     try:
@@ -383,7 +383,7 @@ class SketchWriter:
         n: int,
         image_shape: tuple[int, int, int],
         parameters: SketchParameters,
-        labels: NDArray[np.int64] | None = None,
+        labels: Ints | None = None,
         classes: Sequence[str] = (),
         source: str = "",
         mark: str = "",
@@ -420,7 +420,7 @@ class SketchWriter:
         _, shape, offset = sections["done"]
         self._done_at = start + offset
         flags = os.pread(self._file.descriptor, int(np.prod(shape)), self._done_at)
-        self.done: NDArray[np.uint8] = np.frombuffer(bytearray(flags), np.uint8)
+        self.done: Bytes = np.frombuffer(bytearray(flags), np.uint8)
         if not self.done.all():
             self._file.overwrite(self._end, source.encode())
 
@@ -483,7 +483,7 @@ class SketchWriter:
             for b in np.flatnonzero(self.done == 0)
         ]
 
-    def write(self, rows: slice, counts: NDArray[Any]) -> None:
+    def write(self, rows: slice, counts: Array) -> None:
         """Store a block and its digest, then mark it as done: in that order, each flushed."""
         block = np.ascontiguousarray(counts, self._dtype)
         if block.shape != (rows.stop - rows.start, *self._item):

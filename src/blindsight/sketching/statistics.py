@@ -23,9 +23,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from blindsight.core import checks, storage
+from blindsight.core.arrays import Floats, Floats32, Ints
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.privacy.clipping import finite_rows
 from blindsight.privacy.door import added
@@ -39,8 +40,6 @@ __all__ = [
     "merge_statistics",
 ]
 
-Matrix = NDArray[np.float64]
-Rows32 = NDArray[np.float32]
 
 # The constant beside z, by which an image is counted, and the norm of (z, constant) at most.
 _COUNT = 0.3
@@ -73,8 +72,8 @@ class FeatureBasis:
         ((3, 8), True)
     """
 
-    mean: Rows32
-    directions: Rows32
+    mean: Floats32
+    directions: Floats32
 
     def __post_init__(self) -> None:
         if self.directions.ndim != 2 or self.mean.shape != self.directions.shape[1:]:
@@ -155,7 +154,7 @@ class FeatureBasis:
         """SHA-256 by which two senders see that they use the same basis."""
         return storage.digest("feature basis", {"mean": self.mean, "directions": self.directions})
 
-    def rows(self, features: ArrayLike) -> Rows32:
+    def rows(self, features: ArrayLike) -> Floats32:
         """Rows (n, width) of norm at most 1; a vector that is not finite gives a row of zeros.
 
         Raises:
@@ -260,7 +259,7 @@ class StatisticsLayout:
         *,
         units: ArrayLike | None = None,
         most: int = 1,
-    ) -> Matrix:
+    ) -> Floats:
         """The exact sum over all images, without noise: private, and a summand of a secure sum.
 
         Parameters:
@@ -327,7 +326,7 @@ class UnitRows:
     def __len__(self) -> int:
         return self.count
 
-    def norms(self, order: float) -> Matrix:
+    def norms(self, order: float) -> Floats:
         """The l2 norm of every unit's vector, from inner products of its rows."""
         if order != 2:
             raise InvalidParameter(f"these rows have l2 norms only, asked for order {order}.")
@@ -345,7 +344,7 @@ class UnitRows:
             total[unit] = self._joint_square(members)
         return np.sqrt(np.maximum(total, 0.0))
 
-    def _joint_square(self, members: NDArray[np.int64]) -> float:
+    def _joint_square(self, members: Ints) -> float:
         """|sum of the members' vectors|^2, block by block."""
         a, z, y = self.layout.moments, self.z[members].astype(np.float64), self.y[members]
         square = 0.0
@@ -358,7 +357,7 @@ class UnitRows:
             )
         return square
 
-    def weighted_sum(self, weights: Matrix) -> Matrix:
+    def weighted_sum(self, weights: Floats) -> Floats:
         """The sum of all units' vectors, each times its weight."""
         layout = self.layout
         per_row = np.where(self.counted, np.asarray(weights)[self.unit_of], 0.0)
@@ -366,7 +365,7 @@ class UnitRows:
         upper = np.triu_indices(layout.width)
         scale = np.where(upper[0] == upper[1], 1.0, math.sqrt(2)) * math.sqrt(layout.moments)
 
-        def part(rows: NDArray[np.int64]) -> Matrix:
+        def part(rows: Ints) -> Floats:
             z, w = self.z[rows].astype(np.float64), per_row[rows, None]
             membership = np.zeros((len(rows), layout.n_classes))
             membership[np.arange(len(rows)), self.y[rows]] = w[:, 0]
@@ -405,7 +404,7 @@ class Statistics:
 
     layout: StatisticsLayout
     basis: FeatureBasis
-    vector: Matrix
+    vector: Floats
     sigma: float
     encoder: dict[str, object] = field(default_factory=dict)
     senders: int = 1
@@ -464,7 +463,7 @@ class Statistics:
         return self.sigma / math.sqrt(self.layout.moments) if self.layout.moments else math.inf
 
     @cached_property
-    def _blocks(self) -> Matrix:
+    def _blocks(self) -> Floats:
         layout = self.layout
         head = self.vector[: layout.n_classes * (layout.width + 1)]
         return np.asarray(
@@ -472,17 +471,17 @@ class Statistics:
         )
 
     @property
-    def sums(self) -> Matrix:
+    def sums(self) -> Floats:
         """Noisy class sums (C, width)."""
         return self._blocks[:, :-1]
 
     @property
-    def counts(self) -> Matrix:
+    def counts(self) -> Floats:
         """Noisy class counts (C,)."""
         return self._blocks[:, -1] / _COUNT
 
     @cached_property
-    def moment(self) -> Matrix | None:
+    def moment(self) -> Floats | None:
         """The noisy second moment (width, width), or None where none was released."""
         layout = self.layout
         if not layout.moments:
@@ -533,7 +532,7 @@ def merge_statistics(parts: Sequence[Statistics]) -> Statistics:
     return Statistics(first.layout, first.basis, total, sigma, first.encoder, senders)
 
 
-def _unit_roots(features: Matrix) -> Matrix:
+def _unit_roots(features: Floats) -> Floats:
     """Square roots with the sign of the feature, scaled to norm 1; rows of zeros stay."""
     roots = np.sign(features) * np.sqrt(np.abs(np.asarray(features, np.float64)))
     norms = np.linalg.norm(roots, axis=1, keepdims=True)

@@ -12,16 +12,16 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from blindsight.core import checks, storage
+from blindsight.core.arrays import Floats, Floats32, Ints
 from blindsight.core.errors import HostileFile, InvalidData
 from blindsight.sketching.statistics import FeatureBasis, Statistics
 
 __all__ = ["StatisticsClassifier", "fit_from_statistics", "moments_of", "sample_rows"]
 
-Matrix = NDArray[np.float64]
 Method = Literal["lda", "ridge"]
 
 
-def moments_of(statistics: Statistics) -> tuple[Matrix, Matrix, Matrix]:
+def moments_of(statistics: Statistics) -> tuple[Floats, Floats, Floats]:
     """Class means (C, d), counts (C,) and the covariance within classes (d, d), freed of noise.
 
     Counts are shrunk towards their mean by as much as their noise explains. The noise that the
@@ -76,7 +76,7 @@ def fit_from_statistics(statistics: Statistics, method: Method = "lda") -> Stati
 
 def sample_rows(
     statistics: Statistics, n: int, *, random_state: int | None = None
-) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+) -> tuple[Floats32, Ints]:
     """Draw synthetic rows and labels from the Gaussians that the statistics describe.
 
     They are computed from the release alone, so they cost nothing more.
@@ -133,12 +133,12 @@ class StatisticsClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         self.n_features_in_ = statistics.basis.n_features
         return self
 
-    def decision_function(self, X: ArrayLike) -> Matrix:
+    def decision_function(self, X: ArrayLike) -> Floats:
         """Scores (n, C) of features X (n, D)."""
         check_is_fitted(self, "coef_")
         return self.decide_rows(self.basis_.rows(X))
 
-    def decide_rows(self, rows: ArrayLike) -> Matrix:
+    def decide_rows(self, rows: ArrayLike) -> Floats:
         """Scores (n, C) of rows that are in the basis already."""
         check_is_fitted(self, "coef_")
         return np.asarray(np.asarray(rows, np.float64) @ self.coef_.T + self.intercept_)
@@ -147,7 +147,7 @@ class StatisticsClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         """The name of the likeliest class of each feature vector."""
         return np.asarray(self.classes_[self.decision_function(X).argmax(axis=1)])
 
-    def predict_proba(self, X: ArrayLike) -> Matrix:
+    def predict_proba(self, X: ArrayLike) -> Floats:
         """Softmax of the scores: probabilities if the rows of each class are Gaussian ("lda")."""
         scores = self.decision_function(X)
         powers = np.exp(scores - scores.max(axis=1, keepdims=True))
@@ -188,7 +188,7 @@ class StatisticsClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         return model
 
 
-def _shrunk_counts(statistics: Statistics) -> Matrix:
+def _shrunk_counts(statistics: Statistics) -> Floats:
     """Class counts, shrunk to their mean by the known noise, and at least a tenth of it."""
     counts = statistics.counts
     mean = max(float(counts.mean()), 1.0)
@@ -197,7 +197,7 @@ def _shrunk_counts(statistics: Statistics) -> Matrix:
     return np.maximum(mean + kept * (counts - mean), 0.1 * mean)
 
 
-def _lda(statistics: Statistics) -> tuple[Matrix, Matrix]:
+def _lda(statistics: Statistics) -> tuple[Floats, Floats]:
     means, counts, within = moments_of(statistics)
     inverse = np.eye(len(within)) if statistics.moment is None else np.linalg.inv(within)
     weights = means @ inverse
@@ -206,7 +206,7 @@ def _lda(statistics: Statistics) -> tuple[Matrix, Matrix]:
     return weights, -0.5 * (np.einsum("cd,cd->c", weights, means) - noise)
 
 
-def _ridge(statistics: Statistics) -> tuple[Matrix, Matrix]:
+def _ridge(statistics: Statistics) -> tuple[Floats, Floats]:
     moment = statistics.moment
     if moment is None:
         raise InvalidData(

@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from blindsight.core import checks, storage
+from blindsight.core.arrays import Array, Floats32, Ints
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.privacy.entropy import training_rng
 from blindsight.sketching.networks import (
@@ -73,7 +74,7 @@ class SketchDataset(Dataset):  # type: ignore[misc]
 
     def _estimate(self, rows: Any) -> Tensor:
         part = self.sketches[rows]
-        given: list[NDArray[np.float32]] = []
+        given: list[Floats32] = []
         if self.inputs != "mean":
             given.append(part.posteriors())
         if self.inputs != "bits":
@@ -315,14 +316,14 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             logits.float(), targets, label_smoothing=recipe.smoothing
         )
 
-    def _batches(self, n: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
+    def _batches(self, n: int, rng: np.random.Generator) -> Iterator[Ints]:
         order, size = rng.permutation(n), self.recipe_.batch_size
         for start in range(0, n, size):
             # A batch of one has no variance to normalise by: it joins the next epoch instead.
             if n - start > 1 or n == 1:
                 yield order[start : start + size]
 
-    def decision_function(self, X: SketchSet) -> NDArray[np.float32]:
+    def decision_function(self, X: SketchSet) -> Floats32:
         """Logits (n, classes) for sketches of new images, made with the same parameters."""
         check_is_fitted(self, "module_")
         sketches = self._sketches(X)
@@ -341,11 +342,11 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.module_, self.shift_, self.scale_, self.recipe_.flips and self.recipe_.augment
         ).eval()
 
-    def predict_proba(self, X: SketchSet) -> NDArray[np.float32]:
+    def predict_proba(self, X: SketchSet) -> Floats32:
         """Class probabilities."""
         return np.asarray(torch.softmax(torch.from_numpy(self.decision_function(X)), dim=1).numpy())
 
-    def predict(self, X: SketchSet) -> NDArray[Any]:
+    def predict(self, X: SketchSet) -> Array:
         """Classes."""
         return np.asarray(self.classes_[self.decision_function(X).argmax(axis=1)])
 

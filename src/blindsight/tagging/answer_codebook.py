@@ -29,10 +29,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from blindsight.codebooks.codebook import number_of_cells, own_share
 from blindsight.core import checks
+from blindsight.core.arrays import Floats, Ints
 from blindsight.core.errors import InvalidData
 from blindsight.privacy.clipping import clip_norm
 from blindsight.privacy.mechanisms import KaryResponse
@@ -54,7 +55,6 @@ __all__ = [
     "spread_rows",
 ]
 
-Matrix = NDArray[np.float64]
 # Logits this far (root mean square over labels) from their rates' log-odds reach the unit ball's
 # edge.
 _REACH = 1.5
@@ -64,21 +64,21 @@ SENSITIVITY = 2.0
 SCENES, FEWER_SCENES = 8_000, 2_000
 
 
-def main_directions(maps: ArrayLike) -> Matrix:
+def main_directions(maps: ArrayLike) -> Floats:
     """The main left directions (C, r) of released or public maps (C, m) that logits are made by."""
     return np.asarray(
         np.linalg.svd(np.asarray(maps, np.float64), full_matrices=False)[0][:, :DIRECTIONS]
     )
 
 
-def spread_rows(logits: ArrayLike, rates: ArrayLike, directions: Matrix) -> Matrix:
+def spread_rows(logits: ArrayLike, rates: ArrayLike, directions: Floats) -> Floats:
     """Each record's row, within the unit ball, and the constant beside it."""
     away = (np.asarray(logits, np.float64) - log_odds(rates)) @ directions
     inside = clip_norm(away / (_REACH * math.sqrt(len(directions))), 1.0)
     return np.hstack([inside, np.ones((len(inside), 1))])
 
 
-def shifted_to(logits: ArrayLike, rates: ArrayLike) -> Matrix:
+def shifted_to(logits: ArrayLike, rates: ArrayLike) -> Floats:
     """Logits (n, C) shifted label by label until their mean probability is the label's rate.
 
     Public images show other things than private ones; their answers are moved to how often the
@@ -93,7 +93,7 @@ def shifted_to(logits: ArrayLike, rates: ArrayLike) -> Matrix:
     return np.asarray(values + (low + high) / 2)
 
 
-def quota_thresholds(logits: ArrayLike, rates: ArrayLike) -> Matrix:
+def quota_thresholds(logits: ArrayLike, rates: ArrayLike) -> Floats:
     """For each label the logit above which it is named as a tag, from public answers.
 
     A label has a quota: it is named at most `_QUOTA` times as often as it occurs by the released
@@ -107,7 +107,7 @@ def quota_thresholds(logits: ArrayLike, rates: ArrayLike) -> Matrix:
     return np.maximum(own, log_odds(_best_threshold(answers, answers)))
 
 
-def _best_threshold(scores: Matrix, probabilities: Matrix) -> float:
+def _best_threshold(scores: Floats, probabilities: Floats) -> float:
     """The score above which labels with these probabilities have the highest expected F1."""
 
     def f1(threshold: float) -> float:
@@ -131,9 +131,9 @@ _FARTHEST, _HALVINGS = 20.0, 30
 class PublicAnswers:
     """Logits (n, C) that a released model gives to public images."""
 
-    logits: Matrix
+    logits: Floats
 
-    def sample(self, n: int, *, rng: np.random.Generator) -> Matrix:
+    def sample(self, n: int, *, rng: np.random.Generator) -> Floats:
         """Some of them, one row per image."""
         return self.logits[rng.integers(0, len(self.logits), n)]
 
@@ -144,10 +144,10 @@ class AnswerSpread:
     their covariance.
     """
 
-    mean: Matrix
-    factor: Matrix
+    mean: Floats
+    factor: Floats
 
-    def sample(self, n: int, *, rng: np.random.Generator) -> Matrix:
+    def sample(self, n: int, *, rng: np.random.Generator) -> Floats:
         """Logits that this model might give, one row per image."""
         return self.mean + rng.standard_normal((n, len(self.factor))) @ self.factor
 
@@ -183,7 +183,6 @@ class AnswerSpread:
         )
 
 
-Cells = NDArray[np.int64]
 _SIMULATED = 8_000
 # Words of one stage at most, of a further one at least, and how many stages: simulated answers fill
 # no more.
@@ -196,8 +195,8 @@ class Posterior:
     answer.
     """
 
-    shares: Matrix
-    usual: Matrix
+    shares: Floats
+    usual: Floats
 
     def __post_init__(self) -> None:
         for name in ("shares", "usual"):
@@ -220,8 +219,8 @@ class AnswerCodebook:
         posterior: what scores fall back to where a word may be a lie; None takes words as they are.
     """
 
-    words: Matrix
-    weights: Matrix
+    words: Floats
+    weights: Floats
     threshold: float = 0.5
     sizes: tuple[int, ...] = ()
     posterior: Posterior | None = None
@@ -285,11 +284,11 @@ class AnswerCodebook:
         ends = np.cumsum(self.sizes).tolist()
         return [slice(end - size, end) for end, size in zip(ends, self.sizes, strict=True)]
 
-    def encode(self, logits: ArrayLike) -> Cells:
+    def encode(self, logits: ArrayLike) -> Ints:
         """The word nearest to the model's probabilities, for every row."""
         return self.nearest(sigmoid(logits))
 
-    def nearest(self, probabilities: Matrix) -> Cells:
+    def nearest(self, probabilities: Floats) -> Ints:
         """The word nearest to each row of probabilities, stage by stage."""
         left, cells = probabilities, np.zeros(len(probabilities), np.int64)
         for stage, size in zip(self.stages, self.sizes, strict=True):
@@ -297,7 +296,7 @@ class AnswerCodebook:
             left, cells = left - self.words[stage][near], cells * size + near
         return cells
 
-    def decode(self, cells: Any, epsilon: float) -> Matrix:
+    def decode(self, cells: Any, epsilon: float) -> Floats:
         """The answer's scores: what released words stand for, by k-ary response at epsilon."""
         left = np.asarray(cells, np.int64)
         scores, share = np.zeros((len(left), self.words.shape[1])), np.ones(len(left))
@@ -329,7 +328,7 @@ def choose_codebook(
     # Every label has its own average precision: count deviations in the label's own units.
     weights = 1.0 / (answers.std(axis=0) + 0.01)
     wanted = number_of_cells(epsilon) if size is None else checks.whole("size", size, least=2)
-    left, stages, shares, sizes = answers, list[Matrix](), list[Matrix](), list[int]()
+    left, stages, shares, sizes = answers, list[Floats](), list[Floats](), list[int]()
     while not sizes or (wanted >= _LEAST and len(sizes) < _STAGES):
         centres = _centres(left * weights, min(wanted, _STAGE), rng) / weights
         centres = centres if stages else np.clip(centres, 0.0, 1.0)
@@ -346,12 +345,12 @@ def choose_codebook(
     return replace(book, threshold=_best_threshold(scores, answers))
 
 
-def _nearest(rows: Matrix, words: Matrix) -> Cells:
+def _nearest(rows: Floats, words: Floats) -> Ints:
     distance = (words**2).sum(axis=1)[None, :] - 2.0 * rows @ words.T
     return np.asarray(distance.argmin(axis=1), np.int64)
 
 
-def _centres(rows: Matrix, size: int, rng: np.random.Generator) -> Matrix:
+def _centres(rows: Floats, size: int, rng: np.random.Generator) -> Floats:
     """Centres of the rows (k-means); fewer where there are not that many different rows."""
     from sklearn.cluster import MiniBatchKMeans
 

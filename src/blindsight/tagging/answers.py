@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from blindsight.core import checks
+from blindsight.core.arrays import Array, Bools, Floats
 from blindsight.privacy.guarantee import Cost
 from blindsight.privacy.mechanisms import DiscreteLaplace, KaryResponse
 from blindsight.tagging.answer_codebook import AnswerCodebook
@@ -35,8 +36,6 @@ __all__ = [
     "NoCharge",
 ]
 
-Matrix = NDArray[np.float64]
-
 
 @dataclass(frozen=True)
 class Answers:
@@ -44,8 +43,8 @@ class Answers:
     rank them.
     """
 
-    tags: NDArray[np.bool_]
-    scores: Matrix
+    tags: Bools
+    scores: Floats
 
 
 class NoCharge:
@@ -69,7 +68,7 @@ class Exact:
     """
 
     threshold: float | None = None
-    quotas: Matrix | None = None
+    quotas: Floats | None = None
 
     def __post_init__(self) -> None:
         if self.threshold is not None:
@@ -77,7 +76,7 @@ class Exact:
                 "threshold", checks.probability("threshold", self.threshold, below_one=True)
             )
 
-    def with_quotas(self, quotas: Matrix) -> Exact:
+    def with_quotas(self, quotas: Floats) -> Exact:
         """The same, with the thresholds that were computed from released rates."""
         return replace(self, quotas=checks.finite_array("quotas", quotas, ndim=1))
 
@@ -88,7 +87,7 @@ class Exact:
             return Answers(logits > self.quotas, logits)
         return Answers(sigmoid(logits) > (self.threshold or _UNTRAINED_THRESHOLD), logits)
 
-    def probabilities(self, scores: Matrix) -> Matrix:
+    def probabilities(self, scores: Floats) -> Floats:
         """Scores as probabilities."""
         return sigmoid(scores)
 
@@ -123,7 +122,7 @@ class CodebookAnswers:
         assert self.words is not None  # noqa: S101  (learned before anything is answered)
         return KaryResponse(epsilon=self.epsilon, k=len(self.words), unit="query")
 
-    def value(self, logits: Matrix) -> NDArray[Any]:
+    def value(self, logits: Floats) -> Array:
         """The word nearest to each row of logits."""
         assert self.words is not None  # noqa: S101
         return self.words.encode(logits)
@@ -136,7 +135,7 @@ class CodebookAnswers:
         scores = self.words.decode(released, self.epsilon)
         return Answers(scores > self.words.threshold, scores)
 
-    def probabilities(self, scores: Matrix) -> Matrix:
+    def probabilities(self, scores: Floats) -> Floats:
         """The words' values are probabilities already."""
         return scores
 
@@ -167,7 +166,7 @@ class LaplaceAnswers:
             unit="query",
         )
 
-    def value(self, logits: Matrix) -> NDArray[Any]:
+    def value(self, logits: Floats) -> Array:
         """The clipped logits."""
         return np.clip(logits, -self.bound, self.bound)
 
@@ -176,7 +175,7 @@ class LaplaceAnswers:
         noisy = np.asarray(released, np.float64)
         return Answers(noisy > 0, noisy)
 
-    def probabilities(self, scores: Matrix) -> Matrix:
+    def probabilities(self, scores: Floats) -> Floats:
         """Noisy scores as probabilities."""
         return sigmoid(scores)
 

@@ -19,10 +19,11 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from blindsight.core import checks
+from blindsight.core.arrays import Bytes, Floats
 from blindsight.core.errors import InvalidData, InvalidParameter, MissingData
 from blindsight.evaluation.multilabel import mean_average_precision
 from blindsight.privacy import accounting
@@ -77,7 +78,6 @@ if TYPE_CHECKING:
 
 __all__ = ["TRAINING", "PrivateTagger"]
 
-Matrix = NDArray[np.float64]
 TRAINING = "training a tagger"
 _TRAININGS = (DPTraining, Ordinary, Untrained)
 _KEY_LOCK = Lock()
@@ -255,7 +255,7 @@ class PrivateTagger(Protected):
             entropy=self.entropy_,
         )
 
-    def logits(self, X: ArrayLike) -> Matrix:
+    def logits(self, X: ArrayLike) -> Floats:
         """The model's own outputs.
 
         They may leave where training is private; else they are for the owner.
@@ -352,15 +352,15 @@ class PrivateTagger(Protected):
         )
         return mechanism.read(door.release(guarantees.ANSWER, values))
 
-    def predict(self, X: ArrayLike, *, ledger: Ledger | None = None) -> NDArray[np.uint8]:
+    def predict(self, X: ArrayLike, *, ledger: Ledger | None = None) -> Bytes:
         """Tags (n, C) of 0 and 1."""
         return self.answer(X, ledger=ledger).tags.astype(np.uint8)
 
-    def decision_function(self, X: ArrayLike, *, ledger: Ledger | None = None) -> Matrix:
+    def decision_function(self, X: ArrayLike, *, ledger: Ledger | None = None) -> Floats:
         """Scores (n, C) that rank the labels."""
         return self.answer(X, ledger=ledger).scores
 
-    def predict_proba(self, X: ArrayLike, *, ledger: Ledger | None = None) -> Matrix:
+    def predict_proba(self, X: ArrayLike, *, ledger: Ledger | None = None) -> Floats:
         """Probabilities (n, C), one per label."""
         return self.answer_mechanism_.probabilities(self.answer(X, ledger=ledger).scores)
 
@@ -521,7 +521,7 @@ class PrivateTagger(Protected):
         inputs = Inputs.from_public(self.public, components=components)
         return {
             "centre": inputs.centre,
-            "directions": cast("Matrix", inputs.directions),
+            "directions": cast("Floats", inputs.directions),
             "width": inputs.width,
             "centred": False,
         }

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from blindsight.core.arrays import Bytes, Floats
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, MissingData
 from blindsight.data import LIMITS, DecodedPhotos, Files, MultiLabelSet
 from blindsight.data.label_tables import read_label_table
@@ -98,7 +99,7 @@ def check_names(names: Sequence[str]) -> None:
             )
 
 
-def label_rows(y: Any, *, classes: Any = None) -> NDArray[np.uint8]:
+def label_rows(y: Any, *, classes: Any = None) -> Bytes:
     """Labels (n, C), dense or sparse, as 0 and 1: 1 where a value is above a half, whatever else it
     is.
 
@@ -128,12 +129,12 @@ def label_rows(y: Any, *, classes: Any = None) -> NDArray[np.uint8]:
     return (array > 0.5).astype(np.uint8)
 
 
-def sigmoid(x: ArrayLike) -> NDArray[np.float64]:
+def sigmoid(x: ArrayLike) -> Floats:
     """1 / (1 + e^-x), without overflow."""
     return 1.0 / (1.0 + np.exp(-np.clip(np.asarray(x, np.float64), -500, 500)))
 
 
-def log_odds(rates: ArrayLike) -> NDArray[np.float64]:
+def log_odds(rates: ArrayLike) -> Floats:
     """ln(p / (1 - p)), with rates clipped to [1e-6, 1 - 1e-6]."""
     p = np.clip(np.asarray(rates, np.float64), 1e-6, 1 - 1e-6)
     return np.asarray(np.log(p) - np.log1p(-p))

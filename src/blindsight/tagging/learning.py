@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from blindsight.core import checks
+from blindsight.core.arrays import Bytes, Floats, Floats32
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.privacy.door import Outer
 from blindsight.tagging.answer_codebook import (
@@ -57,14 +58,12 @@ __all__ = [
     "words_from_scenes",
 ]
 
-Matrix = NDArray[np.float64]
-
 
 def learn(
     tagger: PrivateTagger,
-    rows: NDArray[np.float32],
-    labels: NDArray[np.uint8],
-    total: Callable[[str, Any], Matrix],
+    rows: Floats32,
+    labels: Bytes,
+    total: Callable[[str, Any], Floats],
     held: HeldOut | None,
     progress: Any,
 ) -> dict[str, Any]:
@@ -77,7 +76,7 @@ def learn(
     rates = label_rates(found["counts"], facts.n_records)
     inputs = inputs_of(tagger.public_, found)
 
-    def seen(given: Any) -> tuple[Matrix, Matrix]:
+    def seen(given: Any) -> tuple[Floats, Floats]:
         """The head's input, and the score that it starts from."""
         start = np.broadcast_to(log_odds(rates), (len(given), labels.shape[1]))
         return inputs(
@@ -125,7 +124,7 @@ def learn(
 
 
 def _keep_what_was_learned(
-    tagger: PrivateTagger, weights: Matrix, facts: TrainingFacts, step: float
+    tagger: PrivateTagger, weights: Floats, facts: TrainingFacts, step: float
 ) -> dict[str, Any]:
     """The weights as far as they are more than noise; the free start where they are not."""
     assert isinstance(tagger.training, DPTraining)  # noqa: S101  (only it has noise)
@@ -143,8 +142,8 @@ def _keep_what_was_learned(
 def _public_answers(
     tagger: PrivateTagger,
     found: dict[str, Any],
-    rates: Matrix,
-    seen: Callable[[Any], tuple[Matrix, Matrix]],
+    rates: Floats,
+    seen: Callable[[Any], tuple[Floats, Floats]],
     count: int,
 ) -> PublicAnswers:
     """The model's answers about public images and made scenes, shifted to the released rates.
@@ -175,10 +174,10 @@ def _public_answers(
 def _spread(
     tagger: PrivateTagger,
     facts: TrainingFacts,
-    rates: Matrix,
-    logits: Matrix,
-    weights: Matrix,
-    total: Callable[[str, Any], Matrix],
+    rates: Floats,
+    logits: Floats,
+    weights: Floats,
+    total: Callable[[str, Any], Floats],
 ) -> AnswerSpread:
     """How the model's answers about the records are spread, released."""
     maps = weights[:, :-1]
@@ -260,7 +259,7 @@ def inputs_of(public: dict[str, Any], released: dict[str, Any]) -> Inputs:
     return Inputs(centre, public.get("directions"))
 
 
-def label_rates(counts: ArrayLike, n_records: int) -> Matrix:
+def label_rates(counts: ArrayLike, n_records: int) -> Floats:
     """Label rates of (noisy) counts, kept off 0 and 1."""
     least = max(2.0, 0.001 * n_records)
     return np.asarray(
@@ -268,7 +267,7 @@ def label_rates(counts: ArrayLike, n_records: int) -> Matrix:
     )
 
 
-def sum_exactly(what: str, rows: ArrayLike) -> Matrix:
+def sum_exactly(what: str, rows: ArrayLike) -> Floats:
     """Where the door would stand: training without privacy."""
     if isinstance(rows, Outer):
         return np.asarray(rows.weighted_sum(np.ones(len(rows))))

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from blindsight.core import checks
+from blindsight.core.arrays import Array, Floats32, Ints
 from blindsight.core.errors import (
     BlindsightError,
     HostileFile,
@@ -145,7 +146,7 @@ class Extractor:
         names: Sequence[str] | None = None,
         public: bool = False,
         progress: Progress | None = None,
-    ) -> NDArray[np.float32]:
+    ) -> Floats32:
         """Features (n, D). Those of private images are kept nowhere; those of public ones may be
         cached. `names` are needed where the encoder is a file of vectors.
         """
@@ -161,7 +162,7 @@ class Extractor:
             return pixels(images, size=self.size)
         return EfficientNet(self.size, cache=public).transform(images, progress=progress)
 
-    def of_folder(self, folder: Path, *, progress: Progress | None = None) -> NDArray[np.float32]:
+    def of_folder(self, folder: Path, *, progress: Progress | None = None) -> Floats32:
         """Features of a folder of public images."""
         public = load_folder(folder)
         names = None if public.names is None else public.names.tolist()
@@ -229,9 +230,7 @@ def image_files(given: Sequence[Path]) -> ImageFiles:
     return ImageFiles(digests, tuple(unreadable), files, decoded)
 
 
-def split(
-    rows: NDArray[Any], *, one_in: int = HELD_OUT_ONE_IN
-) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+def split(rows: Array, *, one_in: int = HELD_OUT_ONE_IN) -> tuple[Ints, Ints, int]:
     """Places of records to learn from, of about one in `one_in` to measure on, and how many were to
     be learned from.
 

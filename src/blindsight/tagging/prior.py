@@ -24,10 +24,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import sparse
 
 from blindsight.core import checks
+from blindsight.core.arrays import Floats, Floats32
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.privacy.clipping import finite_rows, unusable_rows
 
@@ -45,7 +46,6 @@ __all__ = [
     "unit_rows",
 ]
 
-Matrix = NDArray[np.float64]
 # The constant beside a row of length one: large enough to learn a rate by, small enough to cost the
 # bound little.
 CONSTANT = 0.3
@@ -53,14 +53,14 @@ CONSTANT = 0.3
 MOST_DIRECTIONS = 256
 
 
-def feature_rows(x: ArrayLike, *, n_features: int | None = None) -> NDArray[np.float32]:
+def feature_rows(x: ArrayLike, *, n_features: int | None = None) -> Floats32:
     """Finite float rows (n, D), or an error that says what is wrong."""
     rows = checks.finite_array("X", x)
     _check_shape(rows.shape, n_features)
     return rows.astype(np.float32)
 
 
-def private_rows(x: ArrayLike, *, n_features: int | None = None) -> tuple[NDArray[np.float32], int]:
+def private_rows(x: ArrayLike, *, n_features: int | None = None) -> tuple[Floats32, int]:
     """Float rows (n, D) of private records, and how many of them were unusable and count as zeros.
 
     See `blindsight.privacy.clipping.finite_rows`.
@@ -70,7 +70,7 @@ def private_rows(x: ArrayLike, *, n_features: int | None = None) -> tuple[NDArra
     return finite_rows(rows).astype(np.float32), int(unusable_rows(rows).sum())
 
 
-def unit_rows(x: ArrayLike) -> Matrix:
+def unit_rows(x: ArrayLike) -> Floats:
     """Every row divided by its length; rows of zeros stay."""
     rows = np.asarray(x, np.float64)
     peak = np.abs(rows).max(axis=1, keepdims=True, initial=0)
@@ -86,8 +86,8 @@ class Inputs:
     Both are public or released. The head's input is a row of length one with a constant beside it.
     """
 
-    centre: Matrix
-    directions: Matrix | None = None
+    centre: Floats
+    directions: Floats | None = None
 
     def __post_init__(self) -> None:
         # One layout in memory, so that a model that was saved and read gives the same numbers to
@@ -115,14 +115,14 @@ class Inputs:
         """How many inputs the head has."""
         return 1 + (len(self.centre) if self.directions is None else self.directions.shape[1])
 
-    def __call__(self, x: ArrayLike) -> Matrix:
+    def __call__(self, x: ArrayLike) -> Floats:
         """The head's input (n, width)."""
         rows = unit_rows(x) - self.centre
         rows = unit_rows(rows if self.directions is None else rows @ self.directions)
         return np.hstack([rows, np.full((len(rows), 1), CONSTANT)])
 
 
-def _main_directions(centred: Matrix, most: int) -> Matrix:
+def _main_directions(centred: Floats, most: int) -> Floats:
     """The main directions (D, r) of centred rows, each divided by the root of its size."""
     _, size, axes = np.linalg.svd(centred, full_matrices=False)
     count = min(most, int((size > 1e-6 * max(size[0], 1e-300)).sum()))
@@ -170,11 +170,11 @@ class Prior:
         array([[3., 4.]])
     """
 
-    weights: Matrix
-    offset: Matrix
-    directions: Matrix | None = None
-    things: Matrix | None = None
-    meaning: Matrix | None = None
+    weights: Floats
+    offset: Floats
+    directions: Floats | None = None
+    things: Floats | None = None
+    meaning: Floats | None = None
     unit: bool = False
 
     def __post_init__(self) -> None:
@@ -205,12 +205,12 @@ class Prior:
                     f"{expected[1]}, got {self.things.shape} and {self.meaning.shape}."
                 )
 
-    def __call__(self, features: Any) -> Matrix:
+    def __call__(self, features: Any) -> Floats:
         """The scores (n, C)."""
         rows = unit_rows(features) if self.unit else np.asarray(features, np.float64)
         return rows @ self.weights.T + self.offset
 
-    def tables(self) -> dict[str, Matrix]:
+    def tables(self) -> dict[str, Floats]:
         """Every array that there is, by name: what makes one prior another."""
         named = {
             name: getattr(self, name)
@@ -220,7 +220,7 @@ class Prior:
 
     def scenes(
         self, rates: ArrayLike, centre: ArrayLike, n: int, *, rng: np.random.Generator
-    ) -> Matrix | None:
+    ) -> Floats | None:
         """Features (n, D) of made-up scenes, each of some labels; None without things.
 
         A scene has each label with the probability of its rate, and at least one. Its vector is
@@ -337,7 +337,7 @@ def spaced(name: str) -> str:
 
 def _meaning(
     names: Sequence[Sequence[str]], classes: Sequence[str] | None, n_classes: int
-) -> Matrix:
+) -> Floats:
     """How much each class is meant by each label (labels, classes).
 
     Rows sum to one, or to zero where no word of a label is known.

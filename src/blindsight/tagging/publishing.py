@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from blindsight.core import durable, storage
+from blindsight.core.arrays import Array
 from blindsight.core.errors import InvalidParameter
 from blindsight.privacy.door import Door
 from blindsight.privacy.plan import plan_to_fields
@@ -181,9 +181,7 @@ def train_once(
     return kept
 
 
-def _training(
-    tagger: PrivateTagger, X: NDArray[Any], y: NDArray[Any], n_records: int | None
-) -> str:
+def _training(tagger: PrivateTagger, X: Array, y: Array, n_records: int | None) -> str:
     """Records, settings and public knowledge as text."""
     known = {"rows": np.asarray(X), "labels": label_rows(y)}
     if tagger.public is not None:
@@ -216,7 +214,7 @@ def _training(
 
 def _function(tagger: PrivateTagger, plan: Any) -> str:
     """Model and mechanism as text: what makes one release another."""
-    tables: dict[str, NDArray[Any]] = {}
+    tables: dict[str, Array] = {}
     fields: dict[str, Any] = {"releases": plan_to_fields(plan), "training": repr(tagger.training)}
     for part, values in (("public", tagger.public_), ("released", tagger.released_)):
         tables |= {

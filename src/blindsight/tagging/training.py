@@ -26,9 +26,9 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from blindsight.core import checks
+from blindsight.core.arrays import Array, Bytes, Floats, Floats32
 from blindsight.core.errors import InvalidData
 from blindsight.evaluation.multilabel import mean_average_precision
 from blindsight.privacy.accounting import least_noise
@@ -58,7 +58,6 @@ __all__ = [
     "trusted_share",
 ]
 
-Matrix = NDArray[np.float64]
 CLIP = 0.7
 _MOMENTUM = 0.9
 Progress = Callable[[int, int], None]
@@ -70,13 +69,13 @@ class LinearHead:
     ridge.
     """
 
-    rates: Matrix
+    rates: Floats
     step: float
     power: float = 0.3
     ridge: float = 0.0
 
     @property
-    def weights(self) -> Matrix:
+    def weights(self) -> Floats:
         """rate^-g, scaled so that a record's residual at the rates has a length of about one."""
         raw = self.rates**-self.power
         return np.asarray(raw / np.sqrt((raw**2 * self.rates * (1 - self.rates)).sum()))
@@ -88,8 +87,8 @@ class HeldOut:
     owner's.
     """
 
-    rows: NDArray[np.float32]
-    labels: NDArray[np.uint8]
+    rows: Floats32
+    labels: Bytes
 
     @classmethod
     def of(cls, validation: Any, n_features: int, classes: Any = None) -> HeldOut | None:
@@ -106,7 +105,7 @@ class HeldOut:
             )
         return cls(rows, labels)
 
-    def looking(self, x: Matrix, offset: Matrix, curve: list[float]) -> Callable[[Matrix], None]:
+    def looking(self, x: Floats, offset: Floats, curve: list[float]) -> Callable[[Floats], None]:
         """Notes the mean average precision of weights, for inputs `x` and scores `offset` to start
         from.
         """
@@ -117,16 +116,16 @@ class HeldOut:
 
 def descend(
     head: LinearHead,
-    x: Matrix,
-    labels: NDArray[Any],
-    offset: Matrix,
+    x: Floats,
+    labels: Array,
+    offset: Floats,
     *,
     steps: int,
     n_records: int,
-    total: Callable[[Matrix, Matrix], Matrix],
-    look: Callable[[Matrix], None] | None = None,
+    total: Callable[[Floats, Floats], Floats],
+    look: Callable[[Floats], None] | None = None,
     progress: Progress | None = None,
-) -> Matrix:
+) -> Floats:
     """The learned weights (C, width). `total(residuals, x)` sums the records' gradients, residual
     x'.
 
@@ -166,7 +165,7 @@ def noise_variance(*, steps: int, step: float, sigma: float, n_records: int) -> 
     return float(np.square(coefficients).sum() * (sigma / n_records) ** 2)
 
 
-def trusted_share(weights: Matrix, variance: float, n_records: int) -> float:
+def trusted_share(weights: Floats, variance: float, n_records: int) -> float:
     """How much of the learned weights to keep, between 0 (nothing was learned) and 1.
 
     The share of the squared weights that noise does not explain is compared with `_CLEAR`: far

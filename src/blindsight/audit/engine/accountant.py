@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtr
 
+from blindsight.core.arrays import Array
 from blindsight.core.errors import InvalidParameter
 
 __all__ = ["Gauss", "Pure", "epsilon_of", "gaussian_delta"]
@@ -111,7 +111,7 @@ def _composed(parts: Sequence[Gauss | Pure], delta: float, swapped: bool) -> flo
     return _least(curve, delta)
 
 
-def _on_grid(losses: NDArray[Any], mass: NDArray[Any], step: float, size: int) -> NDArray[Any]:
+def _on_grid(losses: Array, mass: Array, step: float, size: int) -> Array:
     """Each loss shared between its two neighbours on the grid, so that the mean is kept exactly."""
     place = losses / step
     low = np.floor(place).astype(np.int64)
@@ -122,7 +122,7 @@ def _on_grid(losses: NDArray[Any], mass: NDArray[Any], step: float, size: int) -
     return laid
 
 
-def _losses(part: Gauss | Pure, swapped: bool) -> tuple[NDArray[Any], NDArray[Any]]:
+def _losses(part: Gauss | Pure, swapped: bool) -> tuple[Array, Array]:
     """Values of ln p/q and their probabilities under p, of one release."""
     if isinstance(part, Pure):
         chance = 1 / (1 + math.exp(-part.epsilon))

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
 from blindsight.audit.engine.bounds import clopper_pearson, epsilon_from_rates
 from blindsight.core import checks
+from blindsight.core.arrays import Array, Floats, Ints
 from blindsight.privacy import Audited
 
 __all__ = [
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 Run = Callable[[Any, np.random.Generator], Any]
-Statistic = Callable[[NDArray[Any]], NDArray[np.float64]]
+Statistic = Callable[[Array], Floats]
 _CHUNK = 250
 _ROWS, _NUMBERS = 100_000, 20_000_000  # of one call
 
@@ -41,8 +41,8 @@ _ROWS, _NUMBERS = 100_000, 20_000_000  # of one call
 class Outcomes:
     """What many runs on the data and on its neighbour gave: one row a run."""
 
-    data: NDArray[Any]
-    neighbour: NDArray[Any]
+    data: Array
+    neighbour: Array
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Told:
     """
 
     audited: Audited
-    guilty: NDArray[np.float64]
-    innocent: NDArray[np.float64]
+    guilty: Floats
+    innocent: Floats
     rates: tuple[float, float]
 
 
@@ -72,7 +72,7 @@ def collect(
     seeds = np.random.SeedSequence(seed).spawn(2 * len(chunks))
     jobs = [(side, size, seeds[2 * i + side]) for i, size in enumerate(chunks) for side in (0, 1)]
 
-    def one(job: tuple[int, int, np.random.SeedSequence]) -> NDArray[Any]:
+    def one(job: tuple[int, int, np.random.SeedSequence]) -> Array:
         side, size, source = job
         rng = np.random.default_rng(source)
         return np.stack([np.asarray(run((data, neighbour)[side], rng)) for _ in range(size)])
@@ -169,9 +169,7 @@ def tell_apart(
     )
 
 
-def _best_cut(
-    here: NDArray[np.float64], there: NDArray[np.float64], delta: float, *, error: float
-) -> float:
+def _best_cut(here: Floats, there: Floats, delta: float, *, error: float) -> float:
     """The threshold whose event promises the largest bound on the trials that choose it.
 
     A bound that must nearly always hold needs an event that happens often, so it is promised at an
@@ -191,7 +189,7 @@ def _best_cut(
     return float(cuts[promised.argmax() if promised.max() > 0 else -1])
 
 
-def _at_least(cuts: NDArray[np.float64], scores: NDArray[np.float64]) -> NDArray[np.int64]:
+def _at_least(cuts: Floats, scores: Floats) -> Ints:
     known = np.sort(scores[~np.isnan(scores)])
     return len(known) - np.searchsorted(known, cuts)
 
@@ -212,7 +210,7 @@ def _discriminant(outcomes: Outcomes) -> Statistic:
     return lambda outputs: ((_flat(outputs) - centre) / spread) @ weights
 
 
-def _flat(outputs: NDArray[Any]) -> NDArray[np.float64]:
+def _flat(outputs: Array) -> Floats:
     return np.asarray(outputs, np.float64).reshape(len(outputs), -1)
 
 

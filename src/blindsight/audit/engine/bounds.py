@@ -16,10 +16,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
 from blindsight.core import checks
+from blindsight.core.arrays import Array, Bools, Floats
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.privacy import Audited
 
@@ -133,7 +133,7 @@ def exact_epsilon(mechanism: Any, x: Any, neighbour: Any, outcomes: Any) -> Audi
     )
 
 
-def likelihood_ratio(mechanism: Any, released: Any, x: Any, neighbour: Any) -> NDArray[np.float64]:
+def likelihood_ratio(mechanism: Any, released: Any, x: Any, neighbour: Any) -> Floats:
     """ln Pr(released | x) - ln Pr(released | neighbour) of every release: the best statistic there
     is.
     """
@@ -141,7 +141,7 @@ def likelihood_ratio(mechanism: Any, released: Any, x: Any, neighbour: Any) -> N
     return _whole(mechanism, listed, x) - _whole(mechanism, listed, neighbour)
 
 
-def _whole(mechanism: Any, outcomes: NDArray[Any], x: Any) -> NDArray[np.float64]:
+def _whole(mechanism: Any, outcomes: Array, x: Any) -> Floats:
     value = np.asarray(x)
     parts = np.asarray(
         mechanism.log_prob(outcomes, np.broadcast_to(value, (len(outcomes), *value.shape)))
@@ -150,8 +150,8 @@ def _whole(mechanism: Any, outcomes: NDArray[Any], x: Any) -> NDArray[np.float64
 
 
 def audit_in_one_run(
-    train: Callable[[NDArray[np.bool_], np.random.Generator], Any],
-    score: Callable[[Any], NDArray[np.float64]],
+    train: Callable[[Bools, np.random.Generator], Any],
+    score: Callable[[Any], Floats],
     *,
     canaries: int,
     seed: int = 0,
@@ -168,8 +168,8 @@ def audit_in_one_run(
 
 
 def audit_scores(
-    scores: NDArray[np.float64],
-    included: NDArray[np.bool_],
+    scores: Floats,
+    included: Bools,
     *,
     confidence: float = 0.95,
     delta: float = 0.0,

@@ -22,8 +22,8 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from numpy.typing import NDArray
 
+from blindsight.core.arrays import Array
 from blindsight.core.errors import UnchargedRelease
 from blindsight.privacy.cost import Cost
 from blindsight.privacy.door import Door, Passage, listening
@@ -44,7 +44,6 @@ __all__ = [
     "unheard",
 ]
 
-Array = NDArray[Any]
 _URANDOM = os.urandom
 _BUDGET = 1e6  # no account runs out during an audit
 START = 512  # bytes of each of the door's own streams that are looked at

@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from blindsight.audit.engine.bounds import audit_scores
 from blindsight.core import checks
+from blindsight.core.arrays import Bools, Floats
 from blindsight.core.errors import InvalidData
 from blindsight.privacy import Audited
 
 __all__ = ["Membership", "infer_membership", "roc"]
 
-Train = Callable[[NDArray[np.bool_], np.random.Generator], Any]
-Score = Callable[[Any], NDArray[np.float64]]
+Train = Callable[[Bools, np.random.Generator], Any]
+Score = Callable[[Any], Floats]
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Membership:
     to.
     """
 
-    scores: NDArray[np.float64]
-    included: NDArray[np.bool_]
+    scores: Floats
+    included: Bools
     audited: Audited
 
     @property
@@ -87,9 +87,7 @@ def infer_membership(
     )
 
 
-def roc(
-    scores: NDArray[np.float64], included: NDArray[np.bool_]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def roc(scores: Floats, included: Bools) -> tuple[Floats, Floats]:
     """False and true positive rates over all thresholds, ties taken together."""
     order = np.argsort(-scores, kind="stable")
     hits = included[order]
@@ -99,9 +97,7 @@ def roc(
     return np.append(0.0, fpr), np.append(0.0, tpr)
 
 
-def _log_ratio(
-    seen: NDArray[np.float64], coins: NDArray[np.bool_], target: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _log_ratio(seen: Floats, coins: Bools, target: Floats) -> Floats:
     inside = np.where(coins, seen, np.nan)
     outside = np.where(coins, np.nan, seen)
     mean_in, mean_out = np.nanmean(inside, axis=0), np.nanmean(outside, axis=0)
@@ -109,7 +105,7 @@ def _log_ratio(
     return np.asarray(((target - mean_out) ** 2 - (target - mean_in) ** 2) / (2 * variance))
 
 
-def _checked(scores: Any, count: int) -> NDArray[np.float64]:
+def _checked(scores: Any, count: int) -> Floats:
     values = np.asarray(scores, np.float64)
     if values.shape != (count,) or not np.isfinite(values).all():
         raise InvalidData(

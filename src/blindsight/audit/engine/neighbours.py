@@ -13,14 +13,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from blindsight.audit.engine.door import Neighbour
+from blindsight.core.arrays import Array
 from blindsight.core.errors import InvalidParameter
 
 __all__ = ["neighbours_of", "unrelated_datasets"]
 
-Array = NDArray[Any]
 _FAR, _HUGE = 1e6, 1e308
 
 

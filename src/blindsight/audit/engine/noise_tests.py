@@ -13,10 +13,10 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
 from blindsight.audit.engine.outputs import frozen
+from blindsight.core.arrays import Array
 from blindsight.privacy.entropy import SystemEntropy, SystemSource
 from blindsight.privacy.mechanisms.domain import Cells, Reals
 
@@ -27,7 +27,6 @@ __all__ = [
     "start_problems",
 ]
 
-Array = NDArray[Any]
 _SIGMAS = 6.2
 _LEAST_KEY = 16  # bytes: 128 bits
 

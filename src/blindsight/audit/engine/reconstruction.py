@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from blindsight.core import checks
+from blindsight.core.arrays import Bytes, Floats
 from blindsight.core.errors import InvalidData
 from blindsight.evaluation.reconstruction import mean_psnr, mean_ssim
 from blindsight.privacy import Recovery
@@ -30,7 +30,7 @@ class Reconstruction:
     been.
     """
 
-    images: NDArray[np.uint8]
+    images: Bytes
     psnr: float
     ssim: float
     psnr_of_mean: float
@@ -89,7 +89,7 @@ def reconstruct(
     )
 
 
-def _fit(decoder: Decoder, seed: int, x: NDArray[np.float64], y: NDArray[np.float64]) -> Any:
+def _fit(decoder: Decoder, seed: int, x: Floats, y: Floats) -> Any:
     if decoder == "ridge":
         from sklearn.linear_model import RidgeCV
 
@@ -110,7 +110,7 @@ def _fit(decoder: Decoder, seed: int, x: NDArray[np.float64], y: NDArray[np.floa
         return network.fit(x.astype(np.float32), y.astype(np.float32))
 
 
-def _rows(name: str, value: Any) -> NDArray[np.float64]:
+def _rows(name: str, value: Any) -> Floats:
     rows = checks.finite_array(name, np.asarray(value, np.float64))
     if rows.ndim < 2:
         raise InvalidData(f"{name} must have one row an image, got shape {rows.shape}.")

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from blindsight.audit.engine.blackbox import Outcomes, Told, collect_at_once, tell_apart
 from blindsight.audit.engine.bounds import likelihood_ratio
 from blindsight.audit.engine.listeners import drawing_from
+from blindsight.core.arrays import Array, Floats
 from blindsight.core.errors import InvalidData
 from blindsight.privacy import Audited
 from blindsight.privacy.mechanisms import (
@@ -36,7 +36,7 @@ __all__ = [
 # : of the bounds on a user's own files: a sound release is refuted by mistake in at most one audit
 # of a hundred.
 CONFIDENCE = 0.99
-Pair = tuple[NDArray[Any], NDArray[Any]]
+Pair = tuple[Array, Array]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +108,7 @@ def attack_mechanism(
 
 
 def attack_release(
-    release: Callable[[NDArray[Any]], NDArray[Any]],
+    release: Callable[[Array], Array],
     pair: Pair,
     *,
     what: str,
@@ -121,7 +121,7 @@ def attack_release(
     mechanism's is taken.
     """
 
-    def run(values: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
+    def run(values: Array, rng: np.random.Generator) -> Array:
         with drawing_from(rng):
             released = np.asarray(release(values))
         return released.reshape(len(values), -1)
@@ -139,7 +139,7 @@ def attack_outcomes(
     what: str,
     delta: float = 0.0,
     steps: int = 1,
-    statistic: Callable[[NDArray[Any]], NDArray[np.float64]] | None = None,
+    statistic: Callable[[Array], Floats] | None = None,
     confidence: float = CONFIDENCE,
 ) -> Attack:
     """The attack on what was collected from two inputs that are `steps` neighbours apart."""
@@ -148,7 +148,7 @@ def attack_outcomes(
 
 
 def _codes(n_bits: int, differing: int) -> Pair:
-    zeros: NDArray[Any] = np.zeros(n_bits, np.uint8)
+    zeros: Array = np.zeros(n_bits, np.uint8)
     other = zeros.copy()
     other[:differing] = 1
     return zeros, other

@@ -7,13 +7,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import clone
 
 from blindsight.audit.engine.blackbox import collect, distinguish
 from blindsight.audit.engine.worst_inputs import CONFIDENCE, Attack, attack_outcomes, attack_release
 from blindsight.audit.report.verdict import Verdict
 from blindsight.core import codes
+from blindsight.core.arrays import Array
 from blindsight.hashing import LSH, PITQ, CodebookHasher, PHashing
 from blindsight.index.cell_index import from_codes
 
@@ -28,7 +28,7 @@ def attack_codes(
     book = getattr(hasher, "codebook", None)
     cells = None if book is None else book.assign(np.stack(pair))
 
-    def release(x: NDArray[Any]) -> NDArray[Any]:
+    def release(x: Array) -> Array:
         codes = hasher.transform(x)
         return _bits(codes) if cells is None else from_codes(codes)[:, None] == cells
 
@@ -42,14 +42,12 @@ def attack_codes(
     )
 
 
-def _bits(released: NDArray[Any]) -> NDArray[Any]:
+def _bits(released: Array) -> Array:
     """Packed codes bit by bit; directions as they are."""
     return np.unpackbits(released, axis=-1) if released.dtype == np.uint8 else released
 
 
-def _apart(
-    hasher: Any, rng: np.random.Generator, *, one_bit: bool
-) -> tuple[NDArray[Any], NDArray[Any]]:
+def _apart(hasher: Any, rng: np.random.Generator, *, one_bit: bool) -> tuple[Array, Array]:
     """Two inputs whose plain codes differ most; for a promise per bit, in a single one."""
     columns = int(
         hasher.codebook.embedding.axes.shape[0]
@@ -77,7 +75,7 @@ def _apart(
     ]  # all inputs are alike to it (cells that noise made may be): that is what is measured
 
 
-def _plain(hasher: Any, rows: NDArray[Any]) -> NDArray[Any]:
+def _plain(hasher: Any, rows: Array) -> Array:
     """Codes without noise, one row each; of a codebook, a column for each cell that came."""
     if hasattr(hasher, "query"):
         return _bits(hasher.query(rows))
@@ -98,7 +96,7 @@ def attack_learning(hasher: Any, *, runs: int, seed: int) -> Attack:
     other[0] = rows[int((rows @ rows[0]).argmin())]
     small = {"n_bits": min(16, hasher.n_bits)} if hasattr(hasher, "n_bits") else {}
 
-    def run(given: NDArray[Any], dice: np.random.Generator) -> NDArray[Any]:
+    def run(given: Array, dice: np.random.Generator) -> Array:
         fitted = clone(hasher).set_params(random_state=dice, **small).fit(given)
         if not hasattr(fitted, "projection_"):
             return np.concatenate(
@@ -125,9 +123,7 @@ _LEARN = "learn the projection from public images, or under noise, and perturb t
 _STOP = "release few bits, or the cell of a codebook, under calibration='proven', unit='record'"
 
 
-def verdicts(
-    rows: NDArray[Any], *, trials: int, seed: int = 0, workers: int = 1
-) -> Iterator[Verdict]:
+def verdicts(rows: Array, *, trials: int, seed: int = 0, workers: int = 1) -> Iterator[Verdict]:
     """`rows` are a few hundred images as short rows of numbers; neighbours replace one of them."""
     for n_bits, epsilon in ((48, 1.0), (12, 2.0)):
         yield _flips(n_bits, epsilon, "paper", trials=trials, seed=seed)
@@ -158,12 +154,12 @@ def _flips(n_bits: int, epsilon: float, calibration: Any, *, trials: int, seed: 
     )
 
 
-def _pitq(rows: NDArray[Any], calibration: Any, *, trials: int, seed: int, workers: int) -> Verdict:
+def _pitq(rows: Array, calibration: Any, *, trials: int, seed: int, workers: int) -> Verdict:
     make = partial(PITQ, 8, epsilon=1.0, calibration=calibration, n_iterations=3)
     other = rows.copy()
     other[0] = rows.max(axis=0) - rows[0]
 
-    def run(data: NDArray[Any], rng: np.random.Generator) -> float:
+    def run(data: Array, rng: np.random.Generator) -> float:
         hasher = make(random_state=rng).fit(data)
         # Is the released code of record 0 the one that the released W and R give the first image?
         released = hasher.transform(data[:1])
@@ -189,7 +185,7 @@ def _pitq(rows: NDArray[Any], calibration: Any, *, trials: int, seed: int, worke
     )
 
 
-def _codebook(rows: NDArray[Any], *, trials: int, seed: int) -> Verdict:
+def _codebook(rows: Array, *, trials: int, seed: int) -> Verdict:
     hasher = CodebookHasher(epsilon=4.0, n_cells=16, random_state=seed, learned_from="public").fit(
         rows
     )

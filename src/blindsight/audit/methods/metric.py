@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import clone
 
 from blindsight.audit.engine.blackbox import Outcomes, collect, distinguish, distinguish_outcomes
@@ -19,6 +18,7 @@ from blindsight.audit.report.figures import Figure, guesses
 from blindsight.audit.report.verdict import Verdict
 from blindsight.audit.target import Audit
 from blindsight.core import checks
+from blindsight.core.arrays import Array, Bools, Floats
 from blindsight.core.errors import InvalidData
 from blindsight.metric import Contrastive, DPPMetric, RowNoise, algorithm1
 from blindsight.metric.guarantee import paper_guarantee
@@ -37,7 +37,7 @@ __all__ = [
     "verdicts",
 ]
 
-Learner = Callable[[Any, np.random.Generator], NDArray[np.float64]]
+Learner = Callable[[Any, np.random.Generator], Floats]
 _COLUMNS = 48
 
 
@@ -70,14 +70,14 @@ class Conjectures:
         )
 
 
-def flip_pair(y: Any, pair: int) -> NDArray[np.bool_]:
+def flip_pair(y: Any, pair: int) -> Bools:
     """The other conjecture about one pair's label."""
     other = np.array(y, dtype=bool)
     other[pair] = ~other[pair]
     return other
 
 
-def flip_hub(pairs: Any, y: Any, hub: int) -> NDArray[np.bool_]:
+def flip_hub(pairs: Any, y: Any, hub: int) -> Bools:
     """The labels if the hub were of the other of two classes: all its pairs change."""
     touched = (np.asarray(pairs) == hub).any(axis=1)
     if not touched.any():
@@ -127,7 +127,7 @@ def match_conjectures(
     )
 
 
-def _matching(known: Outcomes) -> Callable[[NDArray[Any]], NDArray[np.float64]]:
+def _matching(known: Outcomes) -> Callable[[Array], Floats]:
     """Positive where a metric is nearer to the first mean conjecture than to the second."""
     first, second = (
         np.asarray(side, np.float64).reshape(len(side), -1).mean(axis=0)
@@ -139,7 +139,7 @@ def _matching(known: Outcomes) -> Callable[[NDArray[Any]], NDArray[np.float64]]:
     )
 
 
-def toy_pairs(metric: Any, *, seed: int = 0) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+def toy_pairs(metric: Any, *, seed: int = 0) -> tuple[Array, Array, Array]:
     """Four pairs, and two conjectures about their labels that differ in the first, whose records
     are far apart.
     """
@@ -166,14 +166,14 @@ def attack_metric(metric: Any, *, runs: int, seed: int) -> Attack:
 
 
 def pair_learner(
-    metric: Any, pairs: NDArray[Any], **changes: Any
-) -> Callable[[Any, np.random.Generator], NDArray[np.float64]]:
+    metric: Any, pairs: Array, **changes: Any
+) -> Callable[[Any, np.random.Generator], Floats]:
     """(labels, rng) -> what the attacker looks at of the metric they give: the first pair's
     distance, the size of the map, and the counts of similar and dissimilar pairs that far apart.
     """
     first = pairs[0, 0] - pairs[0, 1]
 
-    def run(y: Any, dice: np.random.Generator) -> NDArray[np.float64]:
+    def run(y: Any, dice: np.random.Generator) -> Floats:
         learned = refitted(metric, pairs, y, dice, **changes)
         M = learned.get_mahalanobis_matrix()
         seen = [first @ M @ first, np.trace(M)]
@@ -252,13 +252,13 @@ def _paper_promise(*, rows: int, columns: int, reduction: bool) -> Any:
 
 
 def _epoch(
-    difference: NDArray[Any],
+    difference: Array,
     dissimilar: bool,
     rng: np.random.Generator,
     *,
-    start: NDArray[Any],
+    start: Array,
     **options: Any,
-) -> NDArray[Any]:
+) -> Array:
     """One epoch of Algorithm 1 at claimed epsilon 1; returns the noisy gradient, which is all there
     is to see.
     """
@@ -275,7 +275,7 @@ def _epoch(
     return start - learned
 
 
-def _toward_first(outcomes: NDArray[Any]) -> NDArray[np.float64]:
+def _toward_first(outcomes: Array) -> Floats:
     """The likelihood ratio of Laplace noise around the two clipped gradients, up to a factor."""
     row = _H * _PAIR[0] / np.abs(_PAIR[0]).sum()
     return np.asarray((np.abs(outcomes + row) - np.abs(outcomes - row)).sum(axis=(1, 2)))

@@ -19,6 +19,7 @@ from blindsight.audit.report.figures import Figure, gallery
 from blindsight.audit.report.verdict import Verdict
 from blindsight.audit.target import Audit
 from blindsight.core import checks
+from blindsight.core.arrays import Array, Bytes, Floats
 from blindsight.core.errors import InvalidData
 from blindsight.evaluation.reconstruction import mean_psnr
 from blindsight.privacy import Audited, Disclosure, Recovery
@@ -74,7 +75,7 @@ def attack_sender(sender: FeatureStatistics | PrivateHead, *, runs: int, seed: i
         # One image is the unit that is there or not; the noise of a person is larger.
         toy.set_params(moments=0.5, refuse=False, unit="record", most=1)
 
-    def run(absent: tuple[int, ...], dice: np.random.Generator) -> NDArray[Any]:
+    def run(absent: tuple[int, ...], dice: np.random.Generator) -> Array:
         with drawing_from(dice, absent=absent):
             fitted = clone(toy).fit(features, names)
         return np.ravel(next(iter(fitted.released_.values())))
@@ -88,7 +89,7 @@ def attack_sender(sender: FeatureStatistics | PrivateHead, *, runs: int, seed: i
 
 def propagate_beliefs(
     database: NegativeDatabase, parameters: QKParameters, *, iterations: int = 30
-) -> NDArray[np.float64]:
+) -> Floats:
     """Log odds of a one for every hidden bit, by belief propagation on the records.
 
     A record is a factor on its K bits: if D of them differ from the string, its probability is
@@ -120,7 +121,7 @@ def propagate_beliefs(
         types[states.sum(axis=1)][None] + np.maximum(relative, -60) @ states.T, -200
     )
     to_record = np.zeros(positions.shape)
-    evidence: NDArray[Any] = np.zeros(m)
+    evidence: Array = np.zeros(m)
     for step in range(checks.whole("iterations", iterations)):
         agree = np.clip(to_record * sign, -30, 30)  # log odds that the record's bit agrees
         ln_differ, ln_agree = -np.logaddexp(0, agree), -np.logaddexp(0, -agree)
@@ -149,9 +150,9 @@ def reverse(
 
 def attack_card(
     sketcher: NegativeSketcher,
-    images: NDArray[Any],
+    images: Array,
     *,
-    public: NDArray[Any] | None = None,
+    public: Array | None = None,
     records: int = 1,
     steps: int = 300,
     progress: Callable[[int, int], None] | None = None,
@@ -196,7 +197,7 @@ def attack_pixel(parameters: Any, *, trials: int, seed: int) -> Attack:
     wrong = np.clip(parameters.p_diff, 1e-12, 1 - 1e-12)
     weight = np.log(1 - wrong) - np.log(wrong)
 
-    def statistic(counts: NDArray[Any]) -> NDArray[np.float64]:
+    def statistic(counts: Array) -> Floats:
         """Sightings of zeros speak for the pixel of 0, bit by bit."""
         return np.asarray((counts[:, :, 0].astype(float) - counts[:, :, 1]) @ weight)
 
@@ -240,7 +241,7 @@ def attack_prototypes(sketcher: Any, *, trials: int, seed: int) -> Attack:
     )
 
 
-def _flipped(parameters: Any, value: int, trials: int, seed: int) -> NDArray[np.uint8]:
+def _flipped(parameters: Any, value: int, trials: int, seed: int) -> Bytes:
     """Counts of one pixel of this value, a row per trial, as `FlippedBits` itself releases them."""
     images = np.full((trials, 1, 1, 1), value, np.uint8 if parameters.depth <= 8 else np.uint16)
     with drawing_from(np.random.default_rng(seed)):
@@ -258,7 +259,7 @@ _ADVICE = (
 )
 
 
-def verdicts(images: NDArray[Any], *, trials: int, seed: int = 0) -> Iterator[Verdict]:
+def verdicts(images: Array, *, trials: int, seed: int = 0) -> Iterator[Verdict]:
     """`images` are uint8 (n, h, w): the first bit of one pixel by its counts, the picture, and the
     records.
     """
@@ -298,13 +299,13 @@ def _first_bit(name: str, *, trials: int, seed: int) -> Verdict:
     )
 
 
-def _first_counts(sketcher: NegativeSketcher, images: NDArray[Any]) -> NDArray[Any]:
+def _first_counts(sketcher: NegativeSketcher, images: Array) -> Array:
     """(wrong, true) sightings of the first bit of every pixel, one row a pixel."""
     counts = sketcher.sketch(images).counts[:, 0, 0]
     return np.moveaxis(counts, 1, -1).reshape(-1, 2)
 
 
-def _picture(name: str, images: NDArray[Any], *, seed: int) -> Verdict:
+def _picture(name: str, images: Array, *, seed: int) -> Verdict:
     sketcher = NegativeSketcher(QKParameters.paper(name), random_state=seed).fit(images)
     best = Suite(sketcher.parameters_).attack(sketcher.sketch(images), images)[0]
     psnr = next(row for row in best.rows() if "PSNR" in row.measure)
@@ -323,7 +324,7 @@ def _picture(name: str, images: NDArray[Any], *, seed: int) -> Verdict:
     )
 
 
-def _records(name: str, image: NDArray[Any], *, seed: int) -> Verdict:
+def _records(name: str, image: Array, *, seed: int) -> Verdict:
     sketcher = NegativeSketcher(QKParameters.paper(name), random_state=seed).fit(image[None])
     (database,) = sketcher.records(image, unsafe_records=True)
     right = float((reverse(database, sketcher.parameters_) == image.ravel()).mean())
@@ -362,7 +363,7 @@ def figures(found: Audit, *, seed: int = 0) -> list[Figure]:
     return [*shown, _gallery(own, digits.array()[order], seed)]
 
 
-def _drawn(parameters: Any, given: NDArray[Any], seed: int) -> SketchSet:
+def _drawn(parameters: Any, given: Array, seed: int) -> SketchSet:
     if isinstance(parameters, QKParameters):
         return NegativeSketcher(parameters, n_jobs=1, random_state=seed).fit(given).sketch(given)
     flipper = FlippedBits(parameters.epsilon_pixel, depth=parameters.depth, random_state=seed).fit(
@@ -371,7 +372,7 @@ def _drawn(parameters: Any, given: NDArray[Any], seed: int) -> SketchSet:
     return flipper.sketch(given)
 
 
-def _at_depth(images: NDArray[Any], depth: int) -> NDArray[Any]:
+def _at_depth(images: Array, depth: int) -> Array:
     scaled = images.astype(np.uint32) * (2**depth - 1) // 255
     return np.asarray(scaled, np.uint8 if depth <= 8 else np.uint16)
 
@@ -396,7 +397,7 @@ def _in_the_file(sketches: SketchSet) -> Figure:
     )
 
 
-def _gallery(own: Any, images: NDArray[Any], seed: int) -> Figure:
+def _gallery(own: Any, images: Array, seed: int) -> Figure:
     peak, to_bytes = 2.0**own.depth - 1, 255 / (2.0**own.depth - 1)
     given = _at_depth(images, own.depth)
     truth, known = given[_TRAIN:], given[:_TRAIN]
@@ -408,7 +409,7 @@ def _gallery(own: Any, images: NDArray[Any], seed: int) -> Figure:
     ]
     blank = np.broadcast_to(known.mean(axis=0), truth.shape)
     alone = mean_psnr(truth, blank, peak=peak)
-    pictures: dict[str, NDArray[Any]] = {"original": truth[:_SHOWN] * to_bytes}
+    pictures: dict[str, Array] = {"original": truth[:_SHOWN] * to_bytes}
     pictures |= {_caption(row): guesses[row["from"]][:_SHOWN] * to_bytes for row in rows}
     pictures[f"mean image: {alone:.1f} dB"] = blank[:_SHOWN] * to_bytes
     rows.append({"from": "mean image", "PSNR in dB": round(alone, 2), "SSIM": ""})

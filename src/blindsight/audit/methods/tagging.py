@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import clone
 
 from blindsight.audit.engine.blackbox import (
@@ -29,6 +28,7 @@ from blindsight.audit.report.figures import Figure, curves
 from blindsight.audit.report.verdict import Verdict
 from blindsight.audit.target import Audit
 from blindsight.core import checks
+from blindsight.core.arrays import Array, Bools, Floats
 from blindsight.core.errors import BudgetExceeded
 from blindsight.privacy import Audited, Recovery
 from blindsight.privacy.mechanisms import Laplace
@@ -59,14 +59,12 @@ __all__ = [
     "verdicts",
 ]
 
-Ask = Callable[[NDArray[Any]], NDArray[np.float64]]
+Ask = Callable[[Array], Floats]
 _COLUMNS, _LABELS = 16, 8  # of toy records
 _RAW = 5.0  # what raw logits are within, for an attacker who asks about ordinary images
 
 
-def average_answers(
-    ask: Ask, images: NDArray[Any], *, repeats: int
-) -> tuple[NDArray[np.float64], int]:
+def average_answers(ask: Ask, images: Array, *, repeats: int) -> tuple[Floats, int]:
     """The mean of many answers about the same images, and how many rounds were answered before the
     budget ended.
     """
@@ -83,9 +81,7 @@ def average_answers(
     return total / answered, answered
 
 
-def repeated_queries(
-    ask: Ask, images: NDArray[Any], secret: NDArray[np.float64], *, repeats: int
-) -> Recovery:
+def repeated_queries(ask: Ask, images: Array, secret: Floats, *, repeats: int) -> Recovery:
     """How well the averaged answers follow the model's own outputs (`secret`): their rank
     correlation.
     """
@@ -104,9 +100,9 @@ def repeated_queries(
 
 
 def distinguish_images(
-    answer: Callable[[NDArray[np.float64], np.random.Generator], NDArray[np.float64]],
-    here: NDArray[np.float64],
-    there: NDArray[np.float64],
+    answer: Callable[[Floats, np.random.Generator], Floats],
+    here: Floats,
+    there: Floats,
     *,
     trials: int = 10_000,
     repeats: int = 1,
@@ -126,7 +122,7 @@ def distinguish_images(
     return distinguish_outcomes(Outcomes(*means), confidence=confidence, delta=delta)
 
 
-def membership_scores(scores: NDArray[np.float64], labels: NDArray[Any]) -> NDArray[np.float64]:
+def membership_scores(scores: Floats, labels: Array) -> Floats:
     """How well answers fit the true labels of each record: the mean score of its labels minus that
     of the others.
     """
@@ -138,9 +134,9 @@ def membership_scores(scores: NDArray[np.float64], labels: NDArray[Any]) -> NDAr
 
 def membership_from_answers(
     ask: Ask,
-    images: NDArray[Any],
-    labels: NDArray[Any],
-    included: NDArray[np.bool_],
+    images: Array,
+    labels: Array,
+    included: Bools,
     *,
     repeats: int = 1,
 ) -> Recovery:
@@ -184,7 +180,7 @@ def attack_answers(tagger: Any, *, trials: int, seed: int) -> list[Attack]:
     )  # all alike would all be the top tags
     noise = tagger.answer_mechanism_.noise(tagger.n_labels_)
 
-    def answer(logits: NDArray[Any]) -> NDArray[Any]:
+    def answer(logits: Array) -> Array:
         found = tagger.noisy(logits)
         return np.hstack([found.scores, found.tags])
 
@@ -217,7 +213,7 @@ def attack_training(tagger: Any, *, runs: int, seed: int) -> Attack:
         answers=Exact(), classes=named, public=None, prior=None, random_state=None
     )
 
-    def run(absent: tuple[int, ...], dice: np.random.Generator) -> NDArray[Any]:
+    def run(absent: tuple[int, ...], dice: np.random.Generator) -> Array:
         with drawing_from(dice, absent=absent):
             fitted = clone(toy).fit(rows, said)
         return np.concatenate([fitted.logits(rows[:1])[0], np.ravel(fitted.released_["counts"])])
@@ -269,13 +265,13 @@ def attack_plan(guarantee: Any, *, trials: int, seed: int) -> list[Attack]:
     here, there = (np.concatenate([np.ravel(pair[side]) for _, pair in parts]) for side in (0, 1))
     widths = np.cumsum([0] + [np.size(pair[0]) for _, pair in parts])
 
-    def release(values: NDArray[Any], rng: Any) -> NDArray[Any]:
+    def release(values: Array, rng: Any) -> Array:
         return np.hstack([
             np.asarray(noise.release(values[:, start:end], rng=rng))
             for (noise, _), start, end in zip(parts, widths, widths[1:], strict=False)
         ])  # fmt: skip
 
-    def statistic(released: NDArray[Any]) -> NDArray[np.float64]:
+    def statistic(released: Array) -> Floats:
         total = np.zeros(len(released))
         for (noise, pair), start, end in zip(parts, widths, widths[1:], strict=False):
             seen = released[:, start:end]
@@ -348,9 +344,7 @@ def _toy(answers: Any, seed: int) -> PrivateTagger:
     )
 
 
-def _answered(
-    tagger: PrivateTagger, logits: NDArray[Any], rng: np.random.Generator
-) -> NDArray[Any]:
+def _answered(tagger: PrivateTagger, logits: Array, rng: np.random.Generator) -> Array:
     with drawing_from(rng):
         return np.asarray(tagger.noisy(logits).scores)
 
@@ -369,7 +363,7 @@ def _weights(*, trials: int, seed: int) -> Verdict:
         schedule=Schedule(epochs=20, batch_size=40, learning_rate=0.1),
     )
 
-    def run(labels: int, dice: np.random.Generator) -> NDArray[Any]:
+    def run(labels: int, dice: np.random.Generator) -> Array:
         changed = Y.copy()
         changed[0] = labels
         fitted = clone(tagger).set_params(random_state=int(dice.integers(2**31))).fit(X, changed)
@@ -397,8 +391,8 @@ def _verdict(
     calibration: Any,
     claimed: float | None,
     proven: float,
-    release: Callable[[NDArray[Any], np.random.Generator], NDArray[Any]],
-    statistic: Callable[[NDArray[Any]], NDArray[np.float64]],
+    release: Callable[[Array, np.random.Generator], Array],
+    statistic: Callable[[Array], Floats],
     *,
     trials: int,
     seed: int,
@@ -418,16 +412,14 @@ def _verdict(
     )
 
 
-def _laplace_ratio(scale: float) -> Callable[[NDArray[Any]], NDArray[np.float64]]:
+def _laplace_ratio(scale: float) -> Callable[[Array], Floats]:
     high = Laplace(scale=scale, sensitivity=1.0, unit="query")
     return lambda answers: (high.log_prob(answers, _HIGH) - high.log_prob(answers, _LOW)).sum(
         axis=1
     )
 
 
-def _average(
-    release: PaperLaplace, logits: NDArray[Any], rng: np.random.Generator
-) -> NDArray[np.float64]:
+def _average(release: PaperLaplace, logits: Array, rng: np.random.Generator) -> Floats:
     total = np.zeros(logits.shape)
     for _ in range(100):
         total += release.answer(logits, rng=rng).scores
@@ -474,9 +466,7 @@ def figures(found: Audit, *, seed: int = 0) -> list[Figure]:
     ]
 
 
-def _answered_scores(
-    tagger: Any, logits: NDArray[Any], rng: np.random.Generator
-) -> NDArray[np.float64]:
+def _answered_scores(tagger: Any, logits: Array, rng: np.random.Generator) -> Floats:
     """A simulation that leaves nothing: the release's own noise on logits."""
     if not isinstance(tagger, PrivateTagger):
         return np.asarray(tagger.release_.answer(logits, rng=rng).scores)

@@ -15,11 +15,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from blindsight.audit.others.callables import Statistic, audit_callable, measurement_loss
 from blindsight.audit.others.training import Train, TrainingAudit, audit_training
 from blindsight.core import checks
+from blindsight.core.arrays import Floats
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.privacy import Audited
 
@@ -202,18 +202,18 @@ def _require_power(trials: int, epsilon: float, delta: float, false_alarm: float
     )
 
 
-def _fitted(estimator: Any) -> Callable[[Any], NDArray[np.float64]]:
+def _fitted(estimator: Any) -> Callable[[Any], Floats]:
     """A function of the data: what a fresh copy of the estimator learns from it, as numbers."""
     from sklearn.base import clone
 
-    def run(data: Any) -> NDArray[np.float64]:
+    def run(data: Any) -> Floats:
         given = data if isinstance(data, tuple) else (data,)
         return _learned(vars(clone(estimator).fit(*given)))
 
     return run
 
 
-def _learned(attributes: Mapping[str, Any]) -> NDArray[np.float64]:
+def _learned(attributes: Mapping[str, Any]) -> Floats:
     """All numbers in learned attributes, in the order of their names."""
     parts = []
     for name in sorted(attributes):

@@ -10,19 +10,19 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from blindsight.audit.engine.blackbox import Outcomes
 from blindsight.audit.engine.worst_inputs import CONFIDENCE, attack_outcomes
 from blindsight.audit.report.verdict import Verdict
 from blindsight.audit.target import Audit
 from blindsight.core import checks
+from blindsight.core.arrays import Array, Floats
 from blindsight.core.errors import InvalidData
 from blindsight.privacy import Assumption, Guarantee
 
 __all__ = ["Statistic", "audit_callable", "audit_measurement", "measurement_loss"]
 
-Statistic = Callable[[NDArray[Any]], NDArray[np.float64]]
+Statistic = Callable[[Array], Floats]
 _USUAL = 64  # different answers that are told apart
 _THEIRS = Assumption(
     "somebody else's word", "what is stated for this code was not derived here, only attacked"
@@ -158,7 +158,7 @@ def _asked(run: Callable[[Any], Any], given: Any) -> Any:
         return error
 
 
-def _numbers(answers: list[Any], name: str) -> NDArray[np.float64]:
+def _numbers(answers: list[Any], name: str) -> Floats:
     """One row of numbers per answer: the answer itself, or which of the usual ones it is."""
     if all(isinstance(answer, Exception) for answer in answers):
         raise InvalidData(

@@ -24,11 +24,11 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
 from blindsight.audit.engine.bounds import audit_scores
 from blindsight.core import checks
+from blindsight.core.arrays import Bools, Floats
 from blindsight.core.errors import InvalidData
 from blindsight.privacy import Audited
 
@@ -128,8 +128,8 @@ class _Step:
     """
 
     read: list[int]
-    moved: NDArray[np.float64] | None
-    noise: NDArray[np.float64]
+    moved: Floats | None
+    noise: Floats
 
 
 @contextmanager
@@ -179,9 +179,7 @@ def _findings(steps: list[_Step], history: list[tuple[float, ...]], n: int) -> I
         )
 
 
-def _contributions(
-    rows: NDArray[np.float64], total: NDArray[np.float64]
-) -> NDArray[np.float64] | None:
+def _contributions(rows: Floats, total: Floats) -> Floats | None:
     """How far each record's gradient (a row) went into the sum; None where the gradients are too
     alike to tell.
     """
@@ -200,12 +198,12 @@ def _contributions(
     )
 
 
-def _flat(parts: list[Any]) -> NDArray[np.float64]:
+def _flat(parts: list[Any]) -> Floats:
     return np.concatenate([part.detach().double().cpu().numpy().ravel() for part in parts])
 
 
-def _rows(gradients: Any) -> NDArray[np.float64]:
-    found: NDArray[np.float64] = gradients.detach().double().cpu().numpy()
+def _rows(gradients: Any) -> Floats:
+    found: Floats = gradients.detach().double().cpu().numpy()
     return found.reshape(len(found), -1)
 
 
@@ -227,7 +225,7 @@ def _canaries(dataset: Any, count: int, rng: np.random.Generator) -> tuple[Any, 
     return inputs, torch.as_tensor(rng.choice(known, count))
 
 
-def _scores(model: Any, inputs: Any, classes: Any) -> NDArray[np.float64]:
+def _scores(model: Any, inputs: Any, classes: Any) -> Floats:
     """How sure the model is of each canary's class, beyond the mean of the classes."""
     import torch
 
@@ -238,7 +236,7 @@ def _scores(model: Any, inputs: Any, classes: Any) -> NDArray[np.float64]:
     return np.asarray((own - found.mean(dim=1)).cpu().numpy(), np.float64)
 
 
-def _inclusion_problems(inside: NDArray[np.bool_], rate: float) -> Iterator[str]:
+def _inclusion_problems(inside: Bools, rate: float) -> Iterator[str]:
     """Which records (columns) were in which step (rows): independent coins of this rate, or not."""
     steps, n = inside.shape
     count, total = int(inside.sum()), inside.size

@@ -9,11 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from blindsight.core.arrays import Array, Bytes, Floats32, Ints
 from blindsight.core.errors import BlindsightError, InvalidData
 from blindsight.data import read_image, to_rgb
 from blindsight.data.sources import content_digest
@@ -26,7 +25,6 @@ from blindsight.privacy.vault import Vault
 
 __all__ = ["Album", "read_album"]
 
-Array = NDArray[Any]
 Step = Callable[[int, int, str], None]
 _BATCH = 32
 _THUMBNAIL = 32
@@ -56,9 +54,9 @@ class Album:
     guarantee: Guarantee
     stored: int
     ids: tuple[str, ...]
-    codes: NDArray[np.uint8]
-    rows: NDArray[np.float32]
-    thumbnails: NDArray[np.uint8]
+    codes: Bytes
+    rows: Floats32
+    thumbnails: Bytes
     names: tuple[str, ...]
     recipe: CodeRecipe
     problems: tuple[str, ...] = ()
@@ -132,7 +130,7 @@ def read_album(
     )
 
 
-def _codes(encoder: PhotoEncoder, place: ReleaseFolder) -> tuple[list[str], NDArray[np.uint8]]:
+def _codes(encoder: PhotoEncoder, place: ReleaseFolder) -> tuple[list[str], Bytes]:
     ids: list[str] = []
     blocks = []
     for names, codes in encoder.load(place.codes).items():
@@ -149,7 +147,7 @@ def _looked_at(
     ids: Sequence[str],
     dataset: str,
     step: Step,
-) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.uint8], list[str]]:
+) -> tuple[Ints, Floats32, Bytes, list[str]]:
     """The photos that are still what was released: places in `ids`, features, small pictures,
     names.
     """
@@ -203,7 +201,7 @@ def _file_problems(
     place: ReleaseFolder,
     vault: Vault,
     ids: Sequence[str],
-    codes: NDArray[np.uint8],
+    codes: Bytes,
     dataset: str,
 ) -> list[str]:
     """What the files give away by themselves: names, or codes that are not those the vault answered

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
 from blindsight.audit.engine.reconstruction import reconstruct
+from blindsight.core.arrays import Array, Bools, Bytes, Floats, Ints
 from blindsight.core.codes import hamming, pack, unpack
 from blindsight.core.errors import UnchargedRelease
 from blindsight.index.cell_index import from_codes
@@ -39,8 +39,6 @@ __all__ = [
     "view_of",
 ]
 
-Array = NDArray[Any]
-Floats = NDArray[np.float64]
 _FIRST = 10
 _REPEATS = 4  # releases of each known photo that the stranger learns from
 _PROBES = 500
@@ -52,7 +50,7 @@ _ERROR = 1e-6
 class View(Protocol):
     """Codes as a stranger reads them: cells of a codebook, or flipped bits."""
 
-    def released(self, codes: NDArray[np.uint8]) -> Array:
+    def released(self, codes: Bytes) -> Array:
         """Packed codes as cells (n,) or bits (n, b)."""
 
     def plain(self, rows: Array) -> Array:
@@ -95,7 +93,7 @@ class _Cells:
         assert book is not None  # noqa: S101  (see view_of)
         self.encoder, self.book = encoder, book
 
-    def released(self, codes: NDArray[np.uint8]) -> Array:
+    def released(self, codes: Bytes) -> Array:
         return from_codes(codes).astype(np.int64)
 
     def plain(self, rows: Array) -> Array:
@@ -147,7 +145,7 @@ class _Bits:
     def __init__(self, encoder: PhotoEncoder) -> None:
         self.encoder, self.hasher = encoder, encoder.hasher
 
-    def released(self, codes: NDArray[np.uint8]) -> Array:
+    def released(self, codes: Bytes) -> Array:
         return unpack(codes, self.encoder.n_bits)
 
     def plain(self, rows: Array) -> Array:
@@ -335,7 +333,7 @@ def _best(view: View, codes: Array, shows: Array, asked: Array, truth: Array) ->
     )
 
 
-def half(n: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+def half(n: int, rng: np.random.Generator) -> Bools:
     """Which of n photos a stranger knows."""
     known = np.zeros(n, bool)
     known[rng.permutation(n)[: n // 2]] = True
@@ -377,14 +375,14 @@ class ReconstructionResult:
     features: float
     mean: float
     decoder: str
-    pictures: dict[str, NDArray[np.uint8]]
+    pictures: dict[str, Bytes]
 
 
 def rebuild(
     view: View,
     rows: Array,
     released: Array,
-    thumbnails: NDArray[np.uint8],
+    thumbnails: Bytes,
     rng: np.random.Generator,
 ) -> ReconstructionResult:
     """Learn the way back on half of the photos, by ridge regression and by a small network; the
@@ -474,9 +472,7 @@ def search(
     return UtilityResult(counts["hits"], counts["features"], chance, same)
 
 
-def _first(
-    values: Array, own: Array, rng: np.random.Generator, count: int = _FIRST
-) -> NDArray[np.int64]:
+def _first(values: Array, own: Array, rng: np.random.Generator, count: int = _FIRST) -> Ints:
     """The places of the largest values, not counting the query itself; ties by lot."""
     scores = values.astype(np.float64).copy()
     scores[np.arange(len(own)), own] = -np.inf
@@ -484,11 +480,11 @@ def _first(
     return np.stack([np.lexsort((lot, -row))[:count] for row in scores])
 
 
-def _quietly(encoder: PhotoEncoder, rows: Array) -> NDArray[np.uint8]:
+def _quietly(encoder: PhotoEncoder, rows: Array) -> Bytes:
     """A release that stays here, so that nothing is charged for it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnchargedRelease)
-        drawn: NDArray[np.uint8] = encoder.hasher.transform(rows)
+        drawn: Bytes = encoder.hasher.transform(rows)
     return drawn
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from blindsight.core.arrays import Array, Floats32, Ints
 from blindsight.core.errors import InvalidData
 from blindsight.data.label_tables import read_column
 from blindsight.encoders import BuiltIn, Encoder
@@ -26,14 +25,14 @@ class Kinds:
         source: what says so.
     """
 
-    shows: NDArray[np.int64]
+    shows: Ints
     names: tuple[str, ...]
     source: str
 
 
 def kinds_of(
     names: Sequence[str],
-    rows: NDArray[Any],
+    rows: Array,
     encoder: Encoder,
     labels: str | None = None,
     *,
@@ -63,7 +62,7 @@ def kinds_of(
     return by_network if by_folder is None else (by_folder, *by_network)
 
 
-def _classifier(encoder: Encoder) -> NDArray[np.float32] | None:
+def _classifier(encoder: Encoder) -> Floats32 | None:
     """The weights of the encoder's public classes; those built in need no file of names."""
     if isinstance(encoder, BuiltIn):
         from blindsight.encoders.weights import head

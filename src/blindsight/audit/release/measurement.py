@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from blindsight.audit.release.attacks import (
     AttributeResult,
@@ -26,11 +25,11 @@ from blindsight.audit.release.attacks import (
     view_of,
 )
 from blindsight.audit.release.kinds import Kinds
+from blindsight.core.arrays import Array, Floats, Ints
 from blindsight.index.encoder import PhotoEncoder
 
 __all__ = ["Measurement", "found_again", "measure", "measure_view"]
 
-Array = NDArray[Any]
 _JUDGED_FROM = 40  # photos below which hits are not told from chance
 
 
@@ -91,7 +90,7 @@ def measure(
     rows: Array,
     kinds: Sequence[Kinds],
     *,
-    cells: NDArray[np.int64] | None = None,
+    cells: Ints | None = None,
     rng: np.random.Generator,
 ) -> Measurement:
     """Measure a release of these photos, or one as it would be drawn.
@@ -128,7 +127,7 @@ def measure_view(
 
 def found_again(
     rebuilt: Array,
-    own: NDArray[np.int64],
+    own: Ints,
     grey: Array,
     *,
     vectors: Array | None = None,
@@ -157,7 +156,7 @@ def found_again(
     }
 
 
-def _standardised(pictures: Array) -> NDArray[np.float64]:
+def _standardised(pictures: Array) -> Floats:
     """Pictures as rows of mean 0 and norm 1, so that their products are correlations."""
     rows = np.asarray(pictures, np.float64).reshape(len(pictures), -1)
     rows = rows - rows.mean(axis=1, keepdims=True)

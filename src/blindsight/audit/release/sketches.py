@@ -6,16 +6,15 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from blindsight.audit.release.attacks import half, ranks
 from blindsight.audit.report.advice import changes
 from blindsight.audit.report.figures import Figure, gallery
 from blindsight.audit.report.page import Report
 from blindsight.audit.target import audit
+from blindsight.core.arrays import Array, Bytes, Floats, Ints
 from blindsight.core.errors import InvalidData
 from blindsight.data.listing import load_class_folders, load_folder
 from blindsight.sketching.attackers import Suite, measure, measured_verdict
@@ -70,7 +69,7 @@ def audit_sketches(
         for r in (*found, alone)
     ]
     scale = 255 / (2.0**depth - 1)
-    pictures: dict[str, NDArray[Any]] = {"your photos": asked[:_SHOWN] * scale}
+    pictures: dict[str, Array] = {"your photos": asked[:_SHOWN] * scale}
     pictures |= {f"{r.attack}: {r.psnr:.1f} dB": guesses[r.attack][:_SHOWN] * scale for r in found}
     pictures[f"from nothing, the mean photo: {alone.psnr:.1f} dB"] = mean[:_SHOWN] * scale
     return Report(
@@ -98,7 +97,7 @@ def audit_sketches(
 
 def _photos(
     folder: Path, held: SketchSet, most: int, rng: np.random.Generator
-) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+) -> tuple[Ints, Bytes]:
     """Places of sketches, and the photos behind them as they were sketched."""
     if not folder.is_dir():
         raise InvalidData(
@@ -124,7 +123,7 @@ def _photos(
     return places, np.asarray(array >> (8 - min(8, held.parameters.depth)), np.uint8)
 
 
-def _apart(photos: NDArray[Any], guesses: NDArray[Any]) -> NDArray[np.float64]:
+def _apart(photos: Array, guesses: Array) -> Floats:
     """Squared distances of photos (rows) and what was rebuilt (columns)."""
     a, b = (np.asarray(images, np.float64).reshape(len(images), -1) for images in (photos, guesses))
     return np.asarray((a**2).sum(1)[:, None] + (b**2).sum(1) - 2 * a @ b.T)

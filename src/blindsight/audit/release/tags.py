@@ -9,7 +9,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from blindsight.audit.engine.worst_inputs import attack_mechanism
 from blindsight.audit.release.attacks import by_count, half, ranks
@@ -17,6 +16,7 @@ from blindsight.audit.release.kinds import Kinds, told_kinds
 from blindsight.audit.report.figures import Figure
 from blindsight.audit.report.page import Report
 from blindsight.audit.report.verdict import Verdict
+from blindsight.core.arrays import Bools, Ints
 from blindsight.core.errors import InvalidData
 from blindsight.core.storage import open_json
 from blindsight.data.limits import LIMITS, read_bytes
@@ -27,8 +27,6 @@ from blindsight.privacy.guarantee import FORMAT
 from blindsight.privacy.vault import Vault
 
 __all__ = ["audit_tags", "read_guarantee"]
-
-Numbers = NDArray[np.int64]
 
 
 def audit_tags(
@@ -140,9 +138,7 @@ def _names(vault: Vault, folder: Path, published: dict[str, str]) -> dict[str, s
     return found
 
 
-def _found(
-    tags: Numbers, kinds: Kinds, count: int, known: NDArray[np.bool_]
-) -> tuple[float, float]:
+def _found(tags: Ints, kinds: Kinds, count: int, known: Bools) -> tuple[float, float]:
     """One who holds a copy knows what it shows, and ranks rows by how often that has such a tag
     among known photos.
     """

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from blindsight.audit.engine.blackbox import Told
 from blindsight.audit.engine.membership import Membership, roc
 from blindsight.audit.report.verdict import Verdict
 from blindsight.core import plots
+from blindsight.core.arrays import Array, Floats
 from blindsight.core.plots import INK, LINE
 
 __all__ = [
@@ -42,7 +42,7 @@ class Figure(NamedTuple):
     rows: Sequence[Mapping[str, Any]] = ()
 
 
-def allowed(fpr: Any, epsilon: float, delta: float = 0.0) -> NDArray[np.float64]:
+def allowed(fpr: Any, epsilon: float, delta: float = 0.0) -> Floats:
     """The most right accusations that (epsilon, delta) leaves possible at these rates of false
     ones.
 
@@ -228,7 +228,7 @@ def guesses(bars: Mapping[str, tuple[float, float, float]], *, most: float | Non
     return plots.draw(paint, width=7, height=0.5 * len(bars) + 1.3)
 
 
-def gallery(rows: Mapping[str, NDArray[Any]], *, scale: int = 2) -> str:
+def gallery(rows: Mapping[str, Array], *, scale: int = 2) -> str:
     """Rows of small pictures, each row under its caption."""
     lines = []
     for caption, images in rows.items():

@@ -21,9 +21,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
 
+from blindsight.core.arrays import Floats32
 from blindsight.sketching.leak import Gains
 from blindsight.sketching.parameters import SketchParameters, to_bits
 from blindsight.sketching.sketches import SketchSet
@@ -62,7 +62,7 @@ WIDTHS = (
 TRUNCATE = 4.0
 
 
-def _filtered(values: NDArray[np.float32], width: float) -> NDArray[np.float32]:
+def _filtered(values: Floats32, width: float) -> Floats32:
     if width == 0:
         return values
     if math.isinf(width):
@@ -80,16 +80,14 @@ def _own_weight(width: float, pixels: int) -> float:
     return float(1 / np.exp(-0.5 * (reach / width) ** 2).sum() ** 2)
 
 
-def stein_risk(
-    values: NDArray[np.float32], filtered: NDArray[np.float32], noise: float, own: float
-) -> float:
+def stein_risk(values: Floats32, filtered: Floats32, noise: float, own: float) -> float:
     """Stein's estimate of the mean squared error of a linear filter's output against the unknown
     truth.
     """
     return float(np.mean((values - filtered) ** 2)) + noise**2 * (2 * own - 1)
 
 
-def smooth(values: NDArray[np.float32], noise: float) -> tuple[NDArray[np.float32], float]:
+def smooth(values: Floats32, noise: float) -> tuple[Floats32, float]:
     """Values (channels, h, w) with white noise, filtered at the width of least estimated risk; that
     width.
     """
@@ -105,8 +103,6 @@ def smooth(values: NDArray[np.float32], noise: float) -> tuple[NDArray[np.float3
     return np.asarray(best[1], np.float32), best[2]
 
 
-Floats = NDArray[np.float32]
-
 BLOCK = 16
 KEEP = 2.7  # coefficients above so many deviations of the noise are kept in the first round
 # the estimated error is low: it counts the noise that the gains let through, not the detail they
@@ -116,7 +112,7 @@ MOST_BITS = 10  # beyond it a table over all values of a pixel is too large
 CHUNK = 1 << 22  # entries of that table at a time
 
 
-def unbiased(planes: Floats, parameters: SketchParameters) -> tuple[Floats, float]:
+def unbiased(planes: Floats32, parameters: SketchParameters) -> tuple[Floats32, float]:
     """Values (..., h, w) around the pixels, unclipped, from posteriors (..., L, h, w); the
     deviation of their noise.
     """
@@ -127,7 +123,7 @@ def unbiased(planes: Floats, parameters: SketchParameters) -> tuple[Floats, floa
 
 
 @functools.cache
-def _cosines(n: int) -> Floats:
+def _cosines(n: int) -> Floats32:
     """The orthonormal cosine transform of n values as a matrix; of three channels: brightness and
     two colours.
     """
@@ -137,7 +133,9 @@ def _cosines(n: int) -> Floats:
     return np.asarray(rows.astype(np.float32))
 
 
-def _pass(values: Floats, noise: float, side: int, pilot: Floats | None) -> tuple[Floats, Floats]:
+def _pass(
+    values: Floats32, noise: float, side: int, pilot: Floats32 | None
+) -> tuple[Floats32, Floats32]:
     """One round over blocks at every fourth offset: the mean of their estimates, and its estimated
     squared error.
     """
@@ -146,14 +144,14 @@ def _pass(values: Floats, noise: float, side: int, pilot: Floats | None) -> tupl
     rim = ((0, 0), (side, rows - height), (side, columns - width))
     basis = _cosines(side)
 
-    def grid(image: Floats, top: int, left: int) -> Floats:
+    def grid(image: Floats32, top: int, left: int) -> Floats32:
         part = image[:, top : top + rows, left : left + columns]
         blocks = part.reshape(channels, rows // side, side, columns // side, side).transpose(
             0, 1, 3, 2, 4
         )
         return np.asarray(basis @ blocks @ basis.T, np.float32)
 
-    def laid(blocks: Floats) -> Floats:
+    def laid(blocks: Floats32) -> Floats32:
         full = np.broadcast_to(blocks, (channels, rows // side, columns // side, side, side))
         return full.transpose(0, 1, 3, 2, 4).reshape(channels, rows, columns)
 
@@ -180,7 +178,7 @@ def _pass(values: Floats, noise: float, side: int, pilot: Floats | None) -> tupl
     return total[inner] / weight[inner], error[inner] / weight[inner]
 
 
-def denoise(values: Floats, noise: float) -> tuple[Floats, Floats]:
+def denoise(values: Floats32, noise: float) -> tuple[Floats32, Floats32]:
     """Values (..., channels, h, w) with white noise, denoised, and the estimated deviation of what
     error is left.
     """
@@ -204,7 +202,9 @@ def denoise(values: Floats, noise: float) -> tuple[Floats, Floats]:
     return clean, np.sqrt(np.einsum("ij,...ihw->...jhw", across**2, error, optimize=True))
 
 
-def read_again(posteriors: Floats, prior: Floats, deviation: Floats) -> tuple[Floats, Floats]:
+def read_again(
+    posteriors: Floats32, prior: Floats32, deviation: Floats32
+) -> tuple[Floats32, Floats32]:
     """Each pixel's mean and deviation, shaped as `prior`, given its bits' posteriors and a normal
     prior.
 
@@ -240,12 +240,12 @@ class SketchReading:
     w).
     """
 
-    planes: Floats  # (n, channels, L, h, w): posteriors of bits
-    values: Floats  # unbiased, with white noise
+    planes: Floats32  # (n, channels, L, h, w): posteriors of bits
+    values: Floats32  # unbiased, with white noise
     noise: float
-    clean: Floats  # denoised
-    again: Floats  # read again
-    doubt: Floats  # the deviation of that
+    clean: Floats32  # denoised
+    again: Floats32  # read again
+    doubt: Floats32  # the deviation of that
 
 
 def read(sketches: SketchSet) -> SketchReading:
@@ -260,7 +260,7 @@ def read(sketches: SketchSet) -> SketchReading:
     return SketchReading(planes, values, noise, clean, again, doubt)
 
 
-def moments(planes: Floats) -> tuple[Floats, Floats]:
+def moments(planes: Floats32) -> tuple[Floats32, Floats32]:
     """Posterior mean and deviation of pixels in 0..1, bits taken for independent: all that the
     paper's attacker has.
     """

@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from blindsight.core import checks
+from blindsight.core.arrays import Array, Floats32
 from blindsight.core.errors import InvalidData
 from blindsight.sketching.attackers.denoising import SketchReading, moments, read
 from blindsight.sketching.attackers.suite import rehearse
@@ -104,7 +104,7 @@ class LearnedPrior:
                 power += float((added**2).sum())
         return min(max(across / power, 0.0), 1.5) if power > 0 else 0.0
 
-    def recover(self, reading: SketchReading) -> NDArray[np.float32]:
+    def recover(self, reading: SketchReading) -> Floats32:
         """The attacker's images (n, channels, h, w), in 0..2^L - 1."""
         channels, depth = reading.planes.shape[1:3]
         if (channels, depth) != (self.channels_, self.parameters_.depth):
@@ -146,7 +146,7 @@ class _Tiles:
     """
 
     def __init__(
-        self, images: NDArray[Any], parameters: SketchParameters, rng: np.random.Generator
+        self, images: Array, parameters: SketchParameters, rng: np.random.Generator
     ) -> None:
         self.images, self.parameters, self.rng = images, parameters, rng
         self.height, self.width = (min(TILE, side) for side in images.shape[2:])

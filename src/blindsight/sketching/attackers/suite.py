@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.stats import t as student
 
+from blindsight.core.arrays import Array, Bytes, Floats, Floats32
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.evaluation.reconstruction import exact_pixels, psnr, ssim
 from blindsight.privacy import Recovery
@@ -77,9 +78,7 @@ def rehearse(
     return SketchSet(counts.reshape(shape), parameters)
 
 
-def _flipped(
-    given: NDArray[Any], parameters: FlipParameters, rng: np.random.Generator
-) -> NDArray[np.uint8]:
+def _flipped(given: Array, parameters: FlipParameters, rng: np.random.Generator) -> Bytes:
     bits = np.moveaxis(to_bits(given, parameters.depth), -1, 2)
     wrong = rng.random(bits.shape) < np.asarray(parameters.beta)[:, None, None]
     ones = bits ^ wrong
@@ -94,7 +93,7 @@ class Recovered:
     psnr: float
     ssim: float | None
     exact: float
-    each: NDArray[np.float64] = field(repr=False, compare=False)
+    each: Floats = field(repr=False, compare=False)
 
     def rows(self) -> tuple[Recovery, ...]:
         """As rows of a disclosure card."""
@@ -105,7 +104,7 @@ class Recovered:
         )
 
 
-def measure(attack: str, images: NDArray[Any], guess: NDArray[Any], *, depth: int = 8) -> Recovered:
+def measure(attack: str, images: Array, guess: Array, *, depth: int = 8) -> Recovered:
     """Compare a guess with the images. SSIM needs more than 11 pixels a side."""
     peak = 2.0**depth - 1
     each = np.minimum(psnr(images, guess, peak=peak), CERTAIN)
@@ -158,7 +157,7 @@ class Suite:
         """The names of the attacks that run."""
         return ATTACKS if self._network is not None else ATTACKS[:-1]
 
-    def recover(self, sketches: SketchSet) -> dict[str, NDArray[np.float32]]:
+    def recover(self, sketches: SketchSet) -> dict[str, Floats32]:
         """What each attacker makes of the sketches: images (n, h, w) or (n, h, w, channels), in
         0..2^L - 1.
         """
@@ -175,7 +174,7 @@ class Suite:
                 found[name][outer] = guess[inner]
         return {name: _as_pictures(images) for name, images in found.items()}
 
-    def _tile(self, sketches: SketchSet) -> dict[str, NDArray[np.float32]]:
+    def _tile(self, sketches: SketchSet) -> dict[str, Floats32]:
         peak = 2.0**sketches.parameters.depth - 1
         means = sketches.means()
         found = {"posterior mean": means} | {
@@ -225,7 +224,7 @@ def _tiles(sketches: SketchSet) -> Iterator[tuple[SketchSet, Any, Any]]:
             yield part, inner, np.s_[:, :, top : top + down, left : left + right]
 
 
-def _as_pictures(images: NDArray[Any]) -> NDArray[Any]:
+def _as_pictures(images: Array) -> Array:
     return images[:, 0] if images.shape[1] == 1 else np.moveaxis(images, 1, -1)
 
 
@@ -266,7 +265,7 @@ QUIETER = (
 )  # steps down, in logarithms of the leak, where the network alone is above the goal
 
 
-def bound_of(each: NDArray[np.float64]) -> float:
+def bound_of(each: Floats) -> float:
     """A bound on the PSNR of one more image of the kind: the largest seen, and a prediction limit
     where few were.
     """
@@ -277,9 +276,7 @@ def bound_of(each: NDArray[np.float64]) -> float:
     return float(max(each.max(), far))
 
 
-def best_psnr(
-    suite: Suite, images: NDArray[Any], *, rng: np.random.Generator
-) -> NDArray[np.float64]:
+def best_psnr(suite: Suite, images: Array, *, rng: np.random.Generator) -> Floats:
     """PSNR of whichever attack did best, image by image."""
     found = suite.attack(rehearse(images, suite.parameters, rng=rng), images)
     return np.asarray(np.max([result.each for result in found], axis=0))
@@ -287,7 +284,7 @@ def best_psnr(
 
 def quietest_needed(
     setting: Callable[[float], QKParameters],
-    reference: NDArray[Any],
+    reference: Array,
     goal: float,
     *,
     steps: int = 150,

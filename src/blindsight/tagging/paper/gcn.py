@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from blindsight.core import checks
+from blindsight.core.arrays import Array, Floats32
 from blindsight.core.errors import InvalidData
 from blindsight.evaluation.multilabel import mean_average_precision
 
@@ -96,7 +96,7 @@ class MLGCN(nn.Module):  # type: ignore[misc]  # torch says no types
         return x @ self.classifier().T
 
 
-def classifier_array(head: MLGCN) -> NDArray[np.float32]:
+def classifier_array(head: MLGCN) -> Floats32:
     """W as a numpy array, detached from the graph."""
     with torch.no_grad():
         return np.asarray(head.classifier().cpu().numpy(), np.float32)
@@ -161,13 +161,13 @@ class Curves:
 
 def train(
     head: MLGCN,
-    features: NDArray[np.float32],
-    labels: NDArray[Any],
+    features: Floats32,
+    labels: Array,
     loss: TaggingLoss,
     schedule: Schedule,
     *,
     rng: np.random.Generator,
-    perturb: Callable[[NDArray[np.float32]], NDArray[Any]] | None = None,
+    perturb: Callable[[Floats32], Array] | None = None,
     validation: tuple[Any, Any] | None = None,
     on_epoch: Callable[[int, MLGCN], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -211,7 +211,7 @@ def train(
     return curves
 
 
-def _validate(head: MLGCN, features: NDArray[Any], labels: NDArray[Any]) -> float:
+def _validate(head: MLGCN, features: Array, labels: Array) -> float:
     with torch.no_grad():
         logits = head(torch.as_tensor(np.ascontiguousarray(features, np.float32)))
     return mean_average_precision(labels, logits.numpy())

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from blindsight.core import checks
+from blindsight.core.arrays import Bytes, Floats, Ints
 from blindsight.core.errors import InvalidData
 from blindsight.privacy.door import Door, Outer
 from blindsight.privacy.entropy import RandomState, source_of
@@ -43,11 +43,10 @@ __all__ = [
     "reweight",
 ]
 
-Matrix = NDArray[np.float64]
 _COUNTS = "label counts"
 
 
-def label_matrix(labels: Any) -> NDArray[np.uint8]:
+def label_matrix(labels: Any) -> Bytes:
     """Labels as a table of 0 and 1, images by labels; anything else is refused."""
     array = np.asarray(labels)
     if array.ndim != 2 or array.shape[0] == 0 or array.shape[1] == 0:
@@ -59,7 +58,7 @@ def label_matrix(labels: Any) -> NDArray[np.uint8]:
     return array.astype(np.uint8)
 
 
-def cooccurrence(labels: Any) -> NDArray[np.int64]:
+def cooccurrence(labels: Any) -> Ints:
     """M: how many images have both labels; the diagonal counts each label by itself."""
     y = label_matrix(labels).astype(
         np.float64
@@ -67,7 +66,7 @@ def cooccurrence(labels: Any) -> NDArray[np.int64]:
     return (y.T @ y).astype(np.int64)
 
 
-def conditional(counts: Any) -> Matrix:
+def conditional(counts: Any) -> Floats:
     """P_ij = M_ij / N_i, within [0, 1]; a label that never occurs has an empty row.
 
     The diagonal is 0.
@@ -79,7 +78,7 @@ def conditional(counts: Any) -> Matrix:
     return np.clip(p, 0.0, 1.0)
 
 
-def correlation(probabilities: Any, threshold: float = 0.4) -> Matrix:
+def correlation(probabilities: Any, threshold: float = 0.4) -> Floats:
     """A_ij = 1 where P_ij >= tau: noisy edges are cut (Equation 7 of ML-GCN). No self loops yet."""
     p = checks.finite_array("probabilities", probabilities, ndim=2)
     a = (p >= checks.positive("threshold", threshold)).astype(np.float64)
@@ -87,7 +86,7 @@ def correlation(probabilities: Any, threshold: float = 0.4) -> Matrix:
     return a
 
 
-def reweight(adjacency: Any, p: float = 0.2) -> Matrix:
+def reweight(adjacency: Any, p: float = 0.2) -> Floats:
     """A'_ij = p / sum_j A_ij for neighbours, 1 - p for the label itself (Equation 8 of ML-GCN).
 
     A label without neighbours keeps its whole weight: there is nobody to give p to.
@@ -101,7 +100,7 @@ def reweight(adjacency: Any, p: float = 0.2) -> Matrix:
     return np.asarray(weighted)
 
 
-def normalise(adjacency: Any) -> Matrix:
+def normalise(adjacency: Any) -> Floats:
     """D^-1/2 A D^-1/2 with D the row sums (Kipf and Welling), for graph convolutions."""
     a = checks.finite_array("adjacency", adjacency, ndim=2)
     scale = 1.0 / np.sqrt(np.maximum(a.sum(axis=1), 1e-12))
@@ -117,7 +116,7 @@ class LabelGraph:
         array([0., 1., 0.])
     """
 
-    counts: Matrix
+    counts: Floats
     threshold: float = 0.4
     p: float = 0.2
 
@@ -179,22 +178,22 @@ class LabelGraph:
         return len(self.counts)
 
     @property
-    def conditional(self) -> Matrix:
+    def conditional(self) -> Floats:
         """P_ij, the probability of label j on an image with label i."""
         return conditional(self.counts)
 
     @property
-    def adjacency(self) -> Matrix:
+    def adjacency(self) -> Floats:
         """The re-weighted matrix A'."""
         return reweight(correlation(self.conditional, self.threshold), self.p)
 
     @property
-    def normalised(self) -> Matrix:
+    def normalised(self) -> Floats:
         """What the graph convolution multiplies with."""
         return normalise(self.adjacency)
 
     @property
-    def as_published(self) -> Matrix:
+    def as_published(self) -> Floats:
         """What the authors' code multiplies with: 0.25 A over its column sums, plus I, normalised
         and transposed.
         """

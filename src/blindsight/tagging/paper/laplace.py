@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from blindsight.core import checks
+from blindsight.core.arrays import Floats
 from blindsight.privacy.entropy import EntropyName
 from blindsight.privacy.guarantee import Assumption, Cost, Guarantee
 from blindsight.privacy.mechanisms import Laplace
@@ -23,7 +24,6 @@ from blindsight.tagging.guarantee import ANSWER
 
 __all__ = ["OUTPUTS", "PaperLaplace", "of_printed_answers", "of_printed_training"]
 
-Matrix = NDArray[np.float64]
 OUTPUTS = "training outputs"
 _ANEW = Assumption(
     "noise drawn anew",
@@ -90,7 +90,7 @@ class PaperLaplace:
             return Cost(epsilon=math.inf, unit="query")
         return self.noise.cost
 
-    def value(self, logits: ArrayLike) -> Matrix:
+    def value(self, logits: ArrayLike) -> Floats:
         """The logits, clipped where there is a bound."""
         values = checks.finite_array("logits", logits, ndim=2)
         return values if self.clip is None else np.clip(values, -self.clip, self.clip)

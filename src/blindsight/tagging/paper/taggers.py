@@ -24,11 +24,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from blindsight.core import checks, storage
+from blindsight.core.arrays import Bytes, Floats, Floats32
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.privacy.door import Door
 from blindsight.privacy.entropy import source_of, training_rng
@@ -74,7 +75,7 @@ class PaperInputs:
     floor: float | None = None
     ceiling: float | None = None
 
-    def __call__(self, x: ArrayLike) -> NDArray[np.float32]:
+    def __call__(self, x: ArrayLike) -> Floats32:
         """The head's input."""
         rows = (_LENGTH * unit_rows(x)).astype(np.float32)
         if self.floor is not None:
@@ -84,7 +85,7 @@ class PaperInputs:
         return rows.astype(np.float32)
 
 
-def label_vectors(source: Any, *, n_labels: int, rng: np.random.Generator) -> NDArray[np.float32]:
+def label_vectors(source: Any, *, n_labels: int, rng: np.random.Generator) -> Floats32:
     """Vectors of the labels, the first input of the graph convolution.
 
     Parameters:
@@ -252,7 +253,7 @@ class _GraphModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn says no 
         self.classes_ = np.array([str(name) for name in names])
         return self
 
-    def logits(self, X: Any) -> NDArray[np.float64]:
+    def logits(self, X: Any) -> Floats:
         """The model's own outputs, without noise."""
         check_is_fitted(self, "weights_")
         rows, _ = private_rows(X, n_features=self.n_features_in_)
@@ -364,11 +365,11 @@ class Tagger(_GraphModel):
         """
         return self._learn(X, y, None, validation, progress)
 
-    def decision_function(self, X: Any) -> NDArray[np.float64]:
+    def decision_function(self, X: Any) -> Floats:
         """Logits (n, C)."""
         return self.logits(X)
 
-    def predict(self, X: Any) -> NDArray[np.uint8]:
+    def predict(self, X: Any) -> Bytes:
         """Tags (n, C): where the logit is above 0."""
         return (self.logits(X) > 0).astype(np.uint8)
 
@@ -444,11 +445,11 @@ class P2MLGCN(_GraphModel):
         door = Door(self.guarantee_, what=what, ledger=ledger, random_state=self.random_state)
         return self.release_.read(door.release(ANSWER, self.release_.value(logits)))
 
-    def decision_function(self, X: Any, *, ledger: Ledger | None = None) -> NDArray[np.float64]:
+    def decision_function(self, X: Any, *, ledger: Ledger | None = None) -> Floats:
         """Noisy logits (n, C)."""
         return self.answer(X, ledger=ledger).scores
 
-    def predict(self, X: Any, *, ledger: Ledger | None = None) -> NDArray[np.uint8]:
+    def predict(self, X: Any, *, ledger: Ledger | None = None) -> Bytes:
         """Tags (n, C): where the noisy logit is above 0."""
         return self.answer(X, ledger=ledger).tags.astype(np.uint8)
 

@@ -23,6 +23,7 @@ from gmpy2 import mpz
 from numpy.typing import NDArray
 
 from blindsight.core import checks
+from blindsight.core.arrays import Bools, Floats, Ints
 from blindsight.core.errors import ProtocolError
 from blindsight.federated.paper import paillier
 from blindsight.federated.paper.algorithm import (
@@ -52,16 +53,14 @@ def _quick_key(key: PrivateKey | None) -> PrivateKey:
     return paillier.generate(512, insecure_for_tests=True) if key is None else key
 
 
-def _updates(
-    rng: np.random.Generator, users: int, dimension: int, density: float
-) -> list[NDArray[np.float64]]:
+def _updates(rng: np.random.Generator, users: int, dimension: int, density: float) -> list[Floats]:
     """Independent sparse updates, never exactly zero inside their support."""
     shape = (users, dimension)
     values = rng.uniform(0.1, 1.0, shape) * rng.choice([-1.0, 1.0], shape)
     return list(np.where(rng.random(shape) < density, values, 0.0))
 
 
-def match_activity(activity: NDArray[np.bool_], published: NDArray[np.bool_]) -> NDArray[np.intp]:
+def match_activity(activity: Bools, published: Bools) -> NDArray[np.intp]:
     """For each index the one place whose activity over the rounds explains it best, or -1 where
     several do.
 
@@ -80,9 +79,7 @@ def match_activity(activity: NDArray[np.bool_], published: NDArray[np.bool_]) ->
     return np.where(unique, best, -1)
 
 
-def _activity(
-    simulation: PaperSimulation, contributions: dict[int, list[Shard]]
-) -> NDArray[np.bool_]:
+def _activity(simulation: PaperSimulation, contributions: dict[int, list[Shard]]) -> Bools:
     """What the aggregator sees of one round: the φ-permuted places that anybody sent."""
     seen = np.zeros(simulation.settings.dimension, dtype=bool)
     for user, parts in contributions.items():
@@ -164,7 +161,7 @@ class _Stage:
 
     simulation: PaperSimulation
     contributions: dict[int, list[Shard]]
-    updates: list[NDArray[np.float64]]
+    updates: list[Floats]
 
     def sum_of(
         self, users: Sequence[int], claimed: Sequence[int], power: int = 1
@@ -180,7 +177,7 @@ class _Stage:
         except ProtocolError:
             return None
 
-    def recovered(self, numbers: NDArray[np.int64] | None) -> float:
+    def recovered(self, numbers: Ints | None) -> float:
         """The share of the victim's (user 1's) weights that `numbers` tells exactly."""
         if numbers is None:
             return 0.0

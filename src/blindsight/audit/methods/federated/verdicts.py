@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from blindsight.audit.engine.blackbox import collect
 from blindsight.audit.engine.worst_inputs import Attack, attack_outcomes
@@ -21,6 +20,7 @@ from blindsight.audit.methods.federated.attacks import (
 )
 from blindsight.audit.methods.federated.cheats import stopped_by
 from blindsight.audit.report.verdict import Verdict
+from blindsight.core.arrays import Array
 from blindsight.privacy import Recovery
 
 __all__ = ["attack_sum", "verdicts"]
@@ -140,7 +140,7 @@ def attack_sum(model: Any, *, trials: int, seed: int) -> Attack:
     silent = [np.zeros(4)] * (settings.fewest - 1)
     reach = float(settings.noise.clip) * np.eye(4)[0]  # type: ignore[union-attr]
 
-    def run(update: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
+    def run(update: Array, rng: np.random.Generator) -> Array:
         users = Simulation(settings, encrypt=False, rng=rng)
         return np.array([users.round([update, *silent]).total[0]])
 

@@ -101,18 +101,20 @@ def plain_parameters(hasher: Hasher) -> dict[str, Any]:
     return {key: value for key, value in hasher.get_params(deep=False).items() if _plain(value)}
 
 
-def new_hasher(name: object, params: Any) -> Any:
+def new_hasher(name: object, params: object) -> Hasher:
     """An unfitted plain hasher from its class's name and its parameters."""
     require(isinstance(name, str) and name in _names(), "it names no known class")
-    require(isinstance(params, dict), "its parameters are missing")
+    if not isinstance(params, dict):
+        raise HostileFile("not a hasher that can be used: its parameters are missing.")
     cls = getattr(importlib.import_module("blindsight.hashing"), str(name))
     require(hasattr(cls, "restore"), "it names no plain hasher")
-    return cls(
+    hasher: Hasher = cls(
         **{key: tuple(value) if isinstance(value, list) else value for key, value in params.items()}
     )
+    return hasher
 
 
-def hasher_from_parts(arrays: dict[str, Array], fields: dict[str, Any]) -> Any:
+def hasher_from_parts(arrays: dict[str, Array], fields: dict[str, Any]) -> Hasher:
     """The inverse of `hasher_to_parts`; refuses what does not fit together."""
     require(isinstance(fields.get("learned"), dict), "its fields are missing")
     try:
@@ -147,7 +149,7 @@ def load(path: str | Path, cls: type[T] | None = None) -> T:
     return hasher  # type: ignore[no-any-return]
 
 
-def restore_arrays(target: Any, arrays: dict[str, Array], names: tuple[str, ...]) -> None:
+def restore_arrays(target: object, arrays: dict[str, Array], names: tuple[str, ...]) -> None:
     """Set the named arrays on `target`; each must be there and finite."""
     for name in names:
         require(name in arrays, f"the array {name!r} is missing")
@@ -189,23 +191,21 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
     n_bits: int
     random_state: RandomState
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
         """Learn the hash function from features (n, d); `y` are labels (n,) or a multi-label
         indicator (n, C).
         """
         checks.whole("n_bits", self.n_bits)
         if self.supervised:
-            X, y = validate_data(
+            rows, targets = validate_data(
                 self, X, y, dtype=(np.float64, np.float32), multi_output=True, ensure_min_samples=2
             )
-            labels = as_indicator(y)
+            labels = as_indicator(targets)
         else:
-            X, labels = (
-                validate_data(self, X, dtype=(np.float64, np.float32), ensure_min_samples=2),
-                None,
-            )
+            rows = validate_data(self, X, dtype=(np.float64, np.float32), ensure_min_samples=2)
+            labels = None
         rng, _ = training_rng(self.random_state)
-        self._learn(X, labels, rng)
+        self._learn(rows, labels, rng)
         return self
 
     def decision_function(self, X: ArrayLike) -> Array:

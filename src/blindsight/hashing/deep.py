@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from numpy.typing import ArrayLike
 
 from blindsight.core.arrays import Array, Floats32
+from blindsight.privacy.entropy import RandomState
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -33,7 +34,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from blindsight.core import checks, codes
 from blindsight.core.errors import InvalidData
 from blindsight.hashing.base import Hasher, as_indicator, require, restore_arrays
-from blindsight.privacy.entropy import RandomState, training_rng
+from blindsight.privacy.entropy import training_rng
 
 __all__ = ["ADSH", "DPSH", "DSH", "DeepHasher", "HashNet"]
 
@@ -161,7 +162,9 @@ class DeepHasher(Hasher):
         self.hidden = hidden
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any = None, *, progress: Progress | None = None) -> Self:
+    def fit(
+        self, X: ArrayLike, y: ArrayLike | None = None, *, progress: Progress | None = None
+    ) -> Self:
         """Train on images or features with labels (n,) or a multi-label indicator (n, C)."""
         for name in ("n_bits", "n_epochs", "batch_size", "hidden"):
             checks.whole(name, getattr(self, name))
@@ -218,7 +221,7 @@ class DeepHasher(Hasher):
         self.network_ = network
         _outputs_of(network, (np.zeros((1, *shape), np.float32) - self.mean_) / self.scale_)
 
-    def _training_set(self, X: Any, y: Any) -> tuple[Array, Array]:
+    def _training_set(self, X: ArrayLike, y: ArrayLike | None) -> tuple[Array, Array]:
         images = isinstance(X, np.ndarray) and X.ndim in (3, 4)
         if not images:
             X, y = validate_data(
@@ -229,7 +232,7 @@ class DeepHasher(Hasher):
             self.n_features_in_ = math.prod(inputs.shape[1:])
             if y is None:
                 raise InvalidData(f"{type(self).__name__} learns from labels: pass y.")
-        labels = as_indicator(y)
+        labels = as_indicator(np.asarray(y))
         if len(labels) != len(inputs):
             raise InvalidData(f"need a label for each image, got {len(labels)} for {len(inputs)}.")
         return inputs, labels
@@ -266,7 +269,7 @@ class DeepHasher(Hasher):
             if progress is not None:
                 progress(epoch + 1, self.n_epochs)
 
-    def _loss(self, u: Any, similar: Tensor, done: float) -> Any:
+    def _loss(self, u: Tensor, similar: Tensor, done: float) -> Tensor:
         raise TypeError(f"{type(self).__name__} must define _loss.")
 
 
@@ -294,7 +297,7 @@ class DPSH(DeepHasher):
 
     eta: ClassVar[float] = 0.1
 
-    def _loss(self, u: Any, similar: Tensor, done: float) -> Any:
+    def _loss(self, u: Tensor, similar: Tensor, done: float) -> Tensor:
         torch = _torch()
         theta = u @ u.T / 2
         likelihood = (torch.nn.functional.softplus(theta) - similar * theta).mean()
@@ -324,7 +327,7 @@ class DSH(DeepHasher):
 
     alpha: ClassVar[float] = 0.01
 
-    def _loss(self, u: Any, similar: Tensor, done: float) -> Any:
+    def _loss(self, u: Tensor, similar: Tensor, done: float) -> Tensor:
         squared = u.square().sum(dim=1)
         distance = (squared[:, None] + squared[None, :] - 2 * u @ u.T).clamp(min=0)
         margin = 2.0 * self.n_bits
@@ -356,7 +359,7 @@ class HashNet(DeepHasher):
 
     last_beta: ClassVar[float] = 10.0
 
-    def _loss(self, u: Any, similar: Tensor, done: float) -> Any:
+    def _loss(self, u: Tensor, similar: Tensor, done: float) -> Tensor:
         torch = _torch()
         codes = torch.tanh(self.last_beta**done * u)
         theta = codes @ codes.T * (10.0 / self.n_bits)

@@ -205,7 +205,7 @@ class CodebookHasher(ReleasesCodes):
         self.learning_share = learning_share
         self.random_state = random_state
 
-    def promise(self, **public: Any) -> Guarantee:
+    def promise(self, **public: object) -> Guarantee:
         """What `n_cells` promise, with what learning them costs where they are learned from private
         images.
 
@@ -221,23 +221,24 @@ class CodebookHasher(ReleasesCodes):
             fact(public, "n_features"), k, bool(public.get("named_classes", True)), codes=told
         )
 
-    def fit(self, X: Any, y: Any = None, *, ledger: Ledger | None = None) -> Self:
+    def fit(
+        self, X: ArrayLike, y: ArrayLike | None = None, *, ledger: Ledger | None = None
+    ) -> Self:
         """Learn the cells, charging `ledger` first for what learning from private images costs."""
         self._check()
         labels = None
-        if self.learned_from == "private":
-            X = finite_rows(X)
+        rows = finite_rows(X) if self.learned_from == "private" else X
         if self.supervised:
-            X, y = self._with_labels(X, y)
-            labels = as_indicator(y, self.classes)
-            self._check_labels(np.asarray(y))
+            rows, targets = self._with_labels(rows, y)
+            labels = as_indicator(targets, self.classes)
+            self._check_labels(np.asarray(targets))
         else:
-            X = validate_data(self, X, dtype=(np.float64, np.float32), ensure_min_samples=2)
+            rows = validate_data(self, rows, dtype=(np.float64, np.float32), ensure_min_samples=2)
         rng, _ = training_rng(self.random_state if self.entropy_ == "seed" else None)
-        self.public_ = {"n_features": X.shape[1], "named_classes": self.classes is not None}
+        self.public_ = {"n_features": np.shape(rows)[1], "named_classes": self.classes is not None}
         self.released_ = {}
         learn = self._learn_public if self.learned_from == "public" else self._learn_private
-        book, weights = learn(X, labels, rng, ledger)
+        book, weights = learn(np.asarray(rows), labels, rng, ledger)
         self.public_["n_cells"] = book.k
         arrays, fields = book.to_parts()
         part = self.public_ if self.learned_from == "public" else self.released_
@@ -396,20 +397,21 @@ class CodebookHasher(ReleasesCodes):
             else self.epsilon
         )
 
-    def _with_labels(self, X: Any, y: Any) -> tuple[Array, Array]:
+    def _with_labels(self, X: ArrayLike, y: ArrayLike | None) -> tuple[Array, Array]:
         """Checked rows and labels; private labels over public classes are not refused by value."""
         form: Any = {"dtype": (np.float64, np.float32), "ensure_min_samples": 2}
         if self.learned_from == "public" or self.classes is None:
-            X, y = validate_data(self, X, y, multi_output=True, **form)
-            return X, y
+            both: tuple[Array, Array] = validate_data(self, X, y, multi_output=True, **form)
+            return both
         if y is None:
             raise InvalidData(
                 "a supervised codebook requires y to be passed, but the target y is None"
             )
-        X, labels = validate_data(self, X, **form), np.asarray(y)
-        if labels.ndim == 0 or len(labels) != len(X):
-            raise InvalidData(f"y must have a label for each of {len(X)} images.")
-        return X, labels
+        rows: Array = validate_data(self, X, **form)
+        labels = np.asarray(y)
+        if labels.ndim == 0 or len(labels) != len(rows):
+            raise InvalidData(f"y must have a label for each of {len(rows)} images.")
+        return rows, labels
 
     def _rows(self, X: ArrayLike) -> Array:
         check_is_fitted(self)

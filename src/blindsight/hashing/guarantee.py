@@ -64,7 +64,7 @@ _COMPLEMENT = Assumption(
 )
 
 
-def fact(public: Mapping[str, Any], name: str) -> int:
+def fact(public: Mapping[str, object], name: str) -> int:
     """A public number that a promise hangs on."""
     if name not in public:
         raise InvalidParameter(f"say {name}= to know what will be promised: it is a public fact.")

@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -49,7 +49,7 @@ class Sums(Protocol):
     def release(self, what: str, value: ArrayLike) -> Array:
         """The value, noisy."""
 
-    def total(self, what: str, rows: Any) -> Array:
+    def total(self, what: str, rows: ArrayLike | Outer) -> Array:
         """The sum of clipped rows, noisy."""
 
 
@@ -60,7 +60,7 @@ class NoNoise:
         """The value itself."""
         return np.asarray(value)
 
-    def total(self, what: str, rows: Any) -> Array:
+    def total(self, what: str, rows: ArrayLike | Outer) -> Array:
         """The sum itself."""
         return (
             rows.left.T @ rows.right

@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -68,7 +68,7 @@ from blindsight.privacy.mechanisms import BitFlip
 if TYPE_CHECKING:
     from blindsight.privacy import Ledger
 
-__all__ = ["PITQ", "CodeUnit", "PHashing", "algorithm_3", "flip_mechanism", "seeded"]
+__all__ = ["PITQ", "BaseHasher", "CodeUnit", "PHashing", "algorithm_3", "flip_mechanism", "seeded"]
 
 
 def algorithm_3(
@@ -103,6 +103,18 @@ def _line_5(cross: Array, *, printed: bool) -> Array:
 
 
 CodeUnit = Literal["bit", "record"]
+
+
+class BaseHasher(Protocol):
+    """A hasher whose codes `PHashing` can release: one of Blindsight's, or your own."""
+
+    n_bits: int
+
+    def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Any:
+        """Learn the hash function."""
+
+    def transform(self, X: ArrayLike) -> Bytes:
+        """Packed codes (n, ceil(n_bits / 8))."""
 
 
 class PHashing(ReleasesCodes):
@@ -144,7 +156,7 @@ class PHashing(ReleasesCodes):
 
     def __init__(
         self,
-        base: Any = None,
+        base: BaseHasher | None = None,
         *,
         epsilon: float = 8.0,
         calibration: Literal["proven", "paper"] = "proven",
@@ -161,7 +173,7 @@ class PHashing(ReleasesCodes):
         self.learned_from = learned_from
         self.random_state = random_state
 
-    def promise(self, **public: Any) -> Guarantee:
+    def promise(self, **public: object) -> Guarantee:
         """What codes of `n_bits` promise; nothing else matters."""
         return flip_guarantee(
             self._mechanism(fact(public, "n_bits")),
@@ -170,7 +182,7 @@ class PHashing(ReleasesCodes):
             independent=self._independent,
         )
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
         """Train: learn the hash function h (step 1 of Algorithm 2)."""
         base = ITQ() if self.base is None else self.base
         checks.one_of("learned_from", self.learned_from, ("public", "private"))
@@ -298,7 +310,7 @@ def seeded(estimator: Any, random_state: RandomState) -> Any:
     return estimator
 
 
-def flip_mechanism(parameters: Any, n_bits: int) -> BitFlip:
+def flip_mechanism(parameters: PHashing, n_bits: int) -> BitFlip:
     """The flips for an estimator's epsilon, beta, unit and calibration."""
     calibration = checks.one_of("calibration", parameters.calibration, ("paper", "proven"))
     unit: CodeUnit = checks.one_of("unit", parameters.unit, ("bit", "record"))
@@ -372,12 +384,18 @@ class PITQ(ReleasesCodes):
         self.n_iterations = n_iterations
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any = None, *, ledger: Ledger | None = None) -> Self:
+    def fit(
+        self, X: ArrayLike, y: ArrayLike | None = None, *, ledger: Ledger | None = None
+    ) -> Self:
         """Learn W and R, charging `ledger` first for what learning from private images costs."""
         self._check()
-        X = finite_rows(X) if self._private else X
-        X = validate_data(self, X, dtype=(np.float64, np.float32), ensure_min_samples=2)
-        self.public_ = {"n_features": X.shape[1]}
+        rows: Array = validate_data(
+            self,
+            finite_rows(X) if self._private else X,
+            dtype=(np.float64, np.float32),
+            ensure_min_samples=2,
+        )
+        self.public_ = {"n_features": rows.shape[1]}
         self.guarantee_ = self.promise(**self.public_)
         rng, _ = training_rng(self.random_state if self.entropy_ == "seed" else None)
         if self.calibration == "paper":
@@ -388,7 +406,7 @@ class PITQ(ReleasesCodes):
                 random_state=self.random_state,
             )
             *learned, turns = algorithm_3(
-                X,
+                rows,
                 self.n_bits,
                 self.mechanism_,
                 self._steps,
@@ -397,7 +415,9 @@ class PITQ(ReleasesCodes):
             )
             self.turns_ = turns
         else:
-            learned = self._rotate(clip_norm(X, self.clip), self._door(X.shape[1], ledger), rng)
+            learned = self._rotate(
+                clip_norm(rows, self.clip), self._door(rows.shape[1], ledger), rng
+            )
         found = dict(zip(("mean", "projection", "rotation"), learned, strict=True))
         self.released_ = found if self._private else {}
         self.public_ |= {} if self._private else found
@@ -405,7 +425,7 @@ class PITQ(ReleasesCodes):
 
     def transform(
         self,
-        X: Any,
+        X: ArrayLike,
         *,
         signs: bool = False,
         ledger: Ledger | None = None,
@@ -427,15 +447,17 @@ class PITQ(ReleasesCodes):
             bits = self._send(bits, what=what, ledger=ledger, names=names, promised=self._codes())
         return 2 * bits.astype(np.int8) - 1 if signs else codes.pack(bits)
 
-    def fit_transform(self, X: Any, y: Any = None, *, ledger: Ledger | None = None) -> Array:
+    def fit_transform(
+        self, X: ArrayLike, y: ArrayLike | None = None, *, ledger: Ledger | None = None
+    ) -> Array:
         """Learn, and release the same images' codes."""
         return self.fit(X, y, ledger=ledger).transform(X, ledger=ledger)
 
-    def query(self, X: Any) -> Bytes:
+    def query(self, X: ArrayLike) -> Bytes:
         """The plain packed codes of queries, without noise: keep them to yourself."""
         return codes.pack(self.decision_function(X) >= 0)
 
-    def decision_function(self, X: Any) -> Array:
+    def decision_function(self, X: ArrayLike) -> Array:
         """The rotated values (n, c) whose signs are the plain bits; not protected."""
         check_is_fitted(self)
         rows = validate_data(self, X, dtype=(np.float64, np.float32), reset=False)
@@ -451,7 +473,7 @@ class PITQ(ReleasesCodes):
             return BitFlip.paper(self.epsilon / self._steps, n_bits=self.n_bits)
         return BitFlip.proven(self.epsilon * (1 - self._share), n_bits=self.n_bits)
 
-    def promise(self, **public: Any) -> Guarantee:
+    def promise(self, **public: object) -> Guarantee:
         """What W, R and the codes of images with `n_features` promise together, before any image is
         seen.
         """

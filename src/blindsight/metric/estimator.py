@@ -44,6 +44,7 @@ from blindsight.metric.moments import (
 )
 from blindsight.metric.verification import Answer, ErrorCurve, OperatingPoint
 from blindsight.privacy.door import Door
+from blindsight.privacy.entropy import RandomState
 from blindsight.privacy.estimator import Protected
 from blindsight.privacy.guarantee import Guarantee
 
@@ -155,7 +156,7 @@ class DPPMetric(LinearMetric, Protected):
         kappa: str | int = "second",
         transitive: bool = True,
         preprocessor: Any = None,
-        random_state: Any = None,
+        random_state: RandomState = None,
     ) -> None:
         self.n_components = n_components
         self.epsilon = epsilon
@@ -220,7 +221,7 @@ class DPPMetric(LinearMetric, Protected):
         return Forecast(loss, n_pairs, needed)
 
     def forecast_of(
-        self, pairs: Any, y: Any = None, *, people: ArrayLike | None = None
+        self, pairs: ArrayLike, y: ArrayLike | None = None, *, people: ArrayLike | None = None
     ) -> Forecast:
         """The forecast for these pairs, of which only what is public is used."""
         public = self._read(pairs, y, people)[1]
@@ -242,8 +243,8 @@ class DPPMetric(LinearMetric, Protected):
 
     def fit(
         self,
-        pairs: Any,
-        y: Any = None,
+        pairs: ArrayLike | PairSet,
+        y: ArrayLike | None = None,
         *,
         people: ArrayLike | None = None,
         ledger: Ledger | None = None,
@@ -304,7 +305,7 @@ class DPPMetric(LinearMetric, Protected):
         return self._settle_in()
 
     def answers(
-        self, pairs: Any, *, point: OperatingPoint | None = None, share_same: float = 0.5
+        self, pairs: ArrayLike, *, point: OperatingPoint | None = None, share_same: float = 0.5
     ) -> list[Answer]:
         """Same or different for each pair, and how often such an answer is wrong.
 
@@ -346,13 +347,17 @@ class DPPMetric(LinearMetric, Protected):
         return self._settle_in()
 
     def _read(
-        self, pairs: Any, y: Any, people: ArrayLike | None = None
+        self,
+        pairs: ArrayLike | PairSet,
+        y: ArrayLike | None,
+        people: ArrayLike | None = None,
     ) -> tuple[Comparisons, dict[str, Any]]:
         """The comparisons, and what is public about them."""
         loss = checks.one_of("loss", self.loss, LOSSES)
         checks.one_of("unit", self.unit, UNITS)
         if isinstance(pairs, PairSet):
-            pairs, y = pairs.indices, pairs.labels if y is None else y
+            y = pairs.labels if y is None else y
+            pairs = pairs.indices
         shape = np.shape(pairs)
         tuples = loss == "triplet" or (
             loss in ("auto", "plain") and len(shape) in (2, 3) and shape[1] == 3

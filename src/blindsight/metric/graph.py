@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from blindsight.core import checks
 from blindsight.core.arrays import Array, Bools, Integers, Ints
@@ -48,7 +48,7 @@ __all__ = [
 _LABELS = (-1, 0, 1)
 
 
-def pair_labels(y: Any, *, private: bool = False) -> Bools:
+def pair_labels(y: ArrayLike, *, private: bool = False) -> Bools:
     """Labels of pairs as booleans, True for similar: accepts True/False, 1/0 and metric-learn's
     +1/-1.
 
@@ -105,8 +105,8 @@ class PairGraph:
     @classmethod
     def from_pairs(
         cls,
-        pairs: Any,
-        y: Any,
+        pairs: ArrayLike,
+        y: ArrayLike,
         *,
         n_nodes: int | None = None,
         transitive: bool = True,
@@ -298,7 +298,7 @@ def spanning_forest(graph: PairGraph, *, rng: np.random.Generator) -> Bools:
     return np.asarray(_forest(graph.n_nodes, graph.edges, rng.permutation(len(graph))))
 
 
-def person_numbers(people: Any, pairs: Any, n_records: int) -> Ints:
+def person_numbers(people: Any, pairs: ArrayLike, n_records: int) -> Ints:
     """The number of the person behind each record.
 
     Parameters:
@@ -428,7 +428,7 @@ class PairReport:
 
 
 def check_pairs(
-    pairs: Any, y: Any, *, transitive: bool = True, n_classes: int | None = None
+    pairs: ArrayLike, y: ArrayLike, *, transitive: bool = True, n_classes: int | None = None
 ) -> PairReport:
     """Look for labels that cannot all hold (the inference patterns of Section V-A).
 

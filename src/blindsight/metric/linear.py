@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
@@ -20,7 +21,7 @@ from blindsight.core.arrays import Array, Bools, Floats, Ints
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.metric.graph import pair_labels
 from blindsight.privacy.clipping import finite_rows
-from blindsight.privacy.entropy import training_rng
+from blindsight.privacy.entropy import RandomState, training_rng
 
 __all__ = [
     "STRATEGIES",
@@ -37,7 +38,7 @@ Norm = Literal["l1", "l2", "none"]
 
 
 def read_tuples(
-    tuples: Any, preprocessor: Any = None, *, width: int | None = 2
+    tuples: ArrayLike, preprocessor: Any = None, *, width: int | None = 2
 ) -> tuple[Floats, Ints]:
     """(records (n, d), numbers (m, k)) from (m, k, d) features, or from (m, k) indices, as in
     metric-learn.
@@ -203,7 +204,7 @@ class LinearMetric(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(repr(self))}</pre>"
 
-    def transform(self, X: Any) -> Floats:
+    def transform(self, X: ArrayLike) -> Floats:
         """Rows scaled and normalised as in training, then mapped: Euclidean distance there is the
         learned distance.
         """
@@ -217,21 +218,21 @@ class LinearMetric(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         # The identity of 1,280 columns would be most of the work.
         return prepared if self.identity_ else prepared @ self.components_.T
 
-    def pair_distance(self, pairs: Any) -> Floats:
+    def pair_distance(self, pairs: ArrayLike) -> Floats:
         """The learned distance of each pair: (m, 2, d) features, or (m, 2) indices into the
         preprocessor.
         """
         return self._distances(pairs, width=2)[:, 0]
 
-    def score_pairs(self, pairs: Any) -> Floats:
+    def score_pairs(self, pairs: ArrayLike) -> Floats:
         """The same as `pair_distance`: the older name of metric-learn."""
         return self.pair_distance(pairs)
 
-    def pair_score(self, pairs: Any) -> Floats:
+    def pair_score(self, pairs: ArrayLike) -> Floats:
         """Minus the distance: higher is more alike."""
         return -self.pair_distance(pairs)
 
-    def decision_function(self, tuples: Any) -> Floats:
+    def decision_function(self, tuples: ArrayLike) -> Floats:
         """Of pairs `pair_score`; of triplets (anchor, positive, negative) how much nearer the
         positive is.
         """
@@ -240,14 +241,14 @@ class LinearMetric(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             return apart[:, 1] - apart[:, 0]
         return self.pair_score(tuples)
 
-    def predict(self, tuples: Any) -> Ints:
+    def predict(self, tuples: ArrayLike) -> Ints:
         """1 for pairs at most `threshold_` apart, -1 for others; of triplets, whether the positive
         is nearer.
         """
         least = 0.0 if np.ndim(tuples) >= 2 and np.shape(tuples)[1] == 3 else -self._threshold()
         return np.where(self.decision_function(tuples) >= least, 1, -1)
 
-    def score(self, tuples: Any, y: Any = None) -> float:
+    def score(self, tuples: ArrayLike, y: ArrayLike | None = None) -> float:
         """Of pairs the area under the ROC curve (0.5 is chance); of triplets, which take no y, the
         share predicted.
         """
@@ -273,8 +274,8 @@ class LinearMetric(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def calibrate_threshold(
         self,
-        pairs: Any,
-        y: Any,
+        pairs: ArrayLike,
+        y: ArrayLike,
         *,
         strategy: str = "accuracy",
         min_rate: float = 0.9,
@@ -331,7 +332,7 @@ class LinearMetric(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def _prepared(self, rows: Floats) -> Floats:
         return normalised(rows * self.stretch_, self.norm_)  # type: ignore[arg-type]
 
-    def _distances(self, tuples: Array, *, width: int) -> Floats:
+    def _distances(self, tuples: ArrayLike, *, width: int) -> Floats:
         """From the first of each tuple to each other."""
         check_is_fitted(self)
         given = np.asarray(tuples)
@@ -357,13 +358,17 @@ class EuclideanMetric(LinearMetric):
     """
 
     def __init__(
-        self, n_components: int | None = None, *, normalize: str = "l2", random_state: Any = None
+        self,
+        n_components: int | None = None,
+        *,
+        normalize: str = "l2",
+        random_state: RandomState = None,
     ) -> None:
         self.n_components = n_components
         self.normalize = normalize
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
         """Only the number of columns is used; X may be records (n, d) or pairs (m, 2, d)."""
         columns = np.asarray(X).shape[-1]
         rows = (

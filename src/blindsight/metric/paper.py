@@ -13,9 +13,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from blindsight.core import checks
-from blindsight.core.arrays import Array, Floats, Ints
+from blindsight.core.arrays import Floats, Ints
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.metric.algorithm1 import (
     AS_MEANT,
@@ -35,7 +36,7 @@ from blindsight.metric.linear import LinearMetric, read_tuples
 from blindsight.metric.losses import TupleLoss, contrastive_of, group_size
 from blindsight.privacy.cost import Cost, Unit
 from blindsight.privacy.door import Door
-from blindsight.privacy.entropy import source_of, training_rng
+from blindsight.privacy.entropy import RandomState, source_of, training_rng
 from blindsight.privacy.guarantee import Guarantee
 from blindsight.privacy.mechanisms import Duchi, Laplace, Staircase
 from blindsight.privacy.plan import Planned
@@ -57,9 +58,9 @@ class _Algorithm1(LinearMetric):
     n_components: int | None
     preprocessor: Any
     steps: Steps
-    random_state: Any
+    random_state: RandomState
 
-    def _graph(self, pairs: Array, y: Array) -> tuple[Floats, PairGraph]:
+    def _graph(self, pairs: ArrayLike, y: ArrayLike | None) -> tuple[Floats, PairGraph]:
         if y is None:
             raise InvalidData("y must say which pairs are similar (1) and which are not (0).")
         records, numbers = read_tuples(pairs, self.preprocessor)
@@ -120,7 +121,7 @@ class DPPDML(_Algorithm1):
         clip: float = 0.5,
         steps: Steps = PRINTED,
         preprocessor: Any = None,
-        random_state: Any = None,
+        random_state: RandomState = None,
     ) -> None:
         self.n_components = n_components
         self.epsilon = epsilon
@@ -134,8 +135,8 @@ class DPPDML(_Algorithm1):
 
     def fit(
         self,
-        pairs: Any,
-        y: Any,
+        pairs: ArrayLike,
+        y: ArrayLike,
         *,
         ledger: Ledger | None = None,
         trace: Trace | None = None,
@@ -284,7 +285,7 @@ class MendedDML(_Algorithm1):
         clip: float = 0.5,
         steps: Steps = AS_MEANT,
         preprocessor: Any = None,
-        random_state: Any = None,
+        random_state: RandomState = None,
     ) -> None:
         self.n_components = n_components
         self.epsilon = epsilon
@@ -297,7 +298,12 @@ class MendedDML(_Algorithm1):
         self.random_state = random_state
 
     def fit(
-        self, pairs: Any, y: Any, *, ledger: Ledger | None = None, progress: Progress | None = None
+        self,
+        pairs: ArrayLike,
+        y: ArrayLike,
+        *,
+        ledger: Ledger | None = None,
+        progress: Progress | None = None,
     ) -> Self:
         """Learn from pairs as `DPPMetric` does."""
         mechanism = checks.one_of("mechanism", self.mechanism, _PURE)

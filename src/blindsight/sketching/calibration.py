@@ -14,7 +14,6 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,7 +21,7 @@ from scipy.interpolate import PchipInterpolator
 from scipy.optimize import brentq, minimize
 
 from blindsight.core import checks
-from blindsight.core.arrays import Array, Floats
+from blindsight.core.arrays import Floats
 from blindsight.core.errors import InvalidParameter
 from blindsight.sketching.attackers.suite import quietest_needed
 from blindsight.sketching.image_statistics import ImageStatistics
@@ -78,7 +77,7 @@ class _Curves:
         self.variance = PchipInterpolator(grid, [law.variance for law in laws])
 
 
-def _histograms(reference: Array, depth: int) -> Floats:
+def _histograms(reference: ArrayLike | None, depth: int) -> Floats:
     """One histogram of pixel values per image; uniform where there is no reference."""
     if reference is None:
         return np.full((1, 2**depth), 2.0**-depth)
@@ -95,7 +94,7 @@ def _histograms(reference: Array, depth: int) -> Floats:
     )
 
 
-def expected_psnr(parameters: QKParameters, reference: Any = None) -> float:
+def expected_psnr(parameters: QKParameters, reference: ArrayLike | None = None) -> float:
     """The PSNR that the posterior-mean attacker reaches, before any sketch is drawn: mean over the
     reference images.
 
@@ -129,7 +128,7 @@ def calibrate(
     depth: int = 8,
     p: Sequence[float] | None = None,
     r: float = PAPER_R,
-    reference: Any = None,
+    reference: ArrayLike | None = None,
     steps: int = 150,
 ) -> QKParameters:
     """Parameters that meet the goal and keep most of the useful information.

@@ -9,7 +9,7 @@ public prototypes, answered with randomised response.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,6 +23,7 @@ from blindsight.core import checks
 from blindsight.core.arrays import Array, Bytes, Floats32, Ints
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.privacy import Door, Guarantee
+from blindsight.privacy.entropy import RandomState
 from blindsight.privacy.estimator import Protected
 from blindsight.privacy.mechanisms import KaryResponse
 from blindsight.sketching.guarantee import CELL, PIXEL, codebook_guarantee, flips_guarantee
@@ -55,20 +56,22 @@ class FlippedBits(TransformerMixin, Protected):  # type: ignore[misc]
 
     _kind = "flipped-bits"
 
-    def __init__(self, epsilon: float = 8.0, *, depth: int = 8, random_state: Any = None) -> None:
+    def __init__(
+        self, epsilon: float = 8.0, *, depth: int = 8, random_state: RandomState | Permanent = None
+    ) -> None:
         self.epsilon = epsilon
         self.depth = depth
         self.random_state = random_state
 
-    def promise(self, **public: Any) -> Guarantee:
+    def promise(self, **public: object) -> Guarantee:
         """What will be promised of images with public `image_shape` (channels, height, width)."""
         channels, height, width = (
-            checks.whole("image_shape", size) for size in public["image_shape"]
+            checks.whole("image_shape", size) for size in cast("list[int]", public["image_shape"])
         )
         parameters = FlipParameters.proven(self.epsilon, depth=self.depth)
         return flips_guarantee(parameters, (channels, height, width), entropy=self.entropy_)
 
-    def fit(self, X: Any, y: Any = None) -> FlippedBits:
+    def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> FlippedBits:
         """Fix the allocation and the shape; nothing is learned from the images."""
         self.public_ = {"image_shape": [int(size) for size in self._inside(X).shape[1:]]}
         self.released_: dict[str, Any] = {}
@@ -149,18 +152,24 @@ class CodebookSketcher(TransformerMixin, Protected):  # type: ignore[misc]
     _kind = "codebook-sketcher"
 
     def __init__(
-        self, epsilon: float = 8.0, *, k: int | None = None, random_state: Any = None
+        self,
+        epsilon: float = 8.0,
+        *,
+        k: int | None = None,
+        random_state: RandomState | Permanent = None,
     ) -> None:
         self.epsilon = epsilon
         self.k = k
         self.random_state = random_state
 
-    def promise(self, **public: Any) -> Guarantee:
+    def promise(self, **public: object) -> Guarantee:
         """What will be promised of one of `k` prototypes, their public number."""
-        mechanism = KaryResponse(epsilon=float(self.epsilon), k=public["k"], unit="record")
+        mechanism = KaryResponse(
+            epsilon=float(self.epsilon), k=checks.whole("k", public["k"]), unit="record"
+        )
         return codebook_guarantee(mechanism, entropy=self.entropy_)
 
-    def fit(self, X: Any, y: Any = None) -> CodebookSketcher:
+    def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> CodebookSketcher:
         """Learn the prototypes from *public* images; from their labels too, where given (public as
         well).
 
@@ -173,7 +182,7 @@ class CodebookSketcher(TransformerMixin, Protected):  # type: ignore[misc]
                 raise InvalidParameter(
                     "k must be None where public labels are given: then the classes are the cells."
                 )
-            book = from_classes(flat, y, epsilon, network=None)
+            book = from_classes(flat, np.asarray(y), epsilon, network=None)
         else:
             fitting = min(number_of_cells(epsilon), max(2, len(flat) // _PER_CELL))
             k = fitting if self.k is None else checks.whole("k", self.k, least=2)
@@ -211,7 +220,7 @@ class CodebookSketcher(TransformerMixin, Protected):  # type: ignore[misc]
         }
         self.book_ = Codebook.from_parts(arrays, public["book"])
         self.prototypes_ = np.asarray(public["prototypes"], np.float32)
-        self.image_shape_ = tuple(int(size) for size in public["image_shape"])
+        self.image_shape_ = tuple(int(size) for size in cast("list[int]", public["image_shape"]))
         self.mechanism_ = self.book_.mechanism
         fits = self.prototypes_.shape == (self.mechanism_.k, int(np.prod(self.image_shape_)))
         if not fits or (self.mechanism_.epsilon, self.mechanism_.k) != (
@@ -265,7 +274,7 @@ class CodebookClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     came with most.
     """
 
-    def fit(self, X: Any, y: Any) -> CodebookClassifier:
+    def fit(self, X: ArrayLike, y: ArrayLike) -> CodebookClassifier:
         """Count classes a released number."""
         cells, labels = np.asarray(X), np.asarray(y)
         if (

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -54,7 +53,7 @@ class ImageStatistics:
     loadings: Floats = field(repr=False)
 
     @classmethod
-    def of(cls, reference: Any, depth: int) -> ImageStatistics:
+    def of(cls, reference: ArrayLike, depth: int) -> ImageStatistics:
         """Learn the moments from public images (n, h, w), or (n, h, w, channels) with channels
         taken alike.
         """

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,6 +22,7 @@ from blindsight.core import storage
 from blindsight.core.arrays import Array, Ints
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, ProtocolError
 from blindsight.privacy import Disclosure, Recovery
+from blindsight.privacy.entropy import RandomState
 from blindsight.sketching.leak import Leak, leak_of
 from blindsight.sketching.negative_database import NegativeDatabase, hide_image
 from blindsight.sketching.parameters import (
@@ -70,7 +71,7 @@ class NegativeSketcher(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         p: Sequence[float] = PAPER_P,
         r: float = PAPER_R,
         n_jobs: int | None = None,
-        random_state: Any = None,
+        random_state: RandomState | Permanent = None,
     ) -> None:
         self.q = q
         self.p = p
@@ -78,7 +79,7 @@ class NegativeSketcher(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.n_jobs = n_jobs
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any = None) -> NegativeSketcher:
+    def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> NegativeSketcher:
         """Check the parameters against the images' depth and shape.
 
         Nothing is learned from the images.

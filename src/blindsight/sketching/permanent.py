@@ -72,6 +72,6 @@ class Permanent:
         return self
 
 
-def state_of(random_state: RandomState, part: int) -> Any:
+def state_of(random_state: RandomState | Permanent, part: int) -> Any:
     """The random state of one block of a job; permanent noise does not hang on blocks."""
     return random_state if isinstance(random_state, Permanent) else part_state(random_state, part)

@@ -14,12 +14,13 @@ import json
 import os
 import struct
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from blindsight.core import checks, durable
 from blindsight.core.arrays import Array, Bytes, Floats32, Ints
@@ -426,7 +427,13 @@ class SketchWriter:
 
     @classmethod
     def of(
-        cls, path: str | Path, sketcher: Any, X: Any, y: Any = None, *, block: int | None = None
+        cls,
+        path: str | Path,
+        sketcher: Any,
+        X: Sized,
+        y: ArrayLike | None = None,
+        *,
+        block: int | None = None,
     ) -> SketchWriter:
         """A file for the sketches that a fitted sketcher makes of a set of images."""
         state, source = sketcher.random_state, _source(X)
@@ -516,7 +523,7 @@ class SketchWriter:
         return SketchSet.open(self.target)
 
 
-def _source(X: Any) -> str:
+def _source(X: Sized) -> str:
     """What tells one source of images from another when a job resumes: names and labels; "" where
     there are none.
     """

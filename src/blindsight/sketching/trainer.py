@@ -23,7 +23,7 @@ from torch.utils.data import Dataset
 from blindsight.core import checks, storage
 from blindsight.core.arrays import Array, Floats32, Ints
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
-from blindsight.privacy.entropy import training_rng
+from blindsight.privacy.entropy import RandomState, training_rng
 from blindsight.sketching.networks import (
     NETWORKS,
     TrainingRecipe,
@@ -143,7 +143,7 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         batch_size: int | None = None,
         epochs: int = 5,
         augment: bool | None = None,
-        random_state: Any = None,
+        random_state: RandomState = None,
     ) -> None:
         self.network = network
         self.inputs = inputs
@@ -156,7 +156,7 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.augment = augment
         self.random_state = random_state
 
-    def fit(self, X: SketchSet, y: Any = None, *, progress: Progress = None) -> NegDL:
+    def fit(self, X: SketchSet, y: ArrayLike | None = None, *, progress: Progress = None) -> NegDL:
         """Steps 3 to 11 of Algorithm 3: train on sketches and their labels."""
         sketches = self._sketches(X)
         labels = (
@@ -232,7 +232,7 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         return self.network_(*self.input_shape_, classes)
 
-    def _sketches(self, X: Any) -> SketchSet:
+    def _sketches(self, X: object) -> SketchSet:
         if not isinstance(X, SketchSet):
             raise InvalidData(
                 f"the server takes sketches (a SketchSet), got {type(X).__name__}. Sketch images "
@@ -350,12 +350,19 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Classes."""
         return np.asarray(self.classes_[self.decision_function(X).argmax(axis=1)])
 
-    def score(self, X: SketchSet, y: ArrayLike | None = None, sample_weight: Any = None) -> float:
+    def score(
+        self, X: SketchSet, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+    ) -> float:
         """Accuracy, against `y` or the set's own labels."""
         truth = X.labels if y is None else y
         if truth is None:
             raise InvalidData("scoring needs labels.")
-        return float(np.average(self.predict(X) == np.asarray(truth), weights=sample_weight))
+        return float(
+            np.average(
+                self.predict(X) == np.asarray(truth),
+                weights=None if sample_weight is None else np.asarray(sample_weight),
+            )
+        )
 
     def save(self, path: str | Path) -> None:
         """Write weights and settings as safetensors.

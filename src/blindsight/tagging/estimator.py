@@ -28,7 +28,7 @@ from blindsight.core.errors import InvalidData, InvalidParameter, MissingData
 from blindsight.evaluation.multilabel import mean_average_precision
 from blindsight.privacy import accounting
 from blindsight.privacy.door import Door
-from blindsight.privacy.entropy import SeededSource, Source
+from blindsight.privacy.entropy import RandomState, SeededSource, Source
 from blindsight.privacy.estimator import Protected
 from blindsight.privacy.guarantee import Cost, Guarantee
 from blindsight.privacy.keyed_noise import RecordSource, keyed
@@ -134,9 +134,9 @@ class PrivateTagger(Protected):
         answers: Exact | AnswerNoise = Exact(),  # noqa: B008
         *,
         classes: Any = None,
-        public: Any = None,
+        public: ArrayLike | None = None,
         prior: Prior | None = None,
-        random_state: Any = None,
+        random_state: RandomState = None,
     ) -> None:
         self.training = training
         self.answers = answers
@@ -147,8 +147,8 @@ class PrivateTagger(Protected):
 
     def fit(
         self,
-        X: Any,
-        y: Any,
+        X: ArrayLike,
+        y: ArrayLike,
         *,
         ledger: Ledger | None = None,
         key: str | None = None,
@@ -246,7 +246,7 @@ class PrivateTagger(Protected):
         made._settle()
         return made
 
-    def promise(self, **public: Any) -> Guarantee:
+    def promise(self, **public: object) -> Guarantee:
         """What will be promised per training record, from parameters and public facts only."""
         return guarantees.of_training(
             self.training,
@@ -364,7 +364,7 @@ class PrivateTagger(Protected):
         """Probabilities (n, C), one per label."""
         return self.answer_mechanism_.probabilities(self.answer(X, ledger=ledger).scores)
 
-    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: Any = None) -> float:
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Mean average precision on labelled images: a number about those images, as private as
         they are.
         """
@@ -402,7 +402,7 @@ class PrivateTagger(Protected):
                 }
         return params
 
-    def set_params(self, **params: Any) -> Self:
+    def set_params(self, **params: object) -> Self:
         """Set parameters; `training__epsilon=4` replaces one setting of the training.
 
         Raises:
@@ -431,7 +431,7 @@ class PrivateTagger(Protected):
         tags.non_deterministic = True
         return tags
 
-    def _note_feature_names(self, X: Any) -> None:
+    def _note_feature_names(self, X: ArrayLike) -> None:
         """Set `feature_names_in_` if X is a table with named columns, as scikit-learn does."""
         names = column_names(X)
         if names is not None:
@@ -439,7 +439,7 @@ class PrivateTagger(Protected):
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
 
-    def _check_feature_names(self, X: Any) -> None:
+    def _check_feature_names(self, X: ArrayLike) -> None:
         names, fitted = column_names(X), getattr(self, "feature_names_in_", None)
         if names is not None and fitted is not None and list(names) != list(fitted):
             raise InvalidData(

@@ -16,7 +16,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -65,7 +65,7 @@ def column_names(table: Any) -> tuple[str, ...] | None:
 
 
 def label_names(
-    classes: Sequence[str] | FromLabels | int | None, n_labels: int, y: Any = None
+    classes: Sequence[str] | FromLabels | int | None, n_labels: int, y: ArrayLike | None = None
 ) -> tuple[str, ...]:
     """The names of `n_labels` columns: those given, else those of the table `y`, else numbers."""
     names = classes.names if isinstance(classes, FromLabels) else classes
@@ -99,7 +99,7 @@ def check_names(names: Sequence[str]) -> None:
             )
 
 
-def label_rows(y: Any, *, classes: Any = None) -> Bytes:
+def label_rows(y: ArrayLike, *, classes: Any = None) -> Bytes:
     """Labels (n, C), dense or sparse, as 0 and 1: 1 where a value is above a half, whatever else it
     is.
 
@@ -118,7 +118,7 @@ def label_rows(y: Any, *, classes: Any = None) -> Bytes:
                 "the columns of y must be the labels that classes= names, in any order; "
                 f"{', '.join(odd[:5]) or 'a name that stands twice'} is only in one of them."
             )
-        y = y[wanted]
+        y = cast("Any", y)[wanted]
     array = np.asarray(y.toarray() if hasattr(y, "toarray") else y)
     if array.ndim != 2 or array.shape[0] == 0 or array.shape[1] == 0:
         raise InvalidData(

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from blindsight.core import durable, storage
 from blindsight.core.arrays import Array
@@ -122,8 +123,8 @@ def release_of(tagger: PrivateTagger, vault: Vault) -> str:
 
 def train_once(
     tagger: PrivateTagger,
-    X: Any,
-    y: Any,
+    X: ArrayLike,
+    y: ArrayLike,
     *,
     vault: Vault | None,
     ledger: Ledger | None = None,
@@ -181,7 +182,7 @@ def train_once(
     return kept
 
 
-def _training(tagger: PrivateTagger, X: Array, y: Array, n_records: int | None) -> str:
+def _training(tagger: PrivateTagger, X: ArrayLike, y: ArrayLike, n_records: int | None) -> str:
     """Records, settings and public knowledge as text."""
     known = {"rows": np.asarray(X), "labels": label_rows(y)}
     if tagger.public is not None:

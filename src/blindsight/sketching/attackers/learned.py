@@ -15,15 +15,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from blindsight.core import checks
 from blindsight.core.arrays import Array, Floats32
 from blindsight.core.errors import InvalidData
+from blindsight.privacy.entropy import RandomState
 from blindsight.sketching.attackers.denoising import SketchReading, moments, read
 from blindsight.sketching.attackers.suite import rehearse
 from blindsight.sketching.parameters import SketchParameters, as_images
@@ -45,14 +46,14 @@ class LearnedPrior:
         width: channels of the finest layer.
     """
 
-    def __init__(self, *, steps: int = 120, width: int = 24, random_state: Any = 0) -> None:
+    def __init__(self, *, steps: int = 120, width: int = 24, random_state: RandomState = 0) -> None:
         self.steps = checks.whole("steps", steps)
         self.width = checks.whole("width", width)
         self.random_state = random_state
 
     def fit(
         self,
-        public: Any,
+        public: ArrayLike,
         parameters: SketchParameters,
         *,
         progress: Callable[[int, int], None] | None = None,

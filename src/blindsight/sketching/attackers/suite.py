@@ -133,10 +133,10 @@ class Suite:
         self,
         parameters: SketchParameters,
         *,
-        public: Any = None,
+        public: ArrayLike | None = None,
         steps: int = 120,
         width: int = 24,
-        random_state: Any = 0,
+        random_state: RandomState = 0,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self.parameters = parameters

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from blindsight.core import checks
 from blindsight.core.arrays import Bytes, Floats, Ints
@@ -46,7 +47,7 @@ __all__ = [
 _COUNTS = "label counts"
 
 
-def label_matrix(labels: Any) -> Bytes:
+def label_matrix(labels: ArrayLike) -> Bytes:
     """Labels as a table of 0 and 1, images by labels; anything else is refused."""
     array = np.asarray(labels)
     if array.ndim != 2 or array.shape[0] == 0 or array.shape[1] == 0:
@@ -58,7 +59,7 @@ def label_matrix(labels: Any) -> Bytes:
     return array.astype(np.uint8)
 
 
-def cooccurrence(labels: Any) -> Ints:
+def cooccurrence(labels: ArrayLike) -> Ints:
     """M: how many images have both labels; the diagonal counts each label by itself."""
     y = label_matrix(labels).astype(
         np.float64
@@ -127,14 +128,16 @@ class LabelGraph:
         object.__setattr__(self, "counts", m)
 
     @classmethod
-    def from_labels(cls, labels: Any, *, threshold: float = 0.4, p: float = 0.2) -> LabelGraph:
+    def from_labels(
+        cls, labels: ArrayLike, *, threshold: float = 0.4, p: float = 0.2
+    ) -> LabelGraph:
         """The exact graph of these labels: not private."""
         return cls(cooccurrence(labels).astype(np.float64), threshold, p)
 
     @classmethod
     def released(
         cls,
-        labels: Any,
+        labels: ArrayLike,
         *,
         epsilon: float,
         delta: float,

@@ -32,7 +32,7 @@ from blindsight.core import checks, storage
 from blindsight.core.arrays import Bytes, Floats, Floats32
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.privacy.door import Door
-from blindsight.privacy.entropy import source_of, training_rng
+from blindsight.privacy.entropy import RandomState, source_of, training_rng
 from blindsight.privacy.guarantee import Guarantee
 from blindsight.tagging.answers import Answers
 from blindsight.tagging.guarantee import ANSWER
@@ -131,7 +131,7 @@ class GraphHead:
         checks.one_of("form", self.form, ("text", "code"))
 
     def build(
-        self, labels: Any, n_features: int, *, rng: np.random.Generator, **bounds: Any
+        self, labels: ArrayLike, n_features: int, *, rng: np.random.Generator, **bounds: Any
     ) -> Any:
         """A fresh head on the exact label graph, as the paper has it."""
         from blindsight.tagging.paper.gcn import MLGCN, torch_generator
@@ -209,9 +209,11 @@ class _GraphModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn says no 
     head: GraphHead
     schedule: Schedule
     classes: Any
-    random_state: Any
+    random_state: RandomState
 
-    def _learn(self, X: Any, y: Any, ledger: Ledger | None, validation: Any, progress: Any) -> Self:
+    def _learn(
+        self, X: ArrayLike, y: ArrayLike, ledger: Ledger | None, validation: Any, progress: Any
+    ) -> Self:
         checks.optional_module("torch", extra="torch")
         from blindsight.tagging.paper.gcn import TaggingLoss, classifier_array, train
 
@@ -253,7 +255,7 @@ class _GraphModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn says no 
         self.classes_ = np.array([str(name) for name in names])
         return self
 
-    def logits(self, X: Any) -> Floats:
+    def logits(self, X: ArrayLike) -> Floats:
         """The model's own outputs, without noise."""
         check_is_fitted(self, "weights_")
         rows, _ = private_rows(X, n_features=self.n_features_in_)
@@ -349,7 +351,7 @@ class Tagger(_GraphModel):
         head: GraphHead = GraphHead(),  # noqa: B008  (frozen)
         schedule: Schedule = Schedule(),  # noqa: B008
         classes: Any = None,
-        random_state: Any = None,
+        random_state: RandomState = None,
     ) -> None:
         self.robust = robust
         self.penalty = penalty
@@ -358,18 +360,20 @@ class Tagger(_GraphModel):
         self.classes = classes
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, *, validation: Any = None, progress: Any = None) -> Self:
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, *, validation: Any = None, progress: Any = None
+    ) -> Self:
         """Learn from features (n, D) and labels (n, C) of 0 and 1.
 
         `validation` (features, labels) adds mean average precision to the learning curve.
         """
         return self._learn(X, y, None, validation, progress)
 
-    def decision_function(self, X: Any) -> Floats:
+    def decision_function(self, X: ArrayLike) -> Floats:
         """Logits (n, C)."""
         return self.logits(X)
 
-    def predict(self, X: Any) -> Bytes:
+    def predict(self, X: ArrayLike) -> Bytes:
         """Tags (n, C): where the logit is above 0."""
         return (self.logits(X) > 0).astype(np.uint8)
 
@@ -410,7 +414,7 @@ class P2MLGCN(_GraphModel):
         head: GraphHead = GraphHead(),  # noqa: B008  (frozen)
         schedule: Schedule = Schedule(),  # noqa: B008
         classes: Any = None,
-        random_state: Any = None,
+        random_state: RandomState = None,
     ) -> None:
         self.epsilon = epsilon
         self.sensitivity = sensitivity
@@ -424,8 +428,8 @@ class P2MLGCN(_GraphModel):
 
     def fit(
         self,
-        X: Any,
-        y: Any,
+        X: ArrayLike,
+        y: ArrayLike,
         *,
         ledger: Ledger | None = None,
         validation: Any = None,
@@ -438,18 +442,18 @@ class P2MLGCN(_GraphModel):
         """
         return self._learn(X, y, ledger, validation, progress)
 
-    def answer(self, X: Any, *, ledger: Ledger | None = None) -> Answers:
+    def answer(self, X: ArrayLike, *, ledger: Ledger | None = None) -> Answers:
         """Noisy logits, drawn anew at each call: averaged, they give the outputs away."""
         logits = self.logits(X)
         what = f"P2-ML-GCN's tags of {len(logits)} images"
         door = Door(self.guarantee_, what=what, ledger=ledger, random_state=self.random_state)
         return self.release_.read(door.release(ANSWER, self.release_.value(logits)))
 
-    def decision_function(self, X: Any, *, ledger: Ledger | None = None) -> Floats:
+    def decision_function(self, X: ArrayLike, *, ledger: Ledger | None = None) -> Floats:
         """Noisy logits (n, C)."""
         return self.answer(X, ledger=ledger).scores
 
-    def predict(self, X: Any, *, ledger: Ledger | None = None) -> Bytes:
+    def predict(self, X: ArrayLike, *, ledger: Ledger | None = None) -> Bytes:
         """Tags (n, C): where the noisy logit is above 0."""
         return self.answer(X, ledger=ledger).tags.astype(np.uint8)
 
@@ -512,7 +516,7 @@ class RP2MLGCN(P2MLGCN):
         head: GraphHead = GraphHead(),  # noqa: B008  (frozen)
         schedule: Schedule = Schedule(),  # noqa: B008
         classes: Any = None,
-        random_state: Any = None,
+        random_state: RandomState = None,
     ) -> None:
         super().__init__(
             epsilon,

@@ -178,8 +178,8 @@ LATE: tuple[Mutant, ...] = (
         "hashing/paper.py",
         (
             "blind-phashing-title-tells",
-            'what = f"{len(bits)} flipped codes of',
-            'what = f"{int(bits.sum())} flipped codes of',
+            'what = f"{len(bits)} flipped codes of {self.n_bits_} bits"',
+            'what = f"{int(bits.sum())} flipped codes of {self.n_bits_} bits"',
             "hashing:TestPHashing",
         ),
     ),

@@ -303,9 +303,9 @@ NEW: tuple[Mutant, ...] = (
         "hashing/paper.py",
         (
             "new-pitq-keeps-the-largest-feature",
-            'self.public_ = {"n_features": X.shape[1]}',
-            'self.public_ = {"n_features": X.shape[1]}\n'
-            "        self.reach_ = float(np.abs(X).max())",
+            'self.public_ = {"n_features": rows.shape[1]}',
+            'self.public_ = {"n_features": rows.shape[1]}\n'
+            "        self.reach_ = float(np.abs(rows).max())",
             "hashing:TestPITQ",
         ),
     ),

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from blindsight.encoders import FeatureCache
+from blindsight.encoders import FeatureCache, built_in, public_pictures
+from blindsight.encoders.public_pictures import built_in_images, built_in_vectors, public_vectors
 
 KEYS = [bytes([i]) * 20 for i in range(6)]
 VECTORS = np.random.default_rng(0).normal(size=(6, 8)).astype(np.float32)
@@ -85,7 +86,9 @@ WRITER = """
 import sys
 import numpy as np
 from pathlib import Path
-from blindsight.encoders import FeatureCache
+from blindsight.encoders import FeatureCache, built_in
+from blindsight.encoders import public_pictures
+from blindsight.encoders.public_pictures import built_in_images, built_in_vectors, public_vectors
 cache = FeatureCache(Path(sys.argv[1]), 8)
 for i in range(100):
     cache.put([b"%s %d" % (sys.argv[2].encode(), i)], np.full((1, 8), i, np.float32))
@@ -101,3 +104,67 @@ def test_several_processes_may_write_at_once(tmp_path: Path) -> None:
     assert [writer.wait(timeout=600) for writer in writers] == [0, 0]
     found = FeatureCache(path, 8).get([f"{w} {i}".encode() for w in range(2) for i in range(100)])
     assert len(found) == 200 and found[b"1 42"].tolist() == [42.0] * 8
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """An empty cache folder, and the encoders for which vectors had to be computed."""
+    monkeypatch.setenv("BLINDSIGHT_CACHE", str(tmp_path))
+    monkeypatch.setattr(public_pictures, "_public", type(public_pictures._public)())
+    return []
+
+
+def ask(asked: list[str], encoder: str = "a", content: bytes = b"names") -> np.ndarray:
+    def compute() -> np.ndarray:
+        asked.append(encoder)
+        return VECTORS + len(encoder)
+
+    return public_vectors(encoder, content, len(VECTORS), compute)
+
+
+def test_public_vectors_are_computed_once_for_each_encoder_and_content(asked: list[str]) -> None:
+    first = ask(asked)
+    assert ask(asked) is first and not first.flags.writeable
+    public_pictures._public.clear()  # as in another process
+    np.testing.assert_array_equal(ask(asked), first)
+    assert asked == ["a"]
+    assert ask(asked, "bb")[0, 0] == VECTORS[0, 0] + 2
+    ask(asked, content=b"other names")
+    assert asked == ["a", "bb", "a"]
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "other rows"])
+def test_damaged_public_vectors_are_computed_again(
+    asked: list[str], tmp_path: Path, damage: str
+) -> None:
+    ask(asked)
+    (file,) = (tmp_path / "features").iterdir()
+    whole = file.read_bytes()
+    if damage == "cut":
+        file.write_bytes(whole[:-5])
+    elif damage == "flip":
+        file.write_bytes(whole[:-5] + bytes([whole[-5] ^ 1]) + whole[-4:])
+    public_pictures._public.clear()
+    if damage == "other rows":
+        made = public_vectors("a", b"names", 2, lambda: VECTORS[:2])
+        assert made.shape == (2, 8)
+        return
+    ask(asked)
+    assert asked == ["a", "a"] and file.read_bytes() == whole
+
+
+def test_public_vectors_need_no_place_on_disk(
+    asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("BLINDSIGHT_CACHE", str(tmp_path / "file"))
+    np.testing.assert_array_equal(ask(asked), VECTORS + 1)
+
+
+def test_vectors_of_the_built_in_pictures_are_the_encoders_own(asked: list[str]) -> None:
+    encoder = built_in("lite0")
+    pictures = np.stack([encoder.prepare(picture) for picture in built_in_images(4, 64)])
+    expected = encoder.images(pictures)
+    np.testing.assert_array_equal(built_in_vectors(encoder, 4, 64), expected)
+    public_pictures._public.clear()
+    np.testing.assert_array_equal(built_in_vectors(encoder, 4, 64), expected)

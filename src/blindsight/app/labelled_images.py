@@ -92,7 +92,7 @@ def public_basis(
     """
     from blindsight.app.sketch import read_images
     from blindsight.encoders import Embeddings
-    from blindsight.encoders.public_pictures import built_in_images
+    from blindsight.encoders.public_pictures import built_in_vectors
     from blindsight.index.public_images import is_vector_file
     from blindsight.sketching import FeatureBasis
 
@@ -110,10 +110,11 @@ def public_basis(
         step = max(1, -(-len(stored) // MAX_PUBLIC_PICTURES))
         chosen = stored.take(np.arange(0, len(stored), step))
         pictures = [np.asarray(chosen.images[place]) for place in range(len(chosen))]
+        features = _features(encoder, pictures, "public pictures", progress, picture_size)
     else:
         count = BUILT_IN_PICTURES if known is not None else 4 * BUILT_IN_PICTURES
-        pictures = list(built_in_images(count, picture_size or _BUILT_IN_SIZE))
-    features = _features(encoder, pictures, "public pictures", progress, picture_size)
+        features = built_in_vectors(encoder, count, picture_size or _BUILT_IN_SIZE)
+        progress("public pictures", count, count)
     if known is not None:
         return FeatureBasis.from_classifier(known.weights, features, width=width)
     return FeatureBasis.learn(features, width=width)

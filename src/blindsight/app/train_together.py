@@ -365,12 +365,12 @@ def _scale(
         X = public.X
     elif encoder is not None:
         from blindsight.encoders import Embeddings
-        from blindsight.encoders.public_pictures import built_in_images
+        from blindsight.encoders.public_pictures import built_in_vectors
 
         if isinstance(encoder, Embeddings):
             raise InvalidParameter(f"{encoder.name}: give public rows of the same model, public=.")
         side = encoder.prepare(np.zeros((8, 8, 3), np.uint8)).shape[0]
-        X = np.asarray(encoder.images(built_in_images(_PUBLIC_PICTURES, side)), np.float64)
+        X = built_in_vectors(encoder, _PUBLIC_PICTURES, side).astype(np.float64)
     elif features is not None:
         width = checks.whole("features", features)
         return np.vstack([np.zeros(width), np.ones(width)])

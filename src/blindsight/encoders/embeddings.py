@@ -10,7 +10,6 @@ import os
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,8 +19,18 @@ from numpy.typing import NDArray
 from blindsight.core.checks import optional_module
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.data.limits import LIMITS, check_packing, regular_file
-from blindsight.encoders.base import Classes, Encoder, Floats, Identity, Images, Source, unit_rows
+from blindsight.encoders.base import (
+    Classes,
+    Encoder,
+    Floats,
+    Identity,
+    Images,
+    Source,
+    identity_digest,
+    unit_rows,
+)
 from blindsight.encoders.onnx_folder import MAX_DIMENSIONS, OnnxEncoder
+from blindsight.encoders.public_pictures import public_vectors
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
@@ -361,29 +370,24 @@ def encode_images(
     return result
 
 
-def general_texts(encoder: Encoder, *, one_in: int = 1) -> Floats | None:
+def general_texts(encoder: Encoder) -> Floats | None:
     """Vectors of general names: of common nouns, or of the names in a file of text vectors.
-
-    Parameters:
-        encoder: What turns texts into vectors.
-        one_in: Take one name in so many, which is enough to find where texts lie.
 
     Returns:
         None for an encoder without texts.
     """
-    if isinstance(encoder, OnnxEncoder):  # some 2,000 texts: encoded once while it is open
-        return _noun_vectors(encoder, one_in)
     from blindsight.encoders.words import general_nouns
 
-    names = encoder.text_names() if isinstance(encoder, Embeddings) else general_nouns()
-    return encoder.texts(names[::one_in]) if names else None
-
-
-@lru_cache(maxsize=4)
-def _noun_vectors(encoder: OnnxEncoder, one_in: int) -> Floats | None:
-    from blindsight.encoders.words import general_nouns
-
-    return encoder.texts(general_nouns()[::one_in])
+    if isinstance(encoder, Embeddings):
+        names = encoder.text_names()
+        return encoder.texts(names) if names else None
+    nouns = general_nouns()
+    tower = encoder.text_tower if isinstance(encoder, OnnxEncoder) else None
+    if tower is None:
+        return encoder.texts(nouns)
+    # Some 2,000 texts: encoded once for each text tower.
+    digest = identity_digest(encoder.identity())
+    return public_vectors(digest, "\n".join(nouns).encode(), len(nouns), lambda: tower(nouns))
 
 
 def _shape(name: str, array: NDArray[np.generic]) -> tuple[int, int]:

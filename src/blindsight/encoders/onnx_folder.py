@@ -117,9 +117,10 @@ class OnnxEncoder:
         self._output, self._pooling = _output(self._image, _IMAGE_OUTPUTS, self._settings, "image")
         blank = np.zeros((1, self.preparation.size, self.preparation.size, 3), np.uint8)
         self._dimensions = int(self._run(blank).shape[1])
-        if self._text is not None and self._text.dimensions != self._dimensions:
+        texts = self.text_tower
+        if texts is not None and texts.dimensions != self._dimensions:
             raise HostileFile(
-                f"images have {self._dimensions} dimensions and texts {self._text.dimensions}: "
+                f"images have {self._dimensions} dimensions and texts {texts.dimensions}: "
                 "the towers are not a pair. Export both with their projections."
             )
 
@@ -176,7 +177,7 @@ class OnnxEncoder:
 
     def texts(self, texts: Sequence[str]) -> Floats | None:
         """Unit vectors of texts, or None where the folder has no text tower."""
-        return None if self._text is None else self._text(texts)
+        return None if self.text_tower is None else self.text_tower(texts)
 
     def classes(self) -> Classes | None:
         """The class matrix that encoder.json names, or None."""
@@ -192,7 +193,7 @@ class OnnxEncoder:
 
     def identity(self) -> Identity:
         """Kind, name, checksums of all files, and every setting that changes a vector."""
-        text = None if self._text is None else self._text.settings
+        text = None if self.text_tower is None else self.text_tower.settings
         return {
             "kind": "onnx",
             "name": self.name,
@@ -221,7 +222,8 @@ class OnnxEncoder:
         return None if named is None else _inside(self.folder, str(named))
 
     @cached_property
-    def _text(self) -> TextTower | None:
+    def text_tower(self) -> TextTower | None:
+        """What turns texts into vectors; None where the folder has no text tower."""
         if self._text_path is None or self._tokenizer_path is None:
             return None
         return TextTower(

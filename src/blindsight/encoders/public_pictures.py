@@ -1,25 +1,47 @@
 """Public pictures that are always at hand: to centre an encoder on, and to check it with.
 
 They are crops of two photographs that scikit-learn ships under a free licence, and "dead leaves"
-(overlapping random shapes), which have edges and scales like natural pictures.
+(overlapping random shapes), which have edges and scales like natural pictures. Vectors of what is
+public are computed once for each encoder and kept in the cache folder.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from blindsight.core import storage
+from blindsight.core.errors import BlindsightError, UncheckedFile
+from blindsight.data import cache_folder
+from blindsight.encoders.base import identity_digest
+
 if TYPE_CHECKING:
     from blindsight.encoders.base import Encoder, Floats
 
-__all__ = ["built_in_images", "flower", "temple", "typical_vectors"]
+__all__ = [
+    "built_in_images",
+    "built_in_vectors",
+    "flower",
+    "public_vectors",
+    "temple",
+    "typical_vectors",
+]
 
 Images = NDArray[np.uint8]
 # Twenty pictures are enough to find where the images of an encoder lie; these are a few more.
 _TYPICAL, _SIDE = 64, 256
+_BATCH = 16  # pictures that are prepared before they are encoded
+_KEPT = 8  # arrays of public vectors that one process holds
+_public: OrderedDict[Path, NDArray[np.float32]] = OrderedDict()
 
 
 def flower() -> Images:
@@ -46,8 +68,32 @@ def typical_vectors(encoder: Encoder) -> Floats:
     Raises:
         InvalidParameter: The encoder is a file of vectors, which cannot encode pictures.
     """
-    pictures = built_in_images(_TYPICAL, _SIDE)
-    return encoder.images(np.stack([encoder.prepare(picture) for picture in pictures]))
+    return built_in_vectors(encoder, _TYPICAL, _SIDE)
+
+
+def built_in_vectors(encoder: Encoder, count: int, size: int) -> Floats:
+    """Vectors (count, d) of `built_in_images`, computed once for each encoder; read only.
+
+    Raises:
+        InvalidParameter: The encoder is a file of vectors, which cannot encode pictures.
+    """
+    from blindsight.encoders.builtin import BuiltIn
+    from blindsight.encoders.onnx_folder import OnnxEncoder
+
+    pictures = built_in_images(count, size)
+
+    def compute() -> Floats:
+        made = []
+        for start in range(0, count, _BATCH):
+            batch = pictures[start : start + _BATCH]
+            made.append(encoder.images(np.stack([encoder.prepare(each) for each in batch])))
+        return np.concatenate(made)
+
+    network = encoder.networks if isinstance(encoder, BuiltIn) else isinstance(encoder, OnnxEncoder)
+    if not network:  # an identity that may leave something out, or no quicker from a file
+        return compute()
+    digest = identity_digest(encoder.identity())
+    return public_vectors(digest, pictures.tobytes(), count, compute)
 
 
 @lru_cache(maxsize=4)
@@ -102,3 +148,43 @@ def _colour(
 ) -> tuple[int, int, int]:
     red, green, blue = np.clip(base + rng.normal(0, spread, 3), 0, 255).astype(int).tolist()
     return red, green, blue
+
+
+def public_vectors(
+    encoder: str, content: bytes, rows: int, compute: Callable[[], NDArray[np.float32]]
+) -> NDArray[np.float32]:
+    """Vectors of something public: from memory, from disk, or computed and kept.
+
+    Parameters:
+        encoder: The digest of everything that changes a vector.
+        content: What is encoded; only its digest is kept.
+        rows: How many vectors there are.
+        compute: Called where no file holds them whole.
+
+    Returns:
+        The vectors (rows, d); read only.
+    """
+    key = hashlib.sha256(encoder.encode() + b"\0" + content).hexdigest()[:32]
+    path = cache_folder() / "features" / f"public-{key}.safetensors"
+    vectors = _public.get(path)
+    if vectors is None:
+        vectors = _stored(path, rows)
+        if vectors is None:
+            vectors = np.ascontiguousarray(compute(), dtype=np.float32)
+            with contextlib.suppress(OSError):  # a read-only or full disk: computed again next time
+                storage.save(path, kind="public vectors", arrays={"vectors": vectors}, fields={})
+        vectors.flags.writeable = False
+        _public[path] = vectors
+        while len(_public) > _KEPT:
+            _public.popitem(last=False)
+    return vectors
+
+
+def _stored(path: Path, rows: int) -> NDArray[np.float32] | None:
+    """The vectors of a file; None where it is absent, damaged or without a digest."""
+    with contextlib.suppress(BlindsightError, UncheckedFile), warnings.catch_warnings():
+        warnings.simplefilter("error", UncheckedFile)
+        found = storage.load(path, kind="public vectors")[0].get("vectors")
+        if found is not None and found.shape[:1] == (rows,) and np.isfinite(found).all():
+            return np.array(found, dtype=np.float32)
+    return None

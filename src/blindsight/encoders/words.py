@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ast
 import re
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,14 +20,11 @@ from pathlib import Path
 
 import numpy as np
 
-from blindsight.core import storage
 from blindsight.core.checks import optional_module
 from blindsight.core.errors import (
-    BlindsightError,
     HostileFile,
     InvalidParameter,
     MissingData,
-    UncheckedFile,
 )
 from blindsight.data import cache_folder
 from blindsight.data.fetch import Member, PackageRecipe, get
@@ -36,6 +32,7 @@ from blindsight.data.fetch.recipes import keep
 from blindsight.data.limits import read_bytes
 from blindsight.encoders.base import Floats
 from blindsight.encoders.onnx_folder import TextTower, open_session
+from blindsight.encoders.public_pictures import public_vectors
 
 __all__ = [
     "HYPONYM_SHARE",
@@ -71,6 +68,7 @@ _LEAST_COSINE = 0.38
 # The weight of WordNet's hyponyms beside the cosines, where a noun of the text has any.
 HYPONYM_SHARE = 0.5
 _LONGEST_PHRASE = 3  # words
+_TEMPLATE = "a photo of a {}"  # in which the name of a class is encoded
 _MAX_DICTIONARY_BYTES = 32 << 20
 STOP_WORDS = frozenset(
     re.findall(
@@ -439,24 +437,17 @@ def sentence_vectors(texts: Sequence[str]) -> Floats:
 
 @lru_cache(maxsize=8)
 def _name_vectors(names: tuple[str, ...]) -> Floats:
-    return sentence_vectors([f"a photo of a {name}" for name in names])
+    return sentence_vectors([_TEMPLATE.replace("{}", name) for name in names])
 
 
 @lru_cache(maxsize=1)
 def class_vectors() -> Floats:
     """Unit vectors (1000, 384) of the class names. They are public, so the cache stores them."""
-    sums = f"{WORDS[0].members[0].sha256[:8]}-{WORDS[1].sha256[:8]}"
-    path = cache_folder() / "features" / f"class-names-{sums}.safetensors"
-    # A cache of an earlier version has no digest: it is computed again.
-    with suppress(BlindsightError, UncheckedFile), warnings.catch_warnings():
-        warnings.simplefilter("error", UncheckedFile)
-        stored = storage.load(path, kind="class names")[0].get("vectors")
-        if stored is not None and stored.shape == (1000, _WIDTH) and np.isfinite(stored).all():
-            return np.asarray(stored, dtype=np.float32)
-    vectors = _name_vectors(class_names())
-    with suppress(OSError):
-        storage.save(path, kind="class names", arrays={"vectors": vectors}, fields={})
-    return vectors
+    names = class_names()
+    content = "\n".join((_TEMPLATE, *names)).encode()
+    return public_vectors(
+        WORDS[0].members[0].sha256, content, len(names), lambda: _name_vectors(names)
+    )
 
 
 @lru_cache(maxsize=1)

@@ -13,13 +13,14 @@ run: $(STAMP)
 	$(BIN)/blindsight demo
 
 # At its end: what was skipped and why, and the slowest tests. SEED=7: in a random order.
-# Tests write to memory where it is large enough: a vault's commits wait for the disk otherwise.
+# Tests write to memory where it is large enough: a vault's commits wait for the disk otherwise. Python keeps
+# what it compiled, even where it is told not to: tests start many processes.
 test: $(STAMP) apt check
-	$(MEMORY) $(BIN)/python -m pytest -n 2 -rs --durations=12 $(if $(SEED),-p randomly --randomly-seed=$(SEED))
+	PYTHONDONTWRITEBYTECODE= $(MEMORY) $(BIN)/python -m pytest -n 2 -rs --durations=12 $(if $(SEED),-p randomly --randomly-seed=$(SEED))
 
 # The suite again and again in fresh clones: make suite RUNS=5 BUSY=4
 suite: $(STAMP) apt
-	$(BIN)/python -m benchmarks.suite --runs $(RUNS) --busy $(BUSY) $(if $(SEED),--seed $(SEED))
+	PYTHONDONTWRITEBYTECODE= $(MEMORY) $(BIN)/python -m benchmarks.suite --runs $(RUNS) --busy $(BUSY) $(if $(SEED),--seed $(SEED))
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -24,11 +24,11 @@ import time
 import venv
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
 
-__all__ = ["Run", "clone", "main", "read_report", "run_suite"]
+__all__ = ["Run", "clone", "main", "read_report", "read_times", "run_suite"]
 
 ROOT = Path(__file__).resolve().parents[1]
 _SCRIPTS = ("blindsight", "flower-superlink", "flower-supernode", "mkdocs", "pip", "ruff", "mypy")
@@ -36,8 +36,15 @@ _SCRIPTS = ("blindsight", "flower-superlink", "flower-supernode", "mkdocs", "pip
 
 @dataclass(frozen=True)
 class Run:
-    """One run of the suite: how many tests passed and were skipped, which failed, how long it
-    took.
+    """One run of the suite.
+
+    Parameters:
+        passed: how many tests passed.
+        skipped: how many tests were skipped.
+        failed: the names of those that failed.
+        seconds: how long the run took.
+        exit_code: of pytest.
+        folders: the seconds that the tests of each folder took, over all workers.
     """
 
     passed: int
@@ -45,6 +52,7 @@ class Run:
     failed: tuple[str, ...]
     seconds: float
     exit_code: int
+    folders: dict[str, float] = field(default_factory=dict)
 
     @property
     def green(self) -> bool:
@@ -54,7 +62,8 @@ class Run:
     def __str__(self) -> str:
         counts = f"{self.passed} passed, {self.skipped} skipped, {len(self.failed)} failed"
         ending = "" if self.exit_code in (0, 1) else f" (pytest ended with code {self.exit_code})"
-        return f"{counts} in {self.seconds:.0f} s{ending}"
+        work = sum(self.folders.values())
+        return f"{counts} in {self.seconds:.0f} s ({work:.0f} s of tests){ending}"
 
 
 def clone(source: Path, target: Path) -> Path:
@@ -112,6 +121,15 @@ def read_report(path: Path) -> tuple[int, int, tuple[str, ...]]:
     return passed, skipped, tuple(failed)
 
 
+def read_times(path: Path) -> dict[str, float]:
+    """The seconds that the tests of each folder took in a JUnit report, the longest first."""
+    seconds: Counter[str] = Counter()
+    for case in ElementTree.parse(path).iter("testcase"):  # noqa: S314  (pytest wrote it just now)
+        parts = case.get("classname", "").split(".")
+        seconds["/".join(parts[:2])] += float(case.get("time", 0))
+    return {folder: round(taken, 3) for folder, taken in seconds.most_common()}
+
+
 def run_suite(folder: Path, command: list[str], environment: dict[str, str]) -> Run:
     """Run pytest by this command in a clone; its output goes to `folder`/suite.log."""
     report, log = folder / "suite.xml", folder / "suite.log"
@@ -127,7 +145,8 @@ def run_suite(folder: Path, command: list[str], environment: dict[str, str]) -> 
         ).returncode
     seconds = time.monotonic() - start
     counts = read_report(report) if report.exists() else (0, 0, ())
-    return Run(*counts, seconds=seconds, exit_code=code)
+    times = read_times(report) if report.exists() else {}
+    return Run(*counts, seconds=seconds, exit_code=code, folders=times)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -168,6 +187,8 @@ def main(arguments: list[str] | None = None) -> int:
                 print(f"  the run's output is in {kept}", flush=True)
     failures = Counter(name for run in runs for name in run.failed)
     bad = sum(not run.green for run in runs)
+    for name, taken in runs[-1].folders.items() if runs else ():
+        print(f"{taken:8.1f} s  {name}")
     print(f"{bad} of {len(runs)} runs failed; beside {options.busy} busy processes")
     for name, times in failures.most_common():
         print(f"  {times} times: {name}")

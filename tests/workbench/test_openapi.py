@@ -9,15 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from schemathesis import GenerationMode
-from schemathesis.checks import CHECKS
 
 from workbench.asgi import Client
 
-NEGATIVE = GenerationMode.NEGATIVE
 EXAMPLES = int(os.environ.get("BLINDSIGHT_EXAMPLES", "4"))
 
 
@@ -52,6 +48,11 @@ LEFT_OUT = {
 
 
 def test_the_api_keeps_to_its_document(app: Any) -> None:
+    import schemathesis  # here: it takes seconds, in each process that collects tests
+    from schemathesis import GenerationMode
+    from schemathesis.checks import CHECKS
+
+    negative = GenerationMode.NEGATIVE
     schema = schemathesis.openapi.from_asgi("/api/openapi.json", app, headers={"Host": "127.0.0.1"})
     checks = [CHECKS.get_one(name) for name in CHECKS.get_all_names() if name not in LEFT_OUT]
     tried = 0
@@ -68,7 +69,7 @@ def test_the_api_keeps_to_its_document(app: Any) -> None:
             suppress_health_check=list(HealthCheck),
         )
         @given(
-            case=st.one_of(operation.as_strategy(), operation.as_strategy(generation_mode=NEGATIVE))
+            case=st.one_of(operation.as_strategy(), operation.as_strategy(generation_mode=negative))
         )
         def keeps(case: Any) -> None:
             case.call_and_validate(checks=checks, headers={"Host": "127.0.0.1"})

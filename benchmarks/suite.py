@@ -123,11 +123,12 @@ def read_report(path: Path) -> tuple[int, int, tuple[str, ...]]:
 
 def read_times(path: Path) -> dict[str, float]:
     """The seconds that the tests of each folder took in a JUnit report, the longest first."""
-    seconds: Counter[str] = Counter()
+    seconds: dict[str, float] = {}
     for case in ElementTree.parse(path).iter("testcase"):  # noqa: S314  (pytest wrote it just now)
         parts = case.get("classname", "").split(".")
-        seconds["/".join(parts[:2])] += float(case.get("time", 0))
-    return {folder: round(taken, 3) for folder, taken in seconds.most_common()}
+        folder = "/".join(parts[:2])
+        seconds[folder] = seconds.get(folder, 0.0) + float(case.get("time", 0))
+    return dict(sorted(seconds.items(), key=lambda item: -item[1]))
 
 
 def run_suite(folder: Path, command: list[str], environment: dict[str, str]) -> Run:

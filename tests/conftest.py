@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import gc
 import os
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         rank.setdefault(group, len(rank))
     order = sorted(range(len(items)), key=lambda number: rank[groups[number]])
     items[:] = [items[number] for number in order]
+
+
+def pytest_collection_finish() -> None:
+    # Modules and collected tests stay: the garbage collector need not look at them again and again.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

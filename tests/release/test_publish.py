@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import warm
 from blindsight import open_release, protect
 from blindsight.core import durable
 from blindsight.core.errors import InvalidData
@@ -92,9 +93,17 @@ class Prepared:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == KILLED
 
 
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
-    return Prepared(tmp_path_factory.mktemp("publish"))
+def in_small_process(check: Callable[[Prepared], None], base: Path) -> None:
+    """Run a check in a process that shares nothing with this one.
+
+    It forks for each operation, and a fork of a worker that has run many tests copies gigabytes of
+    page tables each time.
+    """
+    code = "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[2]); "
+    code += "from release import test_publish as here; "
+    code += f"here.{check.__name__}(here.Prepared(Path(sys.argv[1])))"
+    done = warm.run(["-c", code, base, Path(__file__).parents[1]], cwd=base, timeout=1800)
+    assert done.returncode == 0, done.stderr
 
 
 def kills(prepared: Prepared, **options: bool) -> Iterator[int]:
@@ -109,7 +118,7 @@ def kills(prepared: Prepared, **options: bool) -> Iterator[int]:
     assert number > 30, "the step was killed at nearly nothing"
 
 
-def test_a_killed_run_leaves_the_old_folder_or_the_new_one_whole(prepared):
+def leaves_the_old_folder_or_the_new_one(prepared: Prepared) -> None:
     seen = set()
     for number in kills(prepared):
         held = files(prepared.target)
@@ -123,7 +132,11 @@ def test_a_killed_run_leaves_the_old_folder_or_the_new_one_whole(prepared):
     assert seen == {False, True}
 
 
-def test_where_folders_cannot_be_exchanged_a_killed_run_leaves_no_folder_that_looks_whole(prepared):
+def test_a_killed_run_leaves_the_old_folder_or_the_new_one_whole(tmp_path):
+    in_small_process(leaves_the_old_folder_or_the_new_one, tmp_path)
+
+
+def leaves_no_folder_that_looks_whole(prepared: Prepared) -> None:
     for number in kills(prepared, exchange=False):
         held = files(prepared.target)
         if held not in (prepared.old, prepared.new):
@@ -134,12 +147,20 @@ def test_where_folders_cannot_be_exchanged_a_killed_run_leaves_no_folder_that_lo
             assert files(prepared.target) == prepared.new
 
 
-def test_the_first_folder_appears_whole(prepared):
+def test_where_folders_cannot_be_exchanged_a_killed_run_leaves_no_folder_that_looks_whole(tmp_path):
+    in_small_process(leaves_no_folder_that_looks_whole, tmp_path)
+
+
+def first_folder_appears_whole(prepared: Prepared) -> None:
     for number in range(0, 60, 7):
         prepared.restore()
         shutil.rmtree(prepared.target)
         prepared.killed_at(number)
         assert not prepared.target.exists() or files(prepared.target) == prepared.new
+
+
+def test_the_first_folder_appears_whole(tmp_path):
+    in_small_process(first_folder_appears_whole, tmp_path)
 
 
 def test_nothing_is_written_again_where_nothing_changed(tmp_path):

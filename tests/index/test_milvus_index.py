@@ -65,6 +65,20 @@ def test_ids_added_again_and_again_are_counted_once(make):
         assert len(index) == 1
 
 
+def test_a_change_is_seen_by_the_next_reader(make):
+    """Milvus Lite shows a change to readers of the next millisecond: 40 in a row would not pass."""
+    index = make(24)
+    rng = np.random.default_rng(0)
+    for _ in range(40):
+        codes = rng.integers(0, 256, (2, 3), dtype=np.uint8)
+        index.add(codes, ids=[5, 6])
+        np.testing.assert_array_equal(index.codes_of([6, 5]), codes[::-1])
+        index.remove([5])
+        assert [hit.id for hit in index.search(codes[:1], k=2)[0]] == [6]
+        index.remove([6])
+        assert index.search(codes[:1], k=2)[0] == []
+
+
 def test_a_server_that_answers_before_it_is_ready_is_waited_for(make, uri, monkeypatch):
     import pymilvus
 

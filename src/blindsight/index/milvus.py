@@ -46,6 +46,7 @@ _LARGEST_ANSWER = 16_384
 _BATCH = 5_000
 _TEXT = 60_000
 _START_SECONDS = 120.0  # within which a Milvus Lite that was started must serve
+_STAMP_SECONDS = 0.002  # more than the unit of Milvus Lite's time stamps
 _ATTEMPT_SECONDS = 5.0  # after each, the state of its process is looked at
 _lite_users: Counter[str] = Counter()  # how many open indexes of this process use a Milvus Lite
 _lite_lock = threading.Lock()
@@ -240,6 +241,7 @@ class MilvusIndex(CodeIndex):
                     for part, piece in enumerate(parts)
                 ],
             )
+            time.sleep(_STAMP_SECONDS)  # as in _wait_until_visible, for whoever opens it next
 
     def _create(self, name: str, schema: Any, vector: str, scalars: tuple[str, ...] = ()) -> None:
         params = self._client.prepare_index_params()
@@ -279,6 +281,7 @@ class MilvusIndex(CodeIndex):
                 for key, code in zip(ids[part].tolist(), codes[part], strict=True)
             ]
             self._client.upsert(self.collection, rows)
+            self._wait_until_visible(rows[-1]["id"], rows[-1]["code"])
         return ids
 
     def _take(self, ids: NDArray[Any]) -> int:
@@ -286,7 +289,29 @@ class MilvusIndex(CodeIndex):
         for start in range(0, len(there), _BATCH):
             keys = [self._key(key)["id"] for key in there[start : start + _BATCH].tolist()]
             self._client.delete(self.collection, ids=keys)
+            self._wait_until_visible(keys[-1], None)
         return len(there)
+
+    def _wait_until_visible(self, key: int | str, code: bytes | None) -> None:
+        """Wait until readers see a change: the code of this key, or, for None, its absence.
+
+        Milvus Lite stamps writes and reads with milliseconds, and a reader does not see what was
+        written within its own. All rows of one request have the same stamp.
+        """
+        if not self.uri.endswith(".db"):
+            return
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            time.sleep(_STAMP_SECONDS)
+            rows = self._client.get(self.collection, ids=[key], output_fields=["id", "code"])
+            seen = self._codes_of_rows(rows).tobytes() if rows else None
+            if seen == code:
+                return
+            if time.monotonic() >= deadline:
+                raise InvalidData(
+                    f"Milvus Lite did not show a change of {self.uri} within {_START_SECONDS:g} s. "
+                    "Has somebody else changed the same record? Add the records again."
+                )
 
     def _nearest(self, queries: NDArray[np.uint8], k: int) -> RawHits:
         if k > _LARGEST_ANSWER:

@@ -14,11 +14,22 @@ from PIL import Image
 
 from blindsight.app.library import photos as photo_library
 from blindsight.app.library.datasets import DataSet, DataSets, Release, today
+from blindsight.app.library.tags import keep_labels, labels_of
 from blindsight.workbench.infra.jobs import JobContext
 from blindsight.workbench.pages import protect
 from blindsight.workbench.pages.home import open_account
 
-__all__ = ["ALBUM", "album", "as_bytes", "light", "photo", "released", "scanned", "work"]
+__all__ = [
+    "ALBUM",
+    "album",
+    "as_bytes",
+    "confirm_names",
+    "light",
+    "photo",
+    "released",
+    "scanned",
+    "work",
+]
 
 ALBUM = ("dusk", "grass", "night", "sand")
 _GROUNDS = {
@@ -68,6 +79,12 @@ def scanned(app: Any, folder: Path, name: str = "Coast archive") -> DataSet:
     one = datasets.add(name, folder)
     open_account(app.state.workbench, one)
     return photo_library.scan(datasets, one, lambda *_: None)
+
+
+def confirm_names(app: Any, dataset: DataSet) -> None:
+    """Agree to share the label names of a data set, as its owner does on the pages."""
+    datasets: DataSets = app.state.workbench.datasets
+    keep_labels(datasets, dataset, labels_of(datasets, dataset) | {"confirmed": True})
 
 
 def work(app: Any, kind: Any, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -226,18 +226,32 @@ def test_a_newcomer_protects_a_folder_searches_compares_and_attacks(
     assert "Share what your images know" in visit.text("main")
     clean(page, axe)
     page.locator("main a", has_text="Protect a folder").click()
-    page.locator("#folder").select_option(label=str(here))
+    page.locator("#find").fill("COAST ARCH")
+    page.wait_for_function("() => document.querySelectorAll('#folders input').length > 1")
+    page.get_by_role("radio", name=str(here), exact=True).check()
+    page.get_by_role("radio", name=str(here / "sand")).wait_for()
+    page.locator("#find").fill("")
+    page.get_by_role("button", name=f"Folders in {here.parent.name}").click()
+    page.get_by_role("radio", name="Coast archive").check()
     page.get_by_role("button", name="Read this folder").click()
     visit.wait("input[name=epsilon]")
     assert "40 photos read, 1 could not be" in visit.text("main")
     clean(page, axe)
+    # The page loads anew when the measurement ends, which must not undo what was chosen meanwhile.
+    running = {"state": "running", "done": 1, "total": 4, "note": "Step 1 of 1: measuring"}
+    page.route("**/api/jobs/*", lambda route: route.fulfill(json=running))
     page.get_by_role("button", name="Measure on my photos").click()
     page.wait_for_url("**look=own")
     visit.wait(".film img")
-    # The page loads anew when the job has ended, which would undo choices made before.
-    page.locator("[data-job]").wait_for(state="detached")
-    clean(page, axe)
+    page.wait_for_load_state("load")
+    if page.locator("[data-job]").count():  # unless it had ended before the page was made
+        page.wait_for_selector("text=25% · Step 1 of 1: measuring")
+        assert page.get_by_role("button", name="Cancel").is_visible()
     page.locator("input[name=epsilon][value='4.0']").check()
+    page.unroute("**/api/jobs/*")
+    page.locator("[data-job]").wait_for(state="detached")
+    page.wait_for_load_state("load")
+    clean(page, axe)
     assert "ε 4" in visit.text("#choice-title")
     # The four lines speak of the choice: what is shared, the guarantee, and what is left after it.
     assert visit.text("[data-claimed]") == "ε 4"
@@ -273,6 +287,9 @@ def test_a_newcomer_protects_a_folder_searches_compares_and_attacks(
     assert len([url for url in visit.asked if url.endswith("/upload")]) == before
     clean(page, axe)
     page = visit.go("tags")
+    assert "Everybody who gets the file can read them" in visit.text("#confirm-names")
+    page.get_by_role("button", name="Use these names").click()
+    page.locator("#confirm-names").wait_for(state="detached")
     page.locator("#photos .kinds button").first.click()
     page.wait_for_selector("#photos img")
     clean(page, axe)
@@ -306,6 +323,8 @@ def test_a_newcomer_protects_a_folder_searches_compares_and_attacks(
         page.get_by_role("link", name="Invitation for Harbour museum").click()
     assert Path(waiting.value.path()).read_text().startswith("blindsight-invitation:")
     clean(page, axe)
+    assert page.locator("#join-form, #sites-named").count() == 0, "no form under a run"
+    labels_stand_apart(page)
     page.on("dialog", lambda dialog: dialog.accept())
     page.get_by_role("button", name="Leave this run").click()
     # Not the state alone: the page that asked for it may say so just before it makes way for the
@@ -318,6 +337,49 @@ def test_a_newcomer_protects_a_folder_searches_compares_and_attacks(
     visit.context.close()
     assert own == [], "a page asked another host"
     assert visit.complaints == [], visit.refused
+
+
+def labels_stand_apart(page: Any) -> None:
+    """No two words of the chart overlap, and all can be read on a phone, whatever the figures."""
+    # Right answers, those of the own photos alone (by luck 25), and rounds done of ten.
+    cases = [(26, 25, 9), (3, 3, 1), (97, 99, 9), (26, 99, 1)]
+    state: dict[str, Any] = {}
+
+    def answer(route: Any) -> None:
+        rounds = {"who": [1], "everybody": False, "seconds": 1.0, "bytes": 10}
+        right, alone, done = state["case"]
+        lines = [rounds | {"round": n + 1, "right": right} for n in range(done)]
+        figures = {"rounds": lines, "planned": 10, "alone": alone, "luck": 25, "start": 20}
+        route.fulfill(json=route.fetch().json() | figures)
+
+    page.route(re.compile(r"/api/together/\w+$"), answer)
+    for width in (1200, 390):
+        page.set_viewport_size({"width": width, "height": 844})
+        for case in cases:
+            state["case"] = case
+            page.reload()
+            page.wait_for_function(
+                "said => document.querySelector('#chart').innerHTML.includes(said)",
+                arg=f"your photos alone: {case[1]}",
+            )
+            overlaps = page.evaluate(_OVERLAPS)
+            assert overlaps == [], (width, case, overlaps)
+        height = "document.querySelector('#chart text').getBoundingClientRect().height"
+        assert page.evaluate(height) >= 12
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.unroute(re.compile(r"/api/together/\w+$"))
+    page.set_viewport_size({"width": 1200, "height": 900})
+    page.reload()
+
+
+_OVERLAPS = """() => {
+  const words = [...document.querySelectorAll('#chart text')];
+  const boxes = words.map((word) => word.getBBox());
+  const apart = (a, b) => a.x + a.width <= b.x || b.x + b.width <= a.x
+    || a.y + a.height <= b.y || b.y + b.height <= a.y;
+  return words.flatMap((one, i) => words.filter((other, j) => j > i && !apart(boxes[i], boxes[j]))
+    .map((other) => [one.textContent, other.textContent]));
+}"""
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import yaml
 
-from blindsight.workbench.infra.logs import JsonLines, start_logging
+from blindsight.workbench.infra.server import JsonLines, start_logging
 from blindsight.workbench.infra.settings import PREFIX, Settings
 from workbench import web
 from workbench.asgi import Client

@@ -21,7 +21,7 @@ from blindsight.sketching import FeatureStatistics
 from blindsight.workbench.infra.federations import Federations
 from blindsight.workbench.pages import budget, compare, protect, send, tags
 from workbench.asgi import Client
-from workbench.photos import album, as_bytes, light, photo, scanned, work  # noqa: F401
+from workbench.photos import album, as_bytes, confirm_names, light, photo, scanned, work  # noqa: F401
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +80,7 @@ def test_a_pair_goes_through_every_page(
     assert client.post(f"/api/search/{number}/photo/{stored}").json()["groups"]
 
     # Tags from words, learned tags, statistics, comparisons, and the attack on the release.
+    confirm_names(app, one)
     assert client.post(f"/api/tags/{number}/words").status_code == 202
     work(app, tags, {"dataset": number, "step": "words"})
     work(app, tags, {"dataset": number})
@@ -168,6 +169,11 @@ def test_what_is_at_chance_is_released_only_with_an_explicit_word(
     job = workbench.jobs.get(client.post(address, json=order).json()["job"])
     with pytest.raises(InvalidParameter, match="Nothing was charged"):
         work(app, protect, job["arguments"] | {"accept_chance": False})
+    # Run again, such an order would be refused again: its page asks for the word, and orders anew.
+    late = workbench.jobs.add("protect", job["arguments"] | {"accept_chance": False}, "local")
+    workbench.jobs._set(late["id"], state="failed", note="refused")
+    asked = Client(app).get(f"/protect/{one.id}/{job['arguments']['release']['id']}").text
+    assert "all the same</button>" in asked and f"/api/jobs/{late['id']}/rerun" not in asked
     with Ledger(workbench.settings.ledger_place, dataset=one.account) as ledger:
         assert ledger.balance("record").spent.epsilon == 0
     assert work(app, protect, job["arguments"]) == {"photos": 12}

@@ -15,6 +15,7 @@ from blindsight.workbench.infra.jobs import JobContext, unexpected_end
 from blindsight.workbench.pages import protect
 from workbench import web
 from workbench.asgi import Client, run
+from workbench.photos import album, light, scanned  # noqa: F401
 
 SMALL = {"side": 64}
 
@@ -179,3 +180,48 @@ def test_charges_name_who_asked_and_for_what(make: Callable[..., Any], stocked: 
     last = list(workbench.access_log.records())[-1]
     assert (last.actor, last.action, last.dataset) == ("local", "job protect release", data_set.id)
     assert last.purpose == "study on coasts"
+
+
+def test_progress_is_a_share_of_all_planned_steps_and_names_the_step(
+    make: Callable[..., Any],
+) -> None:
+    app = make()
+    jobs = app.state.workbench.jobs
+    number = jobs.add("protect", {"step": "scan"}, "local")["id"]
+    jobs.claim()
+    context = JobContext(app.state.workbench.settings, number, 1)
+    context.plan(("reading", 6), ("measuring", 1), ("looking", 2), ("measuring", 1))
+    seen = []
+    for stage, done, total in (
+        ("reading photos", 20, 40),
+        ("measuring at one", 0, 0),
+        ("looking up", 1, 2),
+        ("measuring at another", 1, 2),
+        ("something else", 0, 0),
+    ):
+        context.progress(stage, done, total)
+        row = jobs.get(number)
+        seen.append((row["done"], row["total"], row["note"]))
+    context.database.close()
+    assert seen == [
+        (300, 1000, "Step 1 of 4: reading photos, 20 of 40"),
+        (600, 1000, "Step 2 of 4: measuring at one"),
+        (800, 1000, "Step 3 of 4: looking up, 1 of 2"),
+        (950, 1000, "Step 4 of 4: measuring at another, 1 of 2"),
+        (900, 1000, "Step 4 of 4: something else"),
+    ]
+
+
+def test_a_page_shows_a_waiting_job_lets_it_be_cancelled_and_run_again(
+    make: Callable[..., Any], tmp_path: Path
+) -> None:
+    app = make()
+    one = scanned(app, album(tmp_path / "coast", each=2))
+    client = Client(app)
+    job = client.post(f"/api/send/{one.id}/try").json()["job"]
+    page = Client(app).get("/send").text
+    assert "0% · waiting" in page and f'data-ask="/api/jobs/{job}/stop"' in page
+    assert client.post(f"/api/jobs/{job}/stop").json()["state"] == "stopped"
+    page = Client(app).get("/send").text
+    assert "Try again" in page and f'data-ask="/api/jobs/{job}/rerun"' in page
+    assert f"/api/jobs/{job}/stop" not in page

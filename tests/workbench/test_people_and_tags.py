@@ -7,6 +7,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -148,6 +149,13 @@ def test_learning_costs_what_the_page_says_once_and_publishing_has_no_name_and_i
     assert client.post(f"/api/tags/{one.id}/publish", json={"sure": True}).status_code == 409, (
         "before there are tags"
     )
+    unconfirmed = client.post(f"/api/tags/{one.id}/learn")
+    assert (unconfirmed.status_code, unconfirmed.json()["error"]) == (409, "names_unconfirmed")
+    confirm = f"/api/tags/{one.id}/confirm"
+    assert client.post(confirm, json={"shown": "another list"}).status_code == 409
+    shown = re.search(r'name="shown" value="(\w+)"', Client(app).get("/tags").text)
+    assert shown is not None, "the page shows the names of folders before they are shared"
+    assert client.post(confirm, json={"shown": shown[1]}).status_code == 200
     assert client.post(f"/api/tags/{one.id}/learn").status_code == 202
     found = learned(app, one)
     assert 3 <= found["held"] <= 24  # about a fifth: each photo by itself
@@ -273,6 +281,8 @@ def test_dicom_files_are_protected_per_patient_and_what_cannot_be_read_takes_no_
         other[-400:-300] = bytes([number]) * 100
         (folder / f"MR_other_{number}.dcm").write_bytes(bytes(other))
     app = make(photos=(tmp_path,))
+    asked = Client(app).post("/api/protect/folder", json={"folder": str(folder)})
+    assert (asked.status_code, asked.json()["error"]) == (409, "whose_dicom")
     order = {"folder": str(folder), "protect": "dicom", "most": 2}
     assert Client(app).post("/api/protect/folder", json=order).status_code == 202
     one = people(app, folder, "dicom", 2)

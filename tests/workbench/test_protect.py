@@ -59,6 +59,50 @@ def test_only_folders_under_an_allowed_root_are_read(
     )
 
 
+def test_folders_at_any_depth_are_opened_level_by_level_or_found(
+    make: Callable[..., Any], tmp_path: Path
+) -> None:
+    for name in ("2019/beach", "2020/beach", "2020/wood", ".hidden/beach"):
+        (tmp_path / "archive" / name).mkdir(parents=True)
+    (tmp_path / "archive" / "link").symlink_to(tmp_path / "archive" / "2019")
+    client = Client(make(photos=(tmp_path / "archive",)))
+
+    def listed(**query: str) -> list[tuple[str, bool]]:
+        rows = client.get("/api/protect/folders", params=query).json()
+        return [(row["path"].removeprefix(str(tmp_path)), row["inner"]) for row in rows]
+
+    assert listed() == [("/archive", True)]
+    assert listed(under=str(tmp_path / "archive")) == [
+        ("/archive/2019", True),
+        ("/archive/2020", True),
+    ]
+    assert listed(find="BEACH") == [("/archive/2019/beach", False), ("/archive/2020/beach", False)]
+    assert listed(find="2020/wood") == [("/archive/2020/wood", False)]
+    assert client.get("/api/protect/folders", params={"under": "/etc"}).status_code == 404
+
+
+def test_folders_named_like_people_are_asked_about_before_anything_is_read(
+    make: Callable[..., Any], tmp_path: Path
+) -> None:
+    for place, names in (
+        ("staff", ("Ada_Lovelace", "Alan Turing")),
+        ("ward", ("patient 1", "Patient_02")),
+        ("kinds", ("Blue Whale", "harbour", "street")),
+    ):
+        for name in names:
+            (tmp_path / place / name).mkdir(parents=True)
+            photo("dusk", 0).save(tmp_path / place / name / "1.jpg")
+    app = make(photos=(tmp_path,))
+    client = Client(app)
+    for place in ("staff", "ward"):
+        asked = client.post("/api/protect/folder", json={"folder": str(tmp_path / place)})
+        assert (asked.status_code, asked.json()["error"]) == (409, "whose_folders")
+    assert app.state.workbench.datasets.listed() == []
+    for order in ({"folder": "kinds"}, {"folder": "staff", "protect": "photo"}):
+        order["folder"] = str(tmp_path / order["folder"])
+        assert client.post("/api/protect/folder", json=order).status_code == 202, order
+
+
 def test_a_scan_reads_photos_names_what_it_cannot_read_and_spends_nothing(
     make: Callable[..., Any], folder: Path
 ) -> None:
@@ -162,6 +206,16 @@ def test_nothing_is_released_beyond_the_budget_or_without_consent(
     answer = client.post(address, json={"epsilon": 16, "sure": True})
     assert (answer.status_code, answer.json()["error"]) == (409, "budget")
     assert client.post(address, json={"epsilon": 8, "sure": True}).status_code == 202
+
+
+def test_an_epsilon_above_32_needs_an_explicit_word(make: Callable[..., Any], folder: Path) -> None:
+    app = make(photo_budget=64.0)
+    one = scanned(app, folder)
+    order = {"epsilon": 40.0, "sure": True, "accept_chance": True}
+    refused = Client(app).post(f"/api/protect/{one.id}/release", json=order)
+    assert (refused.status_code, refused.json()["error"]) == (409, "large_epsilon")
+    agreed = order | {"accept_large_epsilon": True}
+    assert Client(app).post(f"/api/protect/{one.id}/release", json=agreed).status_code == 202
 
 
 def test_the_card_says_whether_epsilon_was_chosen_after_looking(

@@ -13,7 +13,7 @@ from blindsight.privacy import Ledger
 from blindsight.sketching import FeatureStatistics
 from blindsight.workbench.pages import budget, send
 from workbench.asgi import Client
-from workbench.photos import ALBUM, album, light, scanned, work  # noqa: F401
+from workbench.photos import ALBUM, album, confirm_names, light, scanned, work  # noqa: F401
 
 
 def _spent(app: Any, account: str) -> float:
@@ -24,16 +24,25 @@ def _spent(app: Any, account: str) -> float:
 def test_statistics_are_shown_first_released_with_a_card_and_charged_once(
     make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (sending, send):
-        monkeypatch.setattr(module, "SEND_EPSILON", 6.0)
+    monkeypatch.setattr(sending, "SEND_EPSILONS", (1.0, 6.0))
     app = make()
     one = scanned(app, album(tmp_path / "coast", each=20))
     text = Client(app).get("/send").text
     assert text.index("Statistics, with a proof") < text.index("Sketches: the paper")
-    assert "chance: 25.0%" in text
-    assert Client(app).post(f"/api/send/{one.id}/statistics").status_code == 202
+    assert "by luck 25 of 100" in text
+    assert "At least" in text, "of the epsilons on offer, one is too small for so few photos"
+    client, address = Client(app), f"/api/send/{one.id}/statistics"
+    unconfirmed = client.post(address, json={"epsilon": 6.0})
+    assert unconfirmed.json()["error"] == "names_unconfirmed"
+    assert _spent(app, one.account) == 0
+    assert "dusk" in Client(app).get("/send").text.partition("names will be shared")[2][:1000]
+    confirm_names(app, one)
+    assert "names will be shared" not in Client(app).get("/send").text
+    assert client.post(address, json={"epsilon": 1.0}).status_code == 409, "refused in vain"
+    assert client.post(address, json={"epsilon": 3.0}).status_code == 422, "not on offer"
+    assert client.post(address, json={"epsilon": 6.0}).status_code == 202
     for _ in range(2):
-        work(app, send, {"dataset": one.id, "step": "statistics"})
+        work(app, send, {"dataset": one.id, "step": "statistics", "epsilon": 6.0})
         assert _spent(app, one.account) == pytest.approx(6.0, rel=1e-2)
     datasets = app.state.workbench.datasets
     (release,) = datasets.get(one.id).releases

@@ -30,7 +30,7 @@ from blindsight.workbench.infra.federations import Federations, Run, read_invita
 from blindsight.workbench.infra.problems import Problem
 from ports import held_port
 from workbench.asgi import Client
-from workbench.photos import ALBUM, album, light, scanned  # noqa: F401
+from workbench.photos import ALBUM, album, confirm_names, light, scanned  # noqa: F401
 
 SITES = ("Coast archive", "Harbour museum", "County library", "Tourist office")
 
@@ -191,11 +191,16 @@ def test_a_run_is_started_and_joined_from_the_pages_and_is_paid_where_it_has_noi
         assert client.post("/api/together/start", json={**order, **wrong}).status_code == 422, wrong
     alone = client.post("/api/together/start", json={**order, "sites": "only one"}).json()
     assert alone["error"] == "two_sites" and "subtracting its own" in alone["message"]
+    unconfirmed = client.post("/api/together/start", json=order)
+    assert unconfirmed.json()["error"] == "names_unconfirmed"
+    confirm_names(app, one)
     made = client.post("/api/together/start", json=order)
     assert made.status_code == 201
     number = made.json()["next"].rpartition("=")[2]
     page = reader.get(f"/together?run={number}").text
     assert "linked to 2 sites" in page
+    assert 'id="join-form"' not in page, "no form under a run"
+    assert 'id="join-form"' in reader.get("/together?new=true").text
     assert "ε 8" in page and "per photo, over one round" in page
     assert 'id="fingerprint"' in page and "Every site made its own keys" in page
     assert "{&#34;" not in page

@@ -23,6 +23,7 @@ __all__ = [
     "ENCODERS",
     "EPSILONS_OFFERED",
     "HASH_METHODS",
+    "LARGE_EPSILON",
     "LEDGER_ENTRIES_SHOWN",
     "MAX_IMAGES_PER_PERSON",
     "MEASURED_PHOTOS",
@@ -46,6 +47,8 @@ NETWORKS_OFFERED = {
 HASH_METHODS = encoder.METHODS
 #: Epsilons per photo that the workbench offers for a release.
 EPSILONS_OFFERED = (2.0, 4.0, 8.0, 16.0)
+#: Epsilon above which a release needs an explicit word.
+LARGE_EPSILON = 32.0
 #: Images of one person that are released where people are protected and no number is given.
 MAX_IMAGES_PER_PERSON = 1
 #: Photos that are looked at before a release is charged, where the owner asks for it.

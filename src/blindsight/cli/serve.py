@@ -190,13 +190,13 @@ def _run(settings: Any) -> None:
     import sys
 
     from blindsight.workbench.app import create_app
-    from blindsight.workbench.infra.logs import start_logging
     from blindsight.workbench.infra.server import (
         bound_memory,
         check_certificate,
         listening_socket,
         lock_state,
         serve,
+        start_logging,
     )
 
     start_logging(settings.log)

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import threading
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -54,6 +55,7 @@ __all__ = [
     "image_encoder",
     "keep_dropped",
     "keep_thumbnail",
+    "people_likely",
     "person_rule",
     "points_of",
     "release_photos",
@@ -68,6 +70,10 @@ _naming = threading.Lock()
 # The names of the drop that goes on: by file, all of them, and the size of the list on the disk.
 _dropping: dict[Path, tuple[dict[str, str], set[str], int]] = {}
 _BATCH = 32
+_BARE_FILES = 50  # files without a suffix that are looked at
+_PERSON_NUMBER = re.compile(
+    r"(patient|person|subject|sub|proband|participant|pupil|student|child|client)[-_ ]*\d+", re.I
+)
 _NOBODYS = "nobody is known whose it is"
 _WORDS = {
     2.0: "says very little",
@@ -426,6 +432,34 @@ def _inventory(datasets: DataSets, data_set: DataSet) -> Inventory:
     """The photos of a data set's folder, and everything else in it by kind."""
     hidden = () if data_set.dropped else (datasets.settings.state,)
     return list_photos(Path(data_set.source), leave_out=hidden)
+
+
+def people_likely(datasets: DataSets, folder: Path) -> str:
+    """Return why people are likely to have several photos in a folder, before any is opened.
+
+    Returns:
+        "dicom" where there are DICOM files, "folder" where most of the first folders are named like
+        people ("George_W_Bush", "patient 12"), and "" where nothing says so.
+    """
+    from blindsight.data.formats.dicom import unnamed_dicom
+    from blindsight.data.reading import DICOM_SUFFIXES
+
+    names = list_photos(folder, leave_out=(datasets.settings.state,)).photos
+    bare = [name for name in names if not Path(name).suffix][:_BARE_FILES]
+    if any(Path(name).suffix.lower() in DICOM_SUFFIXES for name in names) or any(
+        unnamed_dicom(folder / name) for name in bare
+    ):
+        return "dicom"
+    folders = {name.partition("/")[0] for name in names if "/" in name}
+    likely = sum(_named_like_a_person(name) for name in folders)
+    return "folder" if len(folders) > 1 and 2 * likely >= len(folders) else ""
+
+
+def _named_like_a_person(name: str) -> bool:
+    """Whether a folder has two to four capitalised words for a name, or the number of a person."""
+    words = [word for word in re.split(r"[-_ ,.]+", name) if word]
+    capitalised = all(word.isalpha() and word[0].isupper() for word in words)
+    return (2 <= len(words) <= 4 and capitalised) or _PERSON_NUMBER.fullmatch(name) is not None
 
 
 def person_rule(folder: Path | None, protect: str, table: str, column: str) -> str:

@@ -34,6 +34,7 @@ from blindsight.sketching.statistics_rules import Forecast, gaussian_mu, width_f
 
 __all__ = [
     "SEND_EPSILON",
+    "SEND_EPSILONS",
     "SETTINGS",
     "SHOWN",
     "SIDES",
@@ -48,7 +49,9 @@ __all__ = [
     "try_sketches",
 ]
 
-#: Epsilon per photo (or per person) of statistics, for one photo replaced by another.
+#: Epsilons per photo (or per person) of statistics on offer, for one photo replaced by another.
+SEND_EPSILONS = (1.0, 2.0, 4.0, 8.0)
+#: The one that is offered first.
 SEND_EPSILON = 2.0
 #: The file of a release of statistics.
 STATISTICS_FILE = "photos.statistics"
@@ -63,14 +66,15 @@ class SendingPlan:
         photos: number of photos, which is public.
         classified: number of photos with exactly one class: the labels are private, so neither the
             forecast nor what is released may depend on it.
-        forecast: what a receiver can expect of so many photos; None where there are no two classes.
+        forecasts: for each epsilon on offer what a receiver can expect of so many photos; empty
+            where there are no two classes.
         released: the last release of statistics, if there is one.
     """
 
     classes: tuple[str, ...]
     photos: int
     classified: int
-    forecast: Forecast | None
+    forecasts: dict[float, Forecast]
     released: Release | None
 
 
@@ -82,12 +86,17 @@ def sending_plan(datasets: DataSets, data_set: DataSet) -> SendingPlan:
     classified = sum(
         len(set(kept["given"].get(photo.id, ())) & set(names)) == 1 for photo in photos
     )
-    expected = None
+    expected = {}
     if len(names) >= 2:
-        epsilon = added_epsilon(SEND_EPSILON)
-        expected = predict_sending(
-            len(photos), len(names), epsilon=epsilon, images_per_person=max(1, data_set.most)
-        )
+        expected = {
+            epsilon: predict_sending(
+                len(photos),
+                len(names),
+                epsilon=added_epsilon(epsilon),
+                images_per_person=max(1, data_set.most),
+            )
+            for epsilon in sorted({*SEND_EPSILONS, SEND_EPSILON})
+        }
     made = [release for release in data_set.releases if release.kind == "statistics"]
     released = made[-1] if made else None
     return SendingPlan(names, len(photos), classified, expected, released)
@@ -98,6 +107,7 @@ def release_statistics(
     data_set: DataSet,
     progress: Progress = no_progress,
     *,
+    epsilon: float | None = None,
     actor: str | None = None,
 ) -> dict[str, Any]:
     """Release noisy statistics of all photos; charged once, before.
@@ -108,19 +118,22 @@ def release_statistics(
     from blindsight.app.library.photos import image_encoder
 
     plan = sending_plan(datasets, data_set)
-    if plan.forecast is None:
+    epsilon = SEND_EPSILON if epsilon is None else epsilon
+    if not plan.forecasts:
         raise InvalidParameter("name at least two classes first, on the page Tags.")
-    if plan.forecast.refused:
-        raise InvalidParameter(plan.forecast.line())
+    if epsilon not in plan.forecasts:
+        raise InvalidParameter(f"epsilon must be one of {tuple(plan.forecasts)}, got {epsilon:g}.")
+    if plan.forecasts[epsilon].refused:
+        raise InvalidParameter(plan.forecasts[epsilon].line())
     progress("reading your labels", 0, 2)
     records, people, rows, names = _classified(datasets, data_set, plan.classes)
     encoder = image_encoder(data_set.features)
     most = max(1, data_set.most)
-    epsilon = added_epsilon(SEND_EPSILON)
-    width = width_for(plan.photos, len(plan.classes), epsilon=epsilon, most=most)
+    added = added_epsilon(epsilon)
+    width = width_for(plan.photos, len(plan.classes), epsilon=added, most=most)
     basis = public_basis(encoder, None, width, progress=progress)
     settings = {
-        "epsilon": epsilon,
+        "epsilon": added,
         "classes": list(plan.classes),
         "most": data_set.most,
         "basis": basis.digest,
@@ -132,7 +145,7 @@ def release_statistics(
     number = vault.release_of(law)
     progress("releasing", 1, 2)
     sender = FeatureStatistics(
-        epsilon,
+        added,
         classes=plan.classes,
         basis=basis,
         unit="person" if data_set.most else "record",
@@ -148,9 +161,9 @@ def release_statistics(
         )
         units = people if data_set.most else records
         sender.fit(rows, np.array(names), units=np.array(units), ledger=account)
-    folder = datasets.named(data_set, "statistics", SEND_EPSILON, number)
+    folder = datasets.named(data_set, "statistics", epsilon, number)
     # Pages multiply a release's epsilon by the photos of a person; this one is per person already.
-    release = Release(number[:12], "statistics", folder, SEND_EPSILON / most, 0, today(), False)
+    release = Release(number[:12], "statistics", folder, epsilon / most, 0, today(), False)
     name_release(datasets, data_set, release, number, sender.guarantee_.costs)
     sender.public_["release"] = number
     sender.save(datasets.folder(release) / STATISTICS_FILE)

@@ -56,6 +56,7 @@ __all__ = [
     "labels_of",
     "learn_tags",
     "learning_forecast",
+    "names_digest",
     "plain_cell",
     "publish_data_set_tags",
     "quality_of",
@@ -429,9 +430,14 @@ def plain_cell(text: str) -> str:
     return "'" + text if text[:1] in "=+-@\t\r" else text
 
 
+def names_digest(names: Sequence[str]) -> str:
+    """Return a digest of label names, by which somebody confirms the very names that were shown."""
+    return hashlib.sha256(json.dumps(list(names)).encode()).hexdigest()[:16]
+
+
 def labels_of(datasets: DataSets, data_set: DataSet) -> dict[str, Any]:
     """Label names and what was labelled; at first what the folders say, unless they may say who is
-    on the photos.
+    on the photos. `confirmed` says whether the owner has agreed to share the names.
 
     Names stand in the model for everybody to read: a folder for each person would name the persons.
     """

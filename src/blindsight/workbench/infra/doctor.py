@@ -25,7 +25,7 @@ from blindsight.workbench.infra.settings import Settings
 from blindsight.workbench.infra.traffic import Metrics
 from blindsight.workbench.infra.uploads import Decoders
 
-__all__ = ["Finding", "examine"]
+__all__ = ["CheckResult", "examine"]
 
 Level = Literal["good", "warning", "bad"]
 _LEAST_FREE, _WARN_FREE = 200 << 20, 2 << 30  # bytes on the disk of the state folder
@@ -36,7 +36,7 @@ _PACKAGES = ("fastapi", "uvicorn", "sqlalchemy", "alembic", "authlib", "numpy", 
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """What one check found.
 
     Parameters:
@@ -54,9 +54,9 @@ class Finding:
         return asdict(self)
 
 
-def examine(settings: Settings) -> list[Finding]:
+def examine(settings: Settings) -> list[CheckResult]:
     """All checks, in a fixed order; nothing is repaired, and no photo is opened."""
-    checks: tuple[tuple[str, Callable[[Settings], Iterator[Finding]]], ...] = (
+    checks: tuple[tuple[str, Callable[[Settings], Iterator[CheckResult]]], ...] = (
         ("versions", _versions),
         ("folder modes", _modes),
         ("free disk", _disk),
@@ -68,24 +68,24 @@ def examine(settings: Settings) -> list[Finding]:
         ("decoder walls", _walls),
         ("network", _network),
     )
-    findings: list[Finding] = []
+    findings: list[CheckResult] = []
     for name, check in checks:
         try:
             findings += check(settings)
         except (BlindsightError, OSError) as error:
-            findings.append(Finding(name, "bad", str(error)))
+            findings.append(CheckResult(name, "bad", str(error)))
     return findings
 
 
-def _versions(settings: Settings) -> Iterator[Finding]:
+def _versions(settings: Settings) -> Iterator[CheckResult]:
     packages = []
     for name in _PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
             packages.append(f"{name} {metadata.version(name)}")
     words = f"Blindsight {__version__}, Python {platform.python_version()}, {', '.join(packages)}."
-    yield Finding("versions", "good", words)
+    yield CheckResult("versions", "good", words)
     if sys.platform != "linux":
-        yield Finding(
+        yield CheckResult(
             "versions",
             "warning",
             f"Decoders are confined on Linux only, and this is {sys.platform}. Run the workbench "
@@ -93,9 +93,9 @@ def _versions(settings: Settings) -> Iterator[Finding]:
         )
 
 
-def _modes(settings: Settings) -> Iterator[Finding]:
+def _modes(settings: Settings) -> Iterator[CheckResult]:
     if not settings.state.is_dir():
-        yield Finding("folder modes", "warning", f"{settings.state} is not there yet.")
+        yield CheckResult("folder modes", "warning", f"{settings.state} is not there yet.")
         return
     private = [settings.state, settings.state / "vault", settings.state / "vaults"]
     files = [*settings.state.glob("*.db*"), settings.state / "vault" / "key"]
@@ -104,28 +104,28 @@ def _modes(settings: Settings) -> Iterator[Finding]:
     if settings.state.stat().st_mode & 0o077 == 0:
         loose = []
     for path in loose:
-        yield Finding(
+        yield CheckResult(
             "folder modes",
             "bad",
             f"{path} can be read by others on this machine (mode {path.stat().st_mode & 0o777:o}). "
             f"Close it: chmod go= {path}",
         )
     if not loose:
-        yield Finding("folder modes", "good", f"Only this user can open {settings.state}.")
+        yield CheckResult("folder modes", "good", f"Only this user can open {settings.state}.")
 
 
-def _disk(settings: Settings) -> Iterator[Finding]:
+def _disk(settings: Settings) -> Iterator[CheckResult]:
     place = settings.state if settings.state.is_dir() else settings.state.parent
     free = shutil.disk_usage(place).free
     level: Level = "bad" if free < _LEAST_FREE else "warning" if free < _WARN_FREE else "good"
     advice = "" if level == "good" else " Free some: a full disk stops releases and the access log."
-    yield Finding("free disk", level, f"{free / 1e9:.1f} GB are free for {place}.{advice}")
+    yield CheckResult("free disk", level, f"{free / 1e9:.1f} GB are free for {place}.{advice}")
 
 
-def _clock(settings: Settings) -> Iterator[Finding]:
+def _clock(settings: Settings) -> Iterator[CheckResult]:
     now = datetime.now(UTC)
     if now.year < _OLDEST_YEAR:
-        yield Finding("clock", "bad", f"The clock says {now:%Y-%m-%d}: set it, with NTP.")
+        yield CheckResult("clock", "bad", f"The clock says {now:%Y-%m-%d}: set it, with NTP.")
         return
     last = ""
     budgets = Budgets(settings)
@@ -138,74 +138,76 @@ def _clock(settings: Settings) -> Iterator[Finding]:
     finally:
         budgets.close()
     if last and datetime.fromisoformat(last) > now + _AHEAD:
-        yield Finding(
+        yield CheckResult(
             "clock",
             "bad",
             f"The ledger's last entry is of {last[:19]}, and the clock says {now:%Y-%m-%dT%H:%M:%S}"
             ": it went back. Set it, with NTP.",
         )
         return
-    yield Finding("clock", "good", f"The clock says {now:%Y-%m-%d %H:%M:%S} UTC.")
+    yield CheckResult("clock", "good", f"The clock says {now:%Y-%m-%d %H:%M:%S} UTC.")
 
 
-def _database(settings: Settings) -> Iterator[Finding]:
+def _database(settings: Settings) -> Iterator[CheckResult]:
     start = time.perf_counter()
     database = Database(settings.database_url)
     found = database.schema()
     database.close()
     level: Level = "good" if found == SCHEMA else "bad"
     spent = 1000 * (time.perf_counter() - start)
-    yield Finding("database", level, f"Schema {found} of {SCHEMA}, opened in {spent:.0f} ms.")
+    yield CheckResult("database", level, f"Schema {found} of {SCHEMA}, opened in {spent:.0f} ms.")
 
 
-def _ledger(settings: Settings) -> Iterator[Finding]:
+def _ledger(settings: Settings) -> Iterator[CheckResult]:
     budgets = Budgets(settings)
     try:
         names = budgets.names()
         if not names:
-            yield Finding("ledger", "good", "No budget has been granted yet.")
+            yield CheckResult("ledger", "good", "No budget has been granted yet.")
         for name in names:
             try:
                 head = budgets.named(name).verify()
             except LedgerTampered as error:
-                yield Finding("ledger", "bad", f"{error} Restore the ledger from a backup.")
+                yield CheckResult("ledger", "bad", f"{error} Restore the ledger from a backup.")
             else:
                 says = f"{name}: {head.sequence} entries, head {head.hash}. Note it elsewhere."
-                yield Finding("ledger", "good", says)
+                yield CheckResult("ledger", "good", says)
     finally:
         budgets.close()
 
 
-def _state(settings: Settings) -> Iterator[Finding]:
+def _state(settings: Settings) -> Iterator[CheckResult]:
     datasets, budgets = DataSets(settings), Budgets(settings)
     try:
         for data_set in datasets.listed():
             ledger = budgets.named(data_set.account, create=True)
             report = check_state(datasets, data_set, ledger)
             for says in report.findings:
-                yield Finding("state", "bad", f"{data_set.name}: {says}")
+                yield CheckResult("state", "bad", f"{data_set.name}: {says}")
             if report.note:
-                yield Finding("state", "warning", f"{data_set.name}: {report.note}")
+                yield CheckResult("state", "warning", f"{data_set.name}: {report.note}")
             if report.may_release:
-                yield Finding("state", "good", f"{data_set.name}: vault, ledger, releases agree.")
+                yield CheckResult(
+                    "state", "good", f"{data_set.name}: vault, ledger, releases agree."
+                )
     finally:
         budgets.close()
 
 
-def _access_log(settings: Settings) -> Iterator[Finding]:
+def _access_log(settings: Settings) -> Iterator[CheckResult]:
     database = Database(settings.database_url)
     try:
         head = AccessLog(database).verify()
     except LedgerTampered as error:
-        yield Finding("access log", "bad", str(error))
+        yield CheckResult("access log", "bad", str(error))
     else:
         says = f"{head.sequence} records, head {head.hash}. Note it elsewhere."
-        yield Finding("access log", "good", says)
+        yield CheckResult("access log", "good", says)
     finally:
         database.close()
 
 
-def _walls(settings: Settings) -> Iterator[Finding]:
+def _walls(settings: Settings) -> Iterator[CheckResult]:
     async def look() -> tuple[str, ...]:
         decoders = Decoders(settings, Metrics())
         try:
@@ -215,18 +217,18 @@ def _walls(settings: Settings) -> Iterator[Finding]:
 
     walls = asyncio.run(look())
     if walls:
-        yield Finding("decoder walls", "good", f"Decoders are confined by {', '.join(walls)}.")
+        yield CheckResult("decoder walls", "good", f"Decoders are confined by {', '.join(walls)}.")
     else:
-        yield Finding(
+        yield CheckResult(
             "decoder walls",
             "bad",
             "Decoders could not be started, or nothing confines them. Use Linux 5.13 or newer.",
         )
 
 
-def _network(settings: Settings) -> Iterator[Finding]:
+def _network(settings: Settings) -> Iterator[CheckResult]:
     if settings.plain_http:
-        yield Finding(
+        yield CheckResult(
             "network",
             "bad",
             f"plain_http: keys and photos cross the network of {settings.host} unencrypted.",
@@ -234,20 +236,24 @@ def _network(settings: Settings) -> Iterator[Finding]:
     if settings.tls_cert is not None and settings.tls_key is not None:
         yield from _certificate(settings.tls_cert, settings.tls_key)
     elif not settings.plain_http:
-        yield Finding("network", "good", "Reached on this machine, or through a named proxy.")
+        yield CheckResult("network", "good", "Reached on this machine, or through a named proxy.")
 
 
-def _certificate(certificate: Path, key: Path) -> Iterator[Finding]:
+def _certificate(certificate: Path, key: Path) -> Iterator[CheckResult]:
     from cryptography import x509
 
     if key.stat().st_mode & 0o077:
-        yield Finding("network", "bad", f"{key} can be read by others. Close it: chmod go= {key}")
+        yield CheckResult(
+            "network", "bad", f"{key} can be read by others. Close it: chmod go= {key}"
+        )
     try:
         until = x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc
     except ValueError:
-        yield Finding("network", "bad", f"{certificate} is no certificate in PEM form.")
+        yield CheckResult("network", "bad", f"{certificate} is no certificate in PEM form.")
         return
     left = until - datetime.now(UTC)
     level: Level = "bad" if left < timedelta() else "warning" if left < _EXPIRES_SOON else "good"
     advice = "" if level == "good" else " Renew it."
-    yield Finding("network", level, f"TLS; the certificate holds until {until:%Y-%m-%d}.{advice}")
+    yield CheckResult(
+        "network", level, f"TLS; the certificate holds until {until:%Y-%m-%d}.{advice}"
+    )

@@ -365,6 +365,9 @@ class JobContext:
         purpose = self.row["purpose"] or settings.purpose
         self.settings = settings.model_copy(update={"purpose": purpose})
         self._last = 0.0
+        self._stage = ""
+        self._plan: tuple[tuple[str, int], ...] = ()
+        self._step = 0
         self._guard = threading.Lock()
 
     def say(self, done: int, total: int, note: str, result: Any = None) -> None:
@@ -379,9 +382,33 @@ class JobContext:
             values["result"] = json.dumps(result, allow_nan=False)
         self._write(values)
 
+    def plan(self, *steps: tuple[str, int]) -> None:
+        """State the steps of this job in order, so that progress is a share of the whole.
+
+        Parameters:
+            steps: how the name of each step's stage begins, and about how long the step takes
+                beside the others.
+        """
+        self._plan, self._step = steps, 0
+
     def progress(self, stage: str, done: int, total: int) -> None:
-        """Progress as the functions of `blindsight.app` report it."""
-        self.say(done, total, f"{stage}: {done:,} of {total:,}" if total > 1 and done else stage)
+        """Progress as the functions of `blindsight.app` report it: as a step of those planned, or
+        as `done` steps of `total`.
+        """
+        if stage != self._stage:
+            self._stage, self._last = stage, 0.0  # the first word of a stage is always written
+        if not self._plan:
+            number = min(done + 1, max(1, total))
+            self.say(done, total, f"Step {number} of {total}: {stage}" if total > 1 else stage)
+            return
+        later = range(self._step, len(self._plan))
+        self._step = next((i for i in later if stage.startswith(self._plan[i][0])), self._step)
+        counted = f", {done:,} of {total:,}" if total > 1 and done else ""
+        note = f"Step {self._step + 1} of {len(self._plan)}: {stage}{counted}"
+        within = min(1.0, done / total) if total else 0.0
+        weights = [weight for _, weight in self._plan]
+        reached = sum(weights[: self._step]) + within * weights[self._step]
+        self.say(round(1000 * reached / sum(weights)), 1000, note)
 
     def finish(self, result: Any) -> None:
         """Done, with a result."""

@@ -36,7 +36,7 @@ from blindsight.federated.deploy.services import UserService  # noqa: E402
 from blindsight.federated.sums import Request, Role, Settings  # noqa: E402
 from blindsight.workbench.infra.jobs import end_with_parent  # noqa: E402
 
-__all__ = ["Site", "main", "take_part"]
+__all__ = ["SiteProcess", "main", "take_part"]
 
 _LAST_WORDS = 30.0
 _LATE = (
@@ -45,7 +45,7 @@ _LATE = (
 _NO_USER = 1000  # addresses of key holders lie far above
 
 
-class Site:
+class SiteProcess:
     """What the page is told, and when the work here is over."""
 
     def __init__(self, folder: Path) -> None:
@@ -150,7 +150,7 @@ class Site:
         return self._right(weights)
 
 
-def _enrol(site: Site, bind: str | None) -> Enrolment | None:
+def _enrol(site: SiteProcess, bind: str | None) -> Enrolment | None:
     """Get the roster: the collector makes it of all requests, the others fetch it."""
     party, folder = site.party, site.folder
     if Role.AGGREGATOR not in party.roles:
@@ -190,7 +190,7 @@ def take_part(folder: Path, bind: str | None) -> None:
     """Run every role of the site until the user has learned the last round, and the collector is
     done.
     """
-    site = Site(folder)
+    site = SiteProcess(folder)
     try:
         enrolment = _enrol(site, bind)
     except ProtocolError:

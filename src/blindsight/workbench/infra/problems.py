@@ -60,6 +60,26 @@ PROBLEMS: dict[str, tuple[int, str]] = {
         "The image was refused: it is damaged, too large, too slow, or not an image.",
     ),
     "no_table": (422, "There is no such table in the folder, or it has no such column."),
+    "whose_dicom": (
+        409,
+        "These are DICOM files, and a patient often has several. Choose who is protected: each "
+        "person by DICOM PatientID, or each photo, whoever is on it. Nothing was read or charged.",
+    ),
+    "whose_folders": (
+        409,
+        "These folders are named like people, who then have several photos each. Choose who is "
+        "protected: each person, or each photo, whoever is on it. Nothing was read or charged.",
+    ),
+    "large_epsilon": (
+        409,
+        "An epsilon above 32 protects hardly anything: the odds of a guess may grow by more than "
+        "e^32. Choose a smaller one, or agree to it explicitly (accept_large_epsilon).",
+    ),
+    "names_unconfirmed": (
+        409,
+        "The names of the labels come from folders, and everybody who gets the model can read "
+        "them. Look at them and confirm them first; nothing was charged.",
+    ),
     "refused_invitation": (
         422,
         "This is no invitation of a workbench, or a part of it is missing. Ask for it again.",
@@ -68,8 +88,8 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "two_sites": (
         422,
         "Two sites cannot have a secure sum: each would learn the other's update by subtracting "
-        "its own. Invite a second site, or let each site send its own update with noise "
-        "(blindsight federate update).",
+        "its own. Invite a second site, or let both release statistics with noise on the page Send "
+        "and fit one model to both files (blindsight send fit).",
     ),
     "too_few_labels": (
         409,

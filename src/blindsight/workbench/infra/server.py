@@ -5,6 +5,10 @@ A request's line and headers must arrive within `header_seconds`, its body withi
 one further second for every 64 KB, and an answer must be taken. At most `connections` are open: one
 more ends the one whose client is slowest to send or to read, so that people who only hold
 connections open cannot keep others out.
+
+Log lines are text for people or JSON for a collector. A line says which route was asked, how it was
+answered and how long that took; never an address with its query, a name, or what an error said. Who
+did what stands in the access log.
 """
 
 from __future__ import annotations
@@ -14,9 +18,12 @@ import contextlib
 import ctypes
 import fcntl
 import functools
+import json
+import logging
 import socket
 import ssl
-from typing import IO, Any
+from datetime import UTC, datetime
+from typing import IO, Any, Literal
 
 import h11
 import uvicorn
@@ -26,14 +33,17 @@ from blindsight.core.errors import InvalidParameter
 from blindsight.workbench.infra.settings import Settings
 
 __all__ = [
+    "JsonLines",
     "bound_memory",
     "bound_protocol",
     "check_certificate",
     "listening_socket",
     "lock_state",
     "serve",
+    "start_logging",
 ]
 
+_LOGGED_FIELDS = ("method", "route", "status", "milliseconds")
 _LARGEST_HEAD = 32 * 1024
 _SLOWEST_BODY = 64 * 1024  # bytes per second beyond the first seconds
 _LENT = 1024
@@ -247,3 +257,38 @@ def serve(app: Any, settings: Settings, listener: socket.socket) -> None:
         **tls,
     )
     server(config).run(sockets=[listener])
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, and the fields of a request.
+
+    Example:
+        >>> record = logging.LogRecord("blindsight", 20, "", 0, "ready", None, None)
+        >>> json.loads(JsonLines().format(record))["message"]
+        'ready'
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line of a record; of an exception the type only."""
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {name: getattr(record, name) for name in _LOGGED_FIELDS if hasattr(record, name)}
+        if record.exc_info and record.exc_info[0] is not None:
+            line["error"] = record.exc_info[0].__name__
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def start_logging(kind: Literal["text", "json"]) -> None:
+    """Write log lines to standard error: as text the warnings, as JSON every request too."""
+    handler = logging.StreamHandler()
+    if kind == "json":
+        handler.setFormatter(JsonLines())
+    else:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    if kind == "json":
+        logging.getLogger("blindsight.workbench").setLevel(logging.INFO)

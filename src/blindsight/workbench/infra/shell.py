@@ -26,7 +26,7 @@ __all__ = [
     "NAVIGATION",
     "Bar",
     "Page",
-    "Strip",
+    "TrustStrip",
     "bar_of",
     "counted",
     "day",
@@ -99,7 +99,7 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Strip:
+class TrustStrip:
     """What leaves, what stays, three numbers and what they are numbers of, and the budget."""
 
     leaves: str

@@ -35,7 +35,7 @@ class PhotoRequest(BaseModel):
     signature: Annotated[str, Field(pattern="^([0-9a-f]{128})?$")] = ""
 
 
-class Decision(BaseModel):
+class CopyOrder(BaseModel):
     """A request, and the ids that the owner decided to hand over."""
 
     model_config = ConfigDict(extra="forbid")
@@ -112,7 +112,7 @@ def look_up(dataset: DataSetId, asked: PhotoRequest, workbench: Parts, asker: Ow
     summary="Copy the photos that the owner chose into a new folder",
     responses=documented("not_found", "conflict"),
 )
-def copies(dataset: DataSetId, decision: Decision, workbench: Parts, asker: Owner) -> Copied:
+def copies(dataset: DataSetId, decision: CopyOrder, workbench: Parts, asker: Owner) -> Copied:
     """Nothing is sent. The number of photos is noted in the vault's log."""
     asked = decision.request
     try:

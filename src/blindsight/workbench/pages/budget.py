@@ -59,7 +59,7 @@ async def page(request: Request, workbench: Parts, release: str | None = None) -
     return await workbench.ledger_lane.run(_page, request, workbench, release)
 
 
-class Decision(BaseModel):
+class StateDecision(BaseModel):
     """What to do where vault, ledger and releases do not agree.
 
     "take over": charge what the older copy does not know. "close": end the data set's budgets.
@@ -69,7 +69,7 @@ class Decision(BaseModel):
     decision: Literal["take over", "close"]
 
 
-class Agreement(BaseModel):
+class StateAgreement(BaseModel):
     """Whether vault, ledger and releases of a data set agree, and what to do where not."""
 
     dataset: str
@@ -82,7 +82,7 @@ class Agreement(BaseModel):
     summary="Whether vault, ledger and releases agree",
     responses=documented("not_found", "ledger"),
 )
-async def agreement(dataset: DataSetId, workbench: Parts, asker: HistoryReader) -> Agreement:
+async def agreement(dataset: DataSetId, workbench: Parts, asker: HistoryReader) -> StateAgreement:
     """Compared now; nothing is written."""
     return await workbench.ledger_lane.run(_agreement, workbench, dataset)
 
@@ -93,14 +93,14 @@ async def agreement(dataset: DataSetId, workbench: Parts, asker: HistoryReader) 
     responses=documented("not_found", "conflict", "budget", "ledger"),
 )
 async def decide_about(
-    dataset: DataSetId, order: Decision, workbench: Parts, asker: BudgetKeeper
-) -> Agreement:
+    dataset: DataSetId, order: StateDecision, workbench: Parts, asker: BudgetKeeper
+) -> StateAgreement:
     """Take over what the other side knows, or close the data set's account.
 
     Putting the newest copy in its place is better than either, and needs no decision here.
     """
 
-    def work() -> Agreement:
+    def work() -> StateAgreement:
         data_set = workbench.datasets.get(dataset)
         ledger = workbench.budgets.named(data_set.account, create=True)
         if check_state(workbench.datasets, data_set, ledger).can_decide:
@@ -110,11 +110,11 @@ async def decide_about(
     return await workbench.ledger_lane.run(work)
 
 
-def _agreement(workbench: Workbench, dataset: str) -> Agreement:
+def _agreement(workbench: Workbench, dataset: str) -> StateAgreement:
     data_set = workbench.datasets.get(dataset)
     ledger = workbench.budgets.named(data_set.account, create=True)
     report = check_state(workbench.datasets, data_set, ledger)
-    return Agreement(
+    return StateAgreement(
         dataset=data_set.id, agrees=not report.findings, findings=list(report.findings)
     )
 
@@ -287,7 +287,7 @@ def _books(workbench: Workbench, sets: list[DataSet]) -> list[dict[str, Any]]:
     return sorted(lines, key=lambda line: line["order"], reverse=True)[:200]
 
 
-class Account(BaseModel):
+class LedgerAccount(BaseModel):
     """Where one budget stands."""
 
     dataset: str
@@ -306,7 +306,7 @@ class Sure(BaseModel):
     sure: Literal[True]
 
 
-class Budget(BaseModel):
+class BudgetOrder(BaseModel):
     """A budget in all, in epsilon per photo or per person; the last one that was set holds."""
 
     model_config = ConfigDict(extra="forbid")
@@ -320,11 +320,11 @@ class Budget(BaseModel):
     responses=documented("not_found", "ledger"),
 )
 async def set_budget(
-    dataset: DataSetId, order: Budget, workbench: Parts, asker: BudgetKeeper
-) -> Account:
+    dataset: DataSetId, order: BudgetOrder, workbench: Parts, asker: BudgetKeeper
+) -> LedgerAccount:
     """A budget can be raised, or lowered to no less than what is spent."""
 
-    def work() -> Account:
+    def work() -> LedgerAccount:
         data_set = workbench.datasets.get(dataset)
         ledger = workbench.budgets.named(data_set.account, create=True)
         purpose = PURPOSE.get()
@@ -343,10 +343,10 @@ async def set_budget(
 )
 async def close_budgets(
     dataset: DataSetId, order: Sure, workbench: Parts, asker: BudgetKeeper
-) -> list[Account]:
+) -> list[LedgerAccount]:
     """Nothing more is released from the data set; what is left is forfeited."""
 
-    def work() -> list[Account]:
+    def work() -> list[LedgerAccount]:
         data_set = workbench.datasets.get(dataset)
         ledger = workbench.budgets.named(data_set.account, create=True)
         close_account(ledger, f"closed by {asker.name}", actor=asker.name)
@@ -379,7 +379,7 @@ class Chain(BaseModel):
 
 
 @ledger_router.get("/accounts", summary="Budgets", responses=documented("ledger"))
-async def accounts(workbench: Parts, asker: Asker) -> list[Account]:
+async def accounts(workbench: Parts, asker: Asker) -> list[LedgerAccount]:
     """All of them for the owner, one's own for others."""
     return await workbench.ledger_lane.run(accounts_of, workbench, asker)
 
@@ -431,7 +431,7 @@ def export(workbench: Parts, asker: Signed) -> Response:
     )
 
 
-def accounts_of(workbench: Workbench, asker: Identity) -> list[Account]:
+def accounts_of(workbench: Workbench, asker: Identity) -> list[LedgerAccount]:
     """What an asker may see."""
     return [
         _account(balance) for ledger in _visible(workbench, asker) for balance in ledger.balances()
@@ -446,8 +446,8 @@ def _visible(workbench: Workbench, asker: Identity) -> list[Ledger]:
     return [workbench.budgets.named(name) for name in names]
 
 
-def _account(balance: Balance) -> Account:
-    return Account(
+def _account(balance: Balance) -> LedgerAccount:
+    return LedgerAccount(
         dataset=balance.dataset,
         unit=balance.unit,
         neighbours=balance.neighbours,

@@ -34,7 +34,7 @@ from blindsight.app.library.pairs import (
 from blindsight.workbench.infra.access import DataSetId, Owner, Parts, Workbench, scanned
 from blindsight.workbench.infra.jobs import JobContext
 from blindsight.workbench.infra.problems import Problem, documented
-from blindsight.workbench.infra.shell import Bar, Strip, bar_of, plain, render
+from blindsight.workbench.infra.shell import Bar, TrustStrip, bar_of, plain, render
 from blindsight.workbench.pages.home import chosen, reached
 from blindsight.workbench.pages.protect import Next
 
@@ -64,7 +64,7 @@ class Pair(BaseModel):
 PhotoId = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
 
 
-class Answer(BaseModel):
+class PairAnswer(BaseModel):
     """The owner's word on a pair; `undo` takes the last one back."""
 
     model_config = ConfigDict(extra="forbid")
@@ -122,7 +122,7 @@ def same_or_different(
 @router.post(
     "/api/compare/{dataset}", summary="Answer a pair", responses=documented("not_found", "conflict")
 )
-def answer(dataset: DataSetId, order: Answer, workbench: Parts, asker: Owner) -> Pair:
+def answer(dataset: DataSetId, order: PairAnswer, workbench: Parts, asker: Owner) -> Pair:
     """Kept in the vault; nothing leaves."""
     data_set = scanned(workbench, dataset, least=2)
     known = {photo.id for photo in workbench.datasets.photos(data_set)}
@@ -186,7 +186,7 @@ def _page(request: Request, workbench: Workbench, dataset: str | None) -> Respon
                 "who": data_set.unit,
             }
             context["bar"] = bar
-            context["strip"] = Strip(
+            context["strip"] = TrustStrip(
                 leaves="After learning: counts of distances. Never a pair, never a photo.",
                 stays="The photos and every answer you give.",
                 promised=f"ε {plain(PAIR_EPSILON)}",

@@ -15,7 +15,7 @@ from blindsight.app.library.attacks import too_few
 from blindsight.app.library.datasets import DataSet
 from blindsight.workbench.infra.access import Owner, Parts, Workbench
 from blindsight.workbench.infra.problems import Problem, documented
-from blindsight.workbench.infra.shell import Bar, Strip, bar_of, plain, price_of, render
+from blindsight.workbench.infra.shell import Bar, TrustStrip, bar_of, plain, price_of, render
 from blindsight.workbench.pages.sign_in import signed_in
 
 __all__ = [
@@ -189,10 +189,10 @@ def search_strip(
     epsilon: float,
     attack: dict[str, Any] | None,
     note: str,
-) -> Strip:
+) -> TrustStrip:
     """What is said of a search index, on the pages that use one."""
     reached = f"≥ {plain(attack['epsilon'])}" if attack and attack.get("epsilon") else "not yet"
-    return Strip(
+    return TrustStrip(
         leaves="Nothing while you search. The index that was shared holds one code for each photo.",
         stays="Your question, the photos, these thumbnails.",
         promised=f"ε {plain(epsilon)}",

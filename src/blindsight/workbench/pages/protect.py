@@ -4,18 +4,20 @@ one to share.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path as Places
 from typing import Annotated, Any, Literal
 from urllib.parse import unquote
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import FileResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from blindsight.app.defaults import NETWORKS_OFFERED
+from blindsight.app.defaults import LARGE_EPSILON, NETWORKS_OFFERED
 from blindsight.app.encoders import check_encoder
 from blindsight.app.library.accounts import require_agreement
 from blindsight.app.library.datasets import DataSet, DataSets, Release, today
@@ -23,6 +25,7 @@ from blindsight.app.library.photos import (
     Coding,
     codings,
     keep_dropped,
+    people_likely,
     person_rule,
     release_photos,
     scan,
@@ -47,6 +50,26 @@ from blindsight.workbench.pages.home import budget_of, open_account
 __all__ = ["router", "run"]
 
 router = APIRouter(tags=["protect"])
+_FOLDERS_SHOWN, _FOLDERS_LOOKED_AT = 500, 20_000
+_DICOM_NAMES = (".dcm", ".dicom")  # dropped files have names and no headers
+# The steps of each job, by how their stages begin, with about how long each takes.
+_STEPS = {
+    "scan": (
+        ("reading photos", 6),
+        ("learning", 1),
+        ("measuring", 1),
+        ("reading public", 2),
+        ("measuring", 1),
+    ),
+    "look": (("measuring", 1),),
+    "release": (
+        ("learning", 1),
+        ("releasing", 6),
+        ("making", 1),
+        ("writing", 1),
+        ("measuring", 1),
+    ),
+}
 _DROP = {
     "requestBody": {
         "required": True,
@@ -70,7 +93,10 @@ class Whose(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid")
-    protect: Literal["photo", "folder", "dicom", "table"] = "photo"
+    protect: Annotated[
+        Literal["", "photo", "folder", "dicom", "table"],
+        Field(description="Empty: each photo, unless people seem to have several."),
+    ] = ""
     most: Annotated[
         int, Field(ge=1, le=100, description="Photos that one person may give at most.")
     ] = 4
@@ -104,7 +130,7 @@ class Whose(BaseModel):
         column.
         """
         try:
-            rule = person_rule(folder, self.protect, self.table, self.column)
+            rule = person_rule(folder, self.protect or "photo", self.table, self.column)
         except InvalidData as error:
             raise Problem("no_table") from error
         return rule, self.most if rule else 0
@@ -132,6 +158,17 @@ class Choice(BaseModel):
     accept_chance: Annotated[
         bool, Field(description="Also where search would find little more than chance.")
     ] = False
+    accept_large_epsilon: Annotated[
+        bool, Field(description=f"Also where epsilon is above {LARGE_EPSILON:g}.")
+    ] = False
+
+
+class FolderEntry(BaseModel):
+    """A folder that may be read, and whether there are folders in it."""
+
+    path: str
+    name: str
+    inner: bool
 
 
 class Dropped(BaseModel):
@@ -151,10 +188,10 @@ async def choose_page(request: Request, workbench: Parts) -> Response:
         context = {
             "title": "Choose photos",
             "menu_word": "Protect",
-            "folders": list(_folders(workbench)) if may_add else [],
+            "folders": folder_entries(workbench.settings.photos) if may_add else [],
             "may_add": may_add,
             "networks": NETWORKS_OFFERED,
-            "encoders": [each for each in _folders(workbench) if may_add and _is_encoder(each)],
+            "encoders": _encoder_folders(workbench) if may_add else [],
         }
         return render(request, workbench, "protect.html", context)
 
@@ -175,15 +212,38 @@ async def made_page(
     return await workbench.ledger_lane.run(_made, request, workbench, dataset, release)
 
 
+@router.get(
+    "/api/protect/folders", summary="Folders to choose from", responses=documented("not_found")
+)
+def folders(
+    workbench: Parts,
+    asker: Administrator,
+    under: Annotated[str, Query(max_length=1000, description="Folders right under this.")] = "",
+    find: Annotated[str, Query(max_length=200, description="Folders with this in the path.")] = "",
+) -> list[FolderEntry]:
+    """The folders that the workbench may read: the roots, those in one of them, or those found."""
+    roots = [root for root in workbench.settings.photos if root.is_dir()]
+    chosen: Iterable[Places] = roots
+    if under:
+        chosen = _inner(workbench.datasets.allowed(under))
+    elif find.strip():
+        chosen = _found_folders(roots, find.strip())
+    return folder_entries(itertools.islice(chosen, _FOLDERS_SHOWN))
+
+
 @router.post(
     "/api/protect/folder",
     status_code=202,
     summary="Read a folder",
-    responses=documented("not_found", "bad_encoder", "one_name", "busy"),
+    responses=documented("not_found", "bad_encoder", "one_name", "whose_dicom", "busy"),
 )
 def take_folder(order: Folder, workbench: Parts, asker: Administrator) -> Next:
     """Every photo under it is read once, here; nothing is released."""
     folder = workbench.datasets.allowed(order.folder)
+    if not order.protect:
+        likely = people_likely(workbench.datasets, folder)
+        if likely:
+            raise Problem("whose_dicom" if likely == "dicom" else "whose_folders")
     person, most = order.rule(folder)
     data_set = workbench.datasets.add(
         order.name or folder.name, folder, person=person, most=most, **order.reading(workbench)
@@ -230,6 +290,8 @@ async def take_drop(
         raise Problem("conflict")
     taken = refused = 0
     name = unquote(request.headers.get("x-file-name", "photo"))[:200]
+    if name.lower().endswith(_DICOM_NAMES):
+        raise Problem("whose_dicom")  # what is kept of a drop is pixels, which name nobody
     async for file, pixels in read_drop(request, workbench.decoders, workbench.settings, name):
         if pixels is None:
             refused += 1
@@ -272,11 +334,15 @@ def look(dataset: DataSetId, workbench: Parts, asker: Owner) -> Next:
     "/api/protect/{dataset}/release",
     status_code=202,
     summary="Make a release",
-    responses=documented("not_found", "busy", "budget", "at_chance", "rolled_back", "ledger"),
+    responses=documented(
+        "not_found", "busy", "budget", "at_chance", "large_epsilon", "rolled_back", "ledger"
+    ),
 )
 def release(dataset: DataSetId, order: Choice, workbench: Parts, asker: Owner) -> Next:
     """Charged once, before anything is made; it goes on after a restart."""
     data_set = scanned(workbench, dataset, least=1)
+    if order.epsilon > LARGE_EPSILON and not order.accept_large_epsilon:
+        raise Problem("large_epsilon")
     require_agreement(
         workbench.datasets, data_set, workbench.budgets.named(data_set.account, create=True)
     )
@@ -325,6 +391,7 @@ def run(arguments: dict[str, Any], job: JobContext) -> dict[str, Any]:
     """One step in the background: read, measure, or release."""
     datasets = DataSets(job.settings)
     data_set = datasets.get(arguments["dataset"])
+    job.plan(*_STEPS[arguments["step"]])
     if arguments["step"] == "scan":
         data_set = scan(datasets, data_set, job.progress, actor=job.actor)
         if data_set.photos:
@@ -355,20 +422,45 @@ def _photo_left(workbench: Workbench, data_set: DataSet) -> float:
     return float(balance.budget.epsilon - balance.spent.epsilon)
 
 
-def _folders(workbench: Workbench) -> Iterator[dict[str, str]]:
-    """The roots, and the folders right under them."""
-    for root in workbench.settings.photos:
-        if root.is_dir():
-            yield {"path": str(root), "name": root.name, "says": str(root)}
-            for path in sorted(root.iterdir())[:200]:
-                if path.is_dir() and not path.name.startswith(".") and not path.is_symlink():
-                    yield {"path": str(path), "name": path.name, "says": str(path)}
+def folder_entries(paths: Iterable[Places]) -> list[FolderEntry]:
+    """Folders in the order of their names; hidden ones and links are not there."""
+    return [
+        FolderEntry(path=str(path), name=path.name, inner=next(_inner(path), None) is not None)
+        for path in paths
+        if path.is_dir()
+    ]
 
 
-def _is_encoder(folder: dict[str, str]) -> bool:
-    """Whether a folder holds the preparation of an encoder, as exports to ONNX have it."""
-    path = Places(folder["path"])
-    return any((path / name).is_file() for name in ("encoder.json", "preprocessor_config.json"))
+def _inner(folder: Places) -> Iterator[Places]:
+    with contextlib.suppress(OSError):  # one that may not be read has nothing in it for us
+        for path in sorted(folder.iterdir()):
+            if path.is_dir() and not path.name.startswith(".") and not path.is_symlink():
+                yield path
+
+
+def _found_folders(roots: Iterable[Places], words: str) -> Iterator[Places]:
+    """Folders at any depth whose path within its root holds the words."""
+    looked_at = 0
+    for root in roots:
+        waiting = [root]
+        while waiting and looked_at < _FOLDERS_LOOKED_AT:
+            folder = waiting.pop(0)
+            looked_at += 1
+            if words.casefold() in str(folder.relative_to(root.parent)).casefold():
+                yield folder
+            waiting += _inner(folder)
+
+
+def _encoder_folders(workbench: Workbench) -> list[Places]:
+    """The roots and the folders right under them that hold the preparation of an encoder, as
+    exports to ONNX have it.
+    """
+    roots = [root for root in workbench.settings.photos if root.is_dir()]
+    return [
+        path
+        for path in (*roots, *(inner for root in roots for inner in _inner(root)))
+        if any((path / name).is_file() for name in ("encoder.json", "preprocessor_config.json"))
+    ]
 
 
 def _preview(request: Request, workbench: Workbench, dataset: str) -> Response:
@@ -480,9 +572,26 @@ def _made(request: Request, workbench: Workbench, dataset: str, release: str) ->
         "data_set": data_set,
         "release": found,
         "job": None if found else job,
+        "at_chance": found is None and job is not None and _refused_at_chance(workbench, job),
         "epsilon": given.epsilon if given else 0.0,
         "bar": budget_of(workbench, data_set),
         "keep": workbench.settings.state / "vault",
         "give": workbench.datasets.folder(given) if given else "",
     }
     return render(request, workbench, "protect_made.html", context)
+
+
+def _refused_at_chance(workbench: Workbench, job: dict[str, Any]) -> bool:
+    """Whether a release ended without the owner's word that a search at chance is wanted.
+
+    To run it again would be refused again: the page asks for the word instead.
+    """
+    arguments = job["arguments"]
+    if job["state"] != "failed" or arguments.get("accept_chance"):
+        return False
+    data_set = workbench.datasets.get(arguments["dataset"])
+    try:
+        refuse_chance(workbench.datasets, data_set, arguments["release"]["epsilon"])
+    except InvalidParameter:
+        return True
+    return False

@@ -42,7 +42,7 @@ Rerank = Annotated[bool, Query(description="Sort the first candidates by the pho
 _CANDIDATES, _SHOWN, _GROUPS, _FILM = 200, 60, 8, 24
 
 
-class Hit(BaseModel):
+class ShownHit(BaseModel):
     """A photo: its number in the release, and for the owner its name."""
 
     id: str
@@ -59,7 +59,7 @@ class Group(BaseModel):
     count: int
     noise: int | None = None
     mix: list[tuple[str, int]] = []
-    photos: list[Hit]
+    photos: list[ShownHit]
     far: bool = False
 
 
@@ -274,7 +274,7 @@ def _sees_photos(workbench: Workbench, data_set: DataSet) -> bool:
 
 def _without_names(group: Group) -> Group:
     """A group as its holder sees it: names, and what the photos show, are the owner's."""
-    photos = [Hit(id=hit.id, name="") for hit in group.photos]
+    photos = [ShownHit(id=hit.id, name="") for hit in group.photos]
     return group.model_copy(update={"mix": [], "photos": photos})
 
 
@@ -339,7 +339,8 @@ def _groups(index: SearchIndex, scores: NDArray[Any], own: str | None) -> list[G
         word = words[min(len(groups), 2)]
         title = f"{len(members):,} photo{'s' if len(members) > 1 else ''} in the {word} group"
         shown = [
-            Hit(id=index.ids[i], name=index.names.get(index.ids[i], "")) for i in members[:_SHOWN]
+            ShownHit(id=index.ids[i], name=index.names.get(index.ids[i], ""))
+            for i in members[:_SHOWN]
         ]
         noise = round((1 - share) * len(members))
         groups.append(

@@ -4,10 +4,12 @@ the paper's sketches, which have none, beside what every attacker gets back of t
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict
 
 from blindsight.app.library.accounts import require_agreement
 from blindsight.app.library.datasets import DataSet, DataSets
@@ -15,17 +17,20 @@ from blindsight.app.library.sending import (
     SEND_EPSILON,
     SETTINGS,
     SIDES,
+    SendingPlan,
     last_trial,
     release_statistics,
     sending_plan,
     try_sketches,
 )
+from blindsight.app.library.tags import labels_of
 from blindsight.workbench.infra.access import DataSetId, Owner, Parts, Workbench, scanned
 from blindsight.workbench.infra.jobs import JobContext
 from blindsight.workbench.infra.problems import Problem, documented
-from blindsight.workbench.infra.shell import Strip, render
+from blindsight.workbench.infra.shell import TrustStrip, render
 from blindsight.workbench.pages.home import budget_of, chosen
 from blindsight.workbench.pages.protect import Next
+from blindsight.workbench.pages.tags import names_to_confirm, require_confirmed
 
 __all__ = ["ATTACKERS", "router", "run"]
 
@@ -38,6 +43,13 @@ ATTACKERS = {
     "second reading": ("The same, reading twice", "asks again with what it found"),
     "network": ("A trained attacker", "a network that saw public pictures"),
 }
+
+
+class StatisticsOrder(BaseModel):
+    """The epsilon of statistics, per photo or per person."""
+
+    model_config = ConfigDict(extra="forbid")
+    epsilon: float
 
 
 @router.get("/send", include_in_schema=False)
@@ -78,18 +90,24 @@ def attempt(
     summary="Release statistics of labelled photos",
     responses=documented("not_found", "conflict", "busy", "budget", "rolled_back"),
 )
-def statistics(dataset: DataSetId, workbench: Parts, asker: Owner) -> Next:
+def statistics(
+    dataset: DataSetId, workbench: Parts, asker: Owner, order: StatisticsOrder | None = None
+) -> Next:
     """Sums over all photos with one class each, with noise; charged per photo, once."""
     data_set = scanned(workbench, dataset)
     plan = sending_plan(workbench.datasets, data_set)
-    if plan.forecast is None or plan.forecast.refused:
+    epsilon = SEND_EPSILON if order is None else order.epsilon
+    if plan.forecasts and epsilon not in plan.forecasts:
+        raise Problem("invalid")
+    if not plan.forecasts or plan.forecasts[epsilon].refused:
         raise Problem("conflict")
+    require_confirmed(labels_of(workbench.datasets, data_set))
     require_agreement(
         workbench.datasets, data_set, workbench.budgets.named(data_set.account, create=True)
     )
-    if budget_of(workbench, data_set).left < SEND_EPSILON:
+    if budget_of(workbench, data_set).left < epsilon:
         raise Problem("budget")
-    arguments = {"dataset": data_set.id, "step": "statistics"}
+    arguments = {"dataset": data_set.id, "step": "statistics", "epsilon": epsilon}
     job = workbench.jobs.add("send", arguments, asker.name)
     return Next(next=f"/send?dataset={data_set.id}", job=job["id"])
 
@@ -99,7 +117,9 @@ def run(arguments: dict[str, Any], job: JobContext) -> dict[str, Any]:
     datasets = DataSets(job.settings)
     data_set = datasets.get(arguments["dataset"])
     if arguments.get("step") == "statistics":
-        return release_statistics(datasets, data_set, job.progress, actor=job.actor)
+        return release_statistics(
+            datasets, data_set, job.progress, epsilon=arguments.get("epsilon"), actor=job.actor
+        )
     side = int(arguments.get("side", SIDES[0]))
     return try_sketches(datasets, data_set, job.progress, side=side)
 
@@ -123,25 +143,47 @@ def _page(request: Request, workbench: Workbench, dataset: str | None, how: str)
                 name: words for name, words in ATTACKERS.items() if shown and name in shown["back"]
             }
             context |= {"found": found, "shown": shown, "attackers": who, "sides": SIDES}
-            context["plan"] = sending_plan(workbench.datasets, data_set)
-            context["send_epsilon"] = SEND_EPSILON
+            plan = sending_plan(workbench.datasets, data_set)
+            left = budget_of(workbench, data_set).left
+            context |= {"plan": plan, "rows": _rows(plan, left), "left": left}
+            context["to_confirm"] = names_to_confirm(workbench.datasets, data_set)
             context["strip"] = _strip(workbench, data_set, found, how)
     return render(request, workbench, "send.html", context)
 
 
+def _rows(plan: SendingPlan, left: float) -> list[dict[str, Any]]:
+    """One row for each epsilon: what the receiver's model is worth, and the proven limit of what
+    strangers find out, both from public numbers.
+    """
+    usable = [e for e, expected in plan.forecasts.items() if not expected.refused and e <= left]
+    best = SEND_EPSILON if SEND_EPSILON in usable else next(iter(usable), None)
+    return [
+        {
+            "epsilon": epsilon,
+            "expected": expected,
+            "right": round(100 * expected.accuracy),
+            # Which of two photos was used, told by the best test that epsilon allows.
+            "told": min(100, math.ceil(100 / (1 + math.exp(-epsilon)))),
+            "usable": epsilon in usable,
+            "best": epsilon == best,
+        }
+        for epsilon, expected in plan.forecasts.items()
+    ]
+
+
 def _strip(
     workbench: Workbench, data_set: DataSet, found: dict[str, Any] | None, how: str
-) -> Strip:
+) -> TrustStrip:
     known = f"{found[how]['recognised']} of {found['tried']}" if found else "not yet"
-    return Strip(
+    return TrustStrip(
         leaves="Statistics: sums over all labelled photos, with noise. Or one sketch per photo.",
         stays="The photos, names, dates.",
-        promised=f"ε {SEND_EPSILON:g}",
-        proven=f"ε {SEND_EPSILON:g}",
+        promised="the ε you choose",
+        proven="the ε you choose",
         attacked=known,
         says="photos of yours, of their sketches, by the best attacker below; fewer is safer",
         bar=budget_of(workbench, data_set),
-        note=f"ε {SEND_EPSILON:g} per {data_set.unit} is for statistics. "
+        note=f"The ε above, per {data_set.unit}, is for statistics. "
         "Sketches carry no privacy guarantee.",
         attacked_word="found again by attack",
     )

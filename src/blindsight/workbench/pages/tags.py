@@ -14,7 +14,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from blindsight.app.library.accounts import require_agreement
-from blindsight.app.library.datasets import DataSets
+from blindsight.app.library.datasets import DataSet, DataSets
 from blindsight.app.library.tags import (
     MIN_LABELLED,
     PUBLISH_EPSILONS,
@@ -24,6 +24,7 @@ from blindsight.app.library.tags import (
     labels_of,
     learn_tags,
     learning_forecast,
+    names_digest,
     plain_cell,
     publish_data_set_tags,
     quality_of,
@@ -32,11 +33,11 @@ from blindsight.app.library.tags import (
 from blindsight.workbench.infra.access import DataSetId, Owner, Parts, Workbench, scanned
 from blindsight.workbench.infra.jobs import JobContext
 from blindsight.workbench.infra.problems import Problem, documented
-from blindsight.workbench.infra.shell import Strip, plain, render
+from blindsight.workbench.infra.shell import TrustStrip, plain, render
 from blindsight.workbench.pages.home import budget_of, chosen, reached
 from blindsight.workbench.pages.protect import Next
 
-__all__ = ["router", "run"]
+__all__ = ["names_to_confirm", "require_confirmed", "router", "run"]
 
 router = APIRouter(tags=["tags"])
 _PAGE = 12
@@ -69,7 +70,7 @@ class Shown(BaseModel):
     labelled: int
 
 
-class Change(BaseModel):
+class TagChange(BaseModel):
     """A label put on a photo or taken off."""
 
     model_config = ConfigDict(extra="forbid")
@@ -92,6 +93,14 @@ class Names(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     names: Annotated[str, Field(max_length=2000)]
+
+
+class Confirmation(BaseModel):
+    """The owner's word that these label names may be read by everybody who gets the model."""
+
+    model_config = ConfigDict(extra="forbid")
+    shown: Annotated[str, Field(max_length=64, description="The digest of the names shown.")]
+    page: Literal["tags", "send", "together"] = "tags"
 
 
 @router.get("/tags", include_in_schema=False)
@@ -126,7 +135,7 @@ def shown(
 @router.post(
     "/api/tags/{dataset}", summary="Correct a tag", responses=documented("not_found", "conflict")
 )
-def change(dataset: DataSetId, order: Change, workbench: Parts, asker: Owner) -> Tagged:
+def change(dataset: DataSetId, order: TagChange, workbench: Parts, asker: Owner) -> Tagged:
     """Kept in the vault; it changes the model only when you learn again."""
     data_set = scanned(workbench, dataset)
     photo = next((p for p in workbench.datasets.photos(data_set) if p.id == order.photo), None)
@@ -159,7 +168,7 @@ def set_names(dataset: DataSetId, order: Names, workbench: Parts, asker: Owner) 
         raise Problem("invalid")
     with _writing:
         kept = labels_of(workbench.datasets, data_set)
-        kept["names"] = names
+        kept["names"], kept["confirmed"] = names, True
         kept["given"] = {
             photo: [t for t in tags if t in names] for photo, tags in kept["given"].items()
         }
@@ -168,16 +177,37 @@ def set_names(dataset: DataSetId, order: Names, workbench: Parts, asker: Owner) 
 
 
 @router.post(
+    "/api/tags/{dataset}/confirm",
+    summary="Agree to share the label names",
+    responses=documented("not_found", "conflict"),
+)
+def confirm(dataset: DataSetId, order: Confirmation, workbench: Parts, asker: Owner) -> Next:
+    """Names that come from folders are shared only after somebody has looked at them."""
+    data_set = scanned(workbench, dataset)
+    with _writing:
+        kept = labels_of(workbench.datasets, data_set)
+        if order.shown != names_digest(kept["names"]):
+            raise Problem("conflict")
+        keep_labels(workbench.datasets, data_set, kept | {"confirmed": True})
+    word = "?new=true&dataset=" if order.page == "together" else "?dataset="
+    return Next(next=f"/{order.page}{word}{data_set.id}")
+
+
+@router.post(
     "/api/tags/{dataset}/learn",
     status_code=202,
     summary="Learn the labels",
-    responses=documented("not_found", "conflict", "busy", "budget", "rolled_back", "needs_torch"),
+    responses=documented(
+        "not_found", "names_unconfirmed", "busy", "budget", "rolled_back", "needs_torch"
+    ),
 )
 def learn(dataset: DataSetId, workbench: Parts, asker: Owner) -> Next:
     """Charged once, per labelled photo, before anything is learned."""
     data_set = scanned(workbench, dataset)
-    if len(labels_of(workbench.datasets, data_set)["given"]) < MIN_LABELLED:
+    kept = labels_of(workbench.datasets, data_set)
+    if len(kept["given"]) < MIN_LABELLED:
         raise Problem("conflict")
+    require_confirmed(kept)
     require_agreement(
         workbench.datasets, data_set, workbench.budgets.named(data_set.account, create=True)
     )
@@ -198,10 +228,10 @@ def start_words(dataset: DataSetId, workbench: Parts, asker: Owner) -> Next:
     charged.
     """
     data_set = scanned(workbench, dataset)
-    if len(labels_of(workbench.datasets, data_set)["names"]) < 2 or data_set.features.startswith(
-        "pixels"
-    ):
+    kept = labels_of(workbench.datasets, data_set)
+    if len(kept["names"]) < 2 or data_set.features.startswith("pixels"):
         raise Problem("conflict")
+    require_confirmed(kept)
     job = workbench.jobs.add("tags", {"dataset": data_set.id, "step": "words"}, asker.name)
     return Next(next=f"/tags?dataset={data_set.id}", job=job["id"])
 
@@ -260,6 +290,20 @@ def export(dataset: DataSetId, workbench: Parts, asker: Owner) -> Response:
     return Response(sheet.getvalue(), media_type="text/csv", headers=headers)
 
 
+def require_confirmed(kept: dict[str, Any]) -> None:
+    """Refuse to put label names into a model before the owner has agreed to share them."""
+    if not kept.get("confirmed"):
+        raise Problem("names_unconfirmed")
+
+
+def names_to_confirm(datasets: DataSets, data_set: DataSet) -> dict[str, Any] | None:
+    """Label names that nobody has confirmed yet, for a page to show; None where there are none."""
+    kept = labels_of(datasets, data_set)
+    if kept.get("confirmed") or len(kept["names"]) < 2:
+        return None
+    return {"names": kept["names"], "shown": names_digest(kept["names"])}
+
+
 def run(arguments: dict[str, Any], job: JobContext) -> dict[str, Any]:
     """Learn, start from words, or publish; each run again after a crash gives the same and is paid
     once.
@@ -305,10 +349,11 @@ def _page(request: Request, workbench: Workbench, dataset: str | None) -> Respon
                 if offer["worth"] and bar.left >= data_set.price(offer["epsilon"])
             ]
             context |= {"offers": affordable, "cheapest": PUBLISH_EPSILONS[0]}
+            context["to_confirm"] = names_to_confirm(workbench.datasets, data_set)
             context["forecast"] = learning_forecast(workbench.datasets, data_set)
             context["out"] = [r for r in data_set.releases if r.kind == "published"]
             context["job"] = workbench.jobs.under_way("tags", dataset=data_set.id)
-            context["strip"] = Strip(
+            context["strip"] = TrustStrip(
                 leaves="The tag model, if you hand it over: one file with your label names.",
                 stays="The photos, which photo has which tag, your corrections.",
                 promised=f"ε {plain(quality['epsilon'])}" if quality else "nothing yet",

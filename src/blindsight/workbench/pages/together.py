@@ -26,9 +26,10 @@ from blindsight.workbench.infra.access import Owner, Parts, Signed, Trainer, Wor
 from blindsight.workbench.infra.access_log import PURPOSE
 from blindsight.workbench.infra.federations import COLUMNS, MOST_SITES, Run, read_invitation
 from blindsight.workbench.infra.problems import Problem, documented
-from blindsight.workbench.infra.shell import Strip, plain, render
+from blindsight.workbench.infra.shell import TrustStrip, plain, render
 from blindsight.workbench.pages.home import budget_of, chosen
 from blindsight.workbench.pages.protect import Next
+from blindsight.workbench.pages.tags import names_to_confirm, require_confirmed
 
 __all__ = ["router"]
 
@@ -102,21 +103,26 @@ class RunState(BaseModel):
     fingerprint: str | None
     start: int | None
     alone: int | None
+    luck: int
     sites: list[SiteState]
 
 
 @router.get("/together", include_in_schema=False)
 async def page(
-    request: Request, workbench: Parts, run: str | None = None, dataset: str | None = None
+    request: Request,
+    workbench: Parts,
+    run: str | None = None,
+    dataset: str | None = None,
+    new: bool = False,
 ) -> Response:
     """Opening it links this machine to nobody."""
-    return await workbench.ledger_lane.run(_page, request, workbench, run, dataset)
+    return await workbench.ledger_lane.run(_page, request, workbench, run, dataset, new)
 
 
 @router.post(
     "/api/together/start",
     status_code=201,
-    responses=documented("not_found", "too_few_labels", "two_sites", "budget", "rolled_back"),
+    responses=documented("not_found", "too_few_labels", "two_sites", "budget", "names_unconfirmed"),
 )
 async def start(order: Start, workbench: Parts, asker: Signed) -> Next:
     """Start a run: this site's keys and the invitations are made, and this machine begins to
@@ -139,10 +145,12 @@ async def start(order: Start, workbench: Parts, asker: Signed) -> Next:
         )
         if not fit or not all(word.isprintable() and len(word) <= 60 for word in (title, *sites)):
             raise Problem("invalid")
-        classes = tuple(sorted(labels_of(workbench.datasets, data_set)["names"]))
+        kept = labels_of(workbench.datasets, data_set)
+        classes = tuple(sorted(kept["names"]))
         epsilon = float(order.noise) if order.noise else None
         method = "updates" if epsilon is None else order.method or "statistics"
         records, rows, labels = _labelled(workbench.datasets, data_set, classes, method)
+        require_confirmed(kept)
         run = Run(
             id=secrets.token_hex(6),
             title=title,
@@ -361,6 +369,7 @@ def _state(workbench: Workbench, run: Run) -> RunState:
         fingerprint=says.get("fingerprint"),
         start=says.get("start"),
         alone=says.get("alone"),
+        luck=round(100 / len(run.classes)),
         sites=[_site(workbench, run, says, number) for number in range(1, len(run.sites) + 1)],
     )
 
@@ -432,7 +441,11 @@ def _site(workbench: Workbench, run: Run, says: dict[str, Any], number: int) -> 
 
 
 def _page(
-    request: Request, workbench: Workbench, number: str | None, dataset: str | None
+    request: Request,
+    workbench: Workbench,
+    number: str | None,
+    dataset: str | None,
+    new: bool,
 ) -> Response:
     context: dict[str, Any] = {"title": "Train together", "sets": [], "data_set": None, "run": None}
     identity = request.state.identity
@@ -443,7 +456,7 @@ def _page(
             for each in workbench.federations.listed()
             if identity.may("aggregator") or identity.can("own", each.dataset)
         ]
-        run = next(iter(runs), None)
+        run = None if new else next(iter(runs), None)
         if number is not None:
             run = next((each for each in runs if each.id == number), None)
             if run is None:
@@ -459,6 +472,8 @@ def _page(
             "owner": owner,
             "most": MOST_SITES,
         }
+        if data_set is not None:
+            context["to_confirm"] = names_to_confirm(workbench.datasets, data_set)
         context["strip"] = _strip(workbench, data_set, run)
         if run is not None:
             context["state"] = _state(workbench, run)
@@ -466,7 +481,7 @@ def _page(
     return render(request, workbench, "together.html", context)
 
 
-def _strip(workbench: Workbench, data_set: DataSet | None, run: Run | None) -> Strip:
+def _strip(workbench: Workbench, data_set: DataSet | None, run: Run | None) -> TrustStrip:
     noise = run.epsilon if run is not None else None
     others = max(2, len(run.sites) - 1) if run is not None else 2
     says = (
@@ -476,7 +491,7 @@ def _strip(workbench: Workbench, data_set: DataSet | None, run: Run | None) -> S
         else "exact sums carry no ε: with noise, what the sum tells about a photo would be "
         "bounded, too"
     )
-    return Strip(
+    return TrustStrip(
         leaves="Each round one encrypted update; it opens only as a sum with those of "
         f"{others} other sites.",
         stays="Your photos, labels and your own update.",

@@ -1,5 +1,5 @@
 // Dropped images or a zip: sent one by one, then read; the page goes on where the answer says.
-import { ask, attempt, byId, say } from "./workbench.js";
+import { ask, attempt, byId, element, say } from "./workbench.js";
 
 async function take(files) {
   if (!files.length) return;
@@ -14,6 +14,7 @@ async function take(files) {
     const found = await ask("POST", `${base}/drop`, file, { "X-File-Name": encodeURIComponent(file.webkitRelativePath || file.name).slice(0, 200) });
     taken += found.taken;
     refused += found.refused;
+    byId("sent")?.append(element("li", {}, `${file.name}: ${found.taken} taken${found.refused ? `, ${found.refused} could not be read` : ""}`));
   }
   if (!taken) { say(`None of ${refused} could be read as an image. Choose others.`, true); if (bar) bar.hidden = true; return; }
   location.assign((await ask("POST", `${base}/scan`)).next);

@@ -3,9 +3,6 @@ const token = document.querySelector('meta[name="csrf-token"]').content;
 const status = document.getElementById("status");
 
 export const byId = (id) => document.getElementById(id);
-export const percent = (value) => `${(100 * value).toFixed(value > 0 && value < 0.1 ? 1 : 0)}%`;
-export const isOwner = document.body.dataset.role === "owner";
-
 export function say(words, bad = false) {
   if (!status) return;
   status.textContent = words;
@@ -33,27 +30,6 @@ export async function ask(method, address, body, more = {}) {
   return answer.status === 204 ? null : answer.json();
 }
 
-// Ask again while the workbench is still getting ready.
-export async function askWhenReady(method, address, waiting) {
-  for (;;) {
-    try {
-      const found = await ask(method, address);
-      if (waiting) say("");
-      return found;
-    } catch (error) {
-      if (error.code !== "preparing" && error.code !== "too_many") throw error;
-      say(`${waiting} ${await progressNote()}`);
-      await pause(1500);
-    }
-  }
-}
-
-async function progressNote() {
-  const jobs = await ask("GET", "/api/jobs").catch(() => []);
-  const running = jobs.find((job) => job.state === "running");
-  return running ? `(${running.note}, ${running.done} of ${running.total})` : "";
-}
-
 export const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 // Follow a job to its end; `show` gets every state.
@@ -66,20 +42,15 @@ export async function follow(id, show) {
   }
 }
 
-export async function latestJob(kind) {
-  const jobs = await ask("GET", "/api/jobs");
-  return jobs.find((job) => job.kind === kind) ?? null;
-}
-
-export function showProgress(job) {
+// The share of a job that is done, and at which step it is.
+function showProgress(job) {
   const bar = byId("bar"), note = byId("note");
   const running = job.state === "running" || job.state === "queued";
   bar.hidden = !running;
   bar.max = Math.max(1, job.total);
   bar.value = job.done;
-  const ended = { done: `Ended ${(job.ended ?? "").replace("T", " ").slice(0, 16)} UTC.`, failed: `Failed: ${job.note}.`, stopped: "Stopped.", interrupted: `Interrupted: ${job.note}.` };
-  const counted = job.total && !/ of \d/.test(job.note);
-  note.textContent = running ? `${job.note}${counted ? ` (${job.done} of ${job.total})` : ""}` : ended[job.state];
+  const ended = { done: "Done.", failed: `Failed: ${job.note}`, stopped: "Stopped.", interrupted: `Interrupted: ${job.note}.` };
+  note.textContent = running ? `${Math.round((100 * job.done) / bar.max)}% · ${job.note}` : ended[job.state];
 }
 
 export function element(name, attributes = {}, ...children) {
@@ -103,38 +74,12 @@ export function fill(parent, children) { parent.replaceChildren(...children); }
 
 export function picture(image, source) { image.hidden = !source; if (source) image.src = source; }
 
-// A gallery of pictures to press; `choose` gets the position.
-export function gallery(parent, pictures, choose, word) {
-  const buttons = pictures.map((source, i) => {
-    const button = element("button", { type: "button", "aria-label": `${word} ${i + 1}`, "aria-pressed": "false" }, element("img", { src: source, alt: "" }));
-    button.addEventListener("click", () => {
-      for (const other of buttons) other.setAttribute("aria-pressed", String(other === button));
-      choose(i);
-    });
-    return button;
-  });
-  fill(parent, buttons);
-  return () => buttons.forEach((button) => button.setAttribute("aria-pressed", "false"));
-}
-
 // Run an action; a refusal becomes words on the page.
 export async function attempt(action) {
   try { await action(); } catch (error) {
     if (!(error instanceof Refusal)) throw error;
     say(error.message, true);
   }
-}
-
-export function setBudget(remaining) {
-  const shown = document.querySelector("[data-remaining]");
-  if (shown) shown.textContent = remaining.toLocaleString("en", { maximumFractionDigits: 4 });
-}
-
-export async function refreshBudget(unit) {
-  const accounts = await ask("GET", "/api/ledger/accounts");
-  const own = accounts.find((account) => account.unit === unit && account.dataset.startsWith("key "));
-  if (!own) return;
-  setBudget(own.remaining);
 }
 
 for (const button of document.querySelectorAll("[data-logout]")) button.addEventListener("click", () => attempt(async () => {
@@ -151,19 +96,44 @@ for (const form of document.querySelectorAll("form[data-post]")) {
     for (const [name, value] of new FormData(form)) order[name] = value === "true" ? true : form.elements[name]?.type === "number" || name === "epsilon" ? Number(value) : value;
     const button = form.querySelector("[type=submit]");
     if (button) button.disabled = true;
-    attempt(async () => go(await ask("POST", form.getAttribute("data-post"), order))).finally(() => { if (button) button.disabled = false; });
+    attempt(async () => go(await ask("POST", form.getAttribute("data-post"), order), () => location.reload())).finally(() => { if (button) button.disabled = false; });
   });
 }
 for (const button of document.querySelectorAll("[data-ask]")) button.addEventListener("click", () => { if (!button.dataset.sure || confirm(button.dataset.sure)) attempt(async () => go(await ask("POST", button.dataset.ask))); });
 for (const choice of document.querySelectorAll("select[data-go]")) choice.addEventListener("change", () => location.assign(`${choice.dataset.go}?dataset=${choice.value}`));
 for (const choice of document.querySelectorAll("select[data-release]")) choice.addEventListener("change", () => location.assign(`/budget?release=${choice.value}#attack`));
 
-function go(answer) { if (answer?.next && new URL(answer.next, location).pathname + new URL(answer.next, location).search !== location.pathname + location.search) location.assign(answer.next); else location.reload(); }
+function go(answer, anew = reload) {
+  const to = answer?.next ? new URL(answer.next, location) : null;
+  if (to && to.pathname + to.search !== location.pathname + location.search) location.assign(to); else anew();
+}
 
-// A job that the page waits for: its progress, then the page anew.
+// Load the page anew without undoing what was chosen in it meanwhile. What a box agrees to may have changed: a box
+// with data-anew must be ticked again.
+const KEPT = `kept ${location.pathname}`;
+const fields = () => [...document.querySelectorAll("main :is(input, select:not([data-go], [data-release]), textarea)")].filter((field) => !["hidden", "file", "password"].includes(field.type) && !("anew" in field.dataset) && (field.id || field.name));
+const key = (field) => `${field.id || field.name}${field.type === "radio" ? ` ${field.value}` : ""}`;
+const chosen = (field) => (field.type === "checkbox" || field.type === "radio" ? field.checked !== field.defaultChecked : field.options ? ![...field.options].every((option) => option.selected === option.defaultSelected) && field.selectedIndex > 0 : field.value !== field.defaultValue);
+function reload() {
+  const kept = fields().filter(chosen).map((field) => [key(field), field.type === "checkbox" || field.type === "radio" ? field.checked : field.value]);
+  sessionStorage.setItem(KEPT, JSON.stringify(kept));
+  location.reload();
+}
+document.addEventListener("DOMContentLoaded", () => {
+  const kept = new Map(JSON.parse(sessionStorage.getItem(KEPT) ?? "[]"));
+  sessionStorage.removeItem(KEPT);
+  for (const field of fields()) {
+    const was = kept.get(key(field));
+    if (was === undefined || field.disabled || was === false) continue;
+    if (was === true) field.checked = true; else field.value = was;
+    field.dispatchEvent(new Event("change", { bubbles: true }));
+  }
+});
+
+// A job that the page waits for: its progress, then the page anew with what came of it.
 const waiting = document.querySelector("[data-job]");
 if (waiting) attempt(async () => {
-  const again = waiting.querySelector("[data-again]");
-  const job = await follow(waiting.dataset.job, showProgress);
-  if (job.state === "done") location.reload(); else if (again) again.hidden = false;
+  const ended = !["queued", "running"].includes(waiting.dataset.state);
+  await follow(waiting.dataset.job, showProgress);
+  if (!ended) reload();
 });

@@ -5,7 +5,9 @@ and a code.
 from __future__ import annotations
 
 import errno
+import json
 import os
+import re
 import shlex
 import sqlite3
 import subprocess
@@ -18,6 +20,7 @@ import numpy as np
 import pytest
 import typer
 from PIL import Image
+from typer.testing import CliRunner
 
 from blindsight.cli import main
 from blindsight.cli.examples import EXAMPLES, FIRST
@@ -73,15 +76,212 @@ def test_a_refusal_for_want_of_a_budget_says_the_whole_command(say: Any, photos:
     assert code == 3
     assert out == ""  # no card before a refusal
     assert (
-        f"blindsight ledger grant --ledger {photos.parent / 'budget.db'} --dataset holiday "
+        f"blindsight budget grant --ledger {photos.parent / 'budget.db'} --dataset holiday "
         "--epsilon 8" in err
     )
-    hint = err[err.index("blindsight ledger grant") :].strip()
+    hint = err[err.index("blindsight budget grant") :].strip()
     assert say(hint.removeprefix("blindsight "))[0] == 0
     assert (
         say("protect photos --out index --features pixels --ledger budget.db --dataset holiday")[0]
         == 0
     )
+
+
+MISTAKES = [
+    # what is typed, the exit code, and what the answer must name
+    ("hsah photos", 2, ("Did you mean", "hash")),
+    ("protect --out x", 2, ("give a folder of photos", "--embeddings", "blindsight protect")),
+    ("protect nosuch --out x", 2, ("nosuch is not a folder",)),
+    ("protect empty --out x", 2, ("holds no images: it is empty",)),
+    ("protect photos", 2, ("--out", "The folder to share", "For example: blindsight protect")),
+    ("protect photos --out x --ledger none.db", 3, ("no budget yet", "blindsight budget grant")),
+    ("protect photos --out x --ledger /nonexistent/dir/b.db", 2, ("/nonexistent/dir", "Create")),
+    ("protect photos --out x --epsilon -3", 2, ("--epsilon must be a finite number above 0",)),
+    ("protect photos --out x --epsilon abc", 2, ("'--epsilon': 'abc' is not a number",)),
+    ("protect photos --out x --epsilon 1e9", 2, ("--allow-large-epsilon", "next to nothing")),
+    ("protect photos --out x --epsilon 0", 2, ("--epsilon must be a finite number above 0",)),
+    ("protect photos --out index --epsilon 4", 2, ("was made with --epsilon 8.0",)),
+    ("protect photos --out index --unit person", 2, ("--unit record",)),
+    ("protect photos --out x --unit cell", 2, ("--unit must be one of 'record', 'bit'",)),
+    ("protect photos --out index --encoder clip", 2, ("clip",)),
+    ("protect photos --out index --people folder", 2, ("no persons", "--people and --most")),
+    ("protect photos --out x --people people.csv:nosuch", 2, ("no column 'nosuch'", "patient")),
+    ("protect photos --out x --most 3", 2, ("--most", "--people")),
+    ("protect scans --out x", 2, ("2 DICOM files", "--people dicom", "--people none")),
+    ("search photos photos/0.png", 2, ("not an index", "blindsight protect")),
+    ("search index", 2, ("photos, --words, --like or --vector",)),
+    ("search index people.csv", 2, ("people.csv is not an image",)),
+    ("search index photos/0.png -k 0", 2, ("-k must be a whole number of at least 1",)),
+    ("search index.vault photos/0.png", 2, ("is a vault", "owner's alone")),
+    ("search index IMG_0001.HEIC", 4, ("IMG_0001.HEIC does not exist",)),
+    ("search index --like nosuch.jpg", 2, ("--like nosuch.jpg", "blindsight index show")),
+    ("search index --since 2019-13-01 photos/0.png", 2, ("'2019-13-01' is not a day", "YYYY-MM")),
+    ("search index --words dog", 2, ("cannot be asked by words",)),
+    ("budget grant --ledger b.db --dataset photos --epsilon 4", 2, ("cannot be less than",)),
+    ("budget grant --ledger b.db --dataset photos --epsilon eight", 2, ("is not a number",)),
+    ("budget grant --ledger b.db --dataset photos --epsilon 1e9", 2, ("--allow-large-epsilon",)),
+    ("budget grant --ledger b.db --epsilon 8", 2, ("'--dataset'", "For example", "--dataset")),
+    ("budget grant --dataset photos --epsilon 8", 2, ("BLINDSIGHT_LEDGER", "blindsight.toml")),
+    ("budget grant --ledger b.db --dataset n --epsilon 8 --unit foto", 2, ("--unit must be one",)),
+    ("budget show", 2, ("'--ledger'", "blindsight.toml", "For example: blindsight budget show")),
+    ("budget show --ledger nothere.db", 2, ("no ledger at", "nothere.db", "Grant a budget")),
+    ("audit nosuch", 2, ("nosuch does not exist",)),
+    ("tag apply nosuch.safetensors photos", 4, ("no tagger at nosuch.safetensors", "tag train")),
+    ("tag start '' --out t.safetensors", 2, ("1 to 5000 words",)),
+    ("serve --photos nosuch", 2, ("nosuch is not a folder",)),
+    ("serve --host 0.0.0.0 --keys off", 2, ("Listen on 127.0.0.1",)),
+    ("help nosuch", 2, ("No such command 'nosuch'",)),
+    ("index show photos", 2, ("not an index",)),
+    ("index show index nosuch", 2, ("no photo 'nosuch'",)),
+    ("--json", 2, ("--json comes after the verb", "blindsight search ... --json")),
+    ("--json budget show --ledger b.db", 2, ("--json comes after the verb", "budget")),
+    ("budget --json show --ledger b.db", 2, ("blindsight budget show ... --json",)),
+    ("--nosuch", 2, ("No such option",)),
+]
+ACCEPTED = [
+    ("protect photos --out index --unit photo", ("were there already",)),
+    ("protect photos --out index --card", ("Privacy card", "assumptions", "neighbours")),
+    ("search index --like 0.png -k 1", ("1 hit",)),
+    ("search index photos/0.png -k 100000 --json", ('"hits"',)),
+    ("budget grant --ledger b.db --dataset new --epsilon 8 --unit photo", ("per record",)),
+    ("budget statement photos --ledger b.db", ("photos",)),
+    ("help", ("Usage: ", "protect", "Exit codes")),
+    ("help budget grant", ("budget grant [OPTIONS]", "--composition")),
+    ("index show index", ("3 noisy codes", "0.png", "1.png", "codebook")),
+    ("index show index 2.png", ("1 of 3 photos", "2.png")),
+    ("--version", ("blindsight ",)),
+]
+
+
+@pytest.fixture(scope="module")
+def first_hour(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What somebody has after a first hour: photos, an index of them, a ledger, a table."""
+    place = tmp_path_factory.mktemp("first-hour")
+    for folder in ("photos", "empty", "scans"):
+        (place / folder).mkdir()
+    for number in range(3):
+        pixels = np.full((24, 24, 3), 60 * number + 20, np.uint8)
+        Image.fromarray(pixels).save(place / "photos" / f"{number}.png")
+    for number in range(2):
+        (place / "scans" / f"{number}.dcm").write_bytes(bytes(128) + b"DICM")
+    (place / "people.csv").write_text("filename,patient\n0.png,a\n1.png,b\n2.png,c\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        for line in (
+            "budget grant --ledger b.db --dataset photos --epsilon 8",
+            "protect photos --out index --encoder pixels --ledger b.db",
+        ):
+            made = CliRunner().invoke(main.app, shlex.split(line))
+            assert made.exit_code == 0, made.output
+    return place
+
+
+def _lines(text: str) -> str:
+    """Text without the frames and line ends of the terminal."""
+    return " ".join(re.sub(r"[│╭╮╰╯─]", " ", text).split())
+
+
+@pytest.mark.parametrize(("line", "code", "named"), MISTAKES, ids=[line for line, *_ in MISTAKES])
+def test_a_mistake_of_the_first_hour_is_told_what_to_do(
+    say: Any,
+    first_hour: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    line: str,
+    code: int,
+    named: tuple[str, ...],
+) -> None:
+    monkeypatch.chdir(first_hour)
+    before = sorted(path.name for path in first_hour.iterdir())
+    if line.startswith("protect photos --out x"):
+        line += " --encoder pixels"
+    said, out, err = say(line)
+    assert said == code
+    assert out == ""
+    text = _lines(err)
+    for words in named:
+        assert words in text
+    assert "ledger.grant(" not in text and "=True" not in text and "Errno" not in text
+    assert set(before) >= {path.name for path in first_hour.iterdir()} - {"none.db", "x.vault"}
+
+
+@pytest.mark.parametrize(("line", "named"), ACCEPTED, ids=[line for line, _ in ACCEPTED])
+def test_what_a_newcomer_types_is_understood(
+    say: Any,
+    first_hour: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    line: str,
+    named: tuple[str, ...],
+) -> None:
+    monkeypatch.chdir(first_hour)
+    code, out, _ = say(line)
+    assert code == 0
+    for words in named:
+        assert words in _lines(out)
+
+
+def test_a_new_release_prints_four_lines_of_its_card(say: Any, photos: Path) -> None:
+    code, out, _ = say("protect photos --out index --encoder pixels --names keep")
+    assert code == 0
+    lines = out.splitlines()
+    assert [line.split("  ")[0].strip() or line.split()[0] for line in lines[1:4]] == [
+        "released",
+        "promise",
+        "not",
+    ]
+    assert "and the photos' names" in lines[1] and not lines[4].startswith(" ")
+    assert max(map(len, lines[:4])) <= 80
+
+
+def test_dicom_files_are_released_once_somebody_said_whose_they_are(
+    say: Any, first_hour: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The word is enough: what is then wrong with these files is another matter."""
+    monkeypatch.chdir(first_hour)
+    _, _, err = say("protect scans --out scans-index --encoder pixels --people none")
+    assert "--people" not in err
+
+
+def test_defaults_come_from_a_file_and_what_is_typed_comes_first(say: Any, photos: Path) -> None:
+    Path("blindsight.toml").write_text(
+        'ledger = "kept.db"\n[protect]\nepsilon = 2\nencoder = "pixels"\n'
+        '[budget.grant]\ndataset = "photos"\n[workbench]\nport = 1\n'
+    )
+    code, _, err = say("budget grant --epsilon 8")
+    assert (code, err) == (0, "note: defaults come from blindsight.toml.\n")
+    code, out, _ = say("protect photos --out index --json")
+    assert (code, json.loads(out)["guarantee"]["epsilon"]) == (0, 2)
+    code, out, _ = say("protect photos --out other --epsilon 4 --json")
+    assert (code, json.loads(out)["guarantee"]["epsilon"]) == (0, 4)
+    assert "6 " in say("budget show")[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ('legder = "b.db"', "'legder', which is no option"),
+        ("[protect]\nrounds = 3", "'rounds', which is no option of protect"),
+        ("[protect]\nprune = true", "--prune"),
+        ("new-release = true", "--new-release"),
+        ("[protcet]\nepsilon = 1", "no verb 'protcet'"),
+        ("[protect", "is not a TOML file"),
+        ("[protect]\nepsilon = 64", "--allow-large-epsilon"),
+    ],
+)
+def test_a_file_of_defaults_with_a_mistake_is_refused(
+    say: Any, photos: Path, text: str, named: str
+) -> None:
+    Path("blindsight.toml").write_text(text)
+    code, _, err = say("protect photos --out index --encoder pixels")
+    assert (code, named in err) == (2, True)
+    assert not Path("index").exists()
+
+
+def test_a_file_of_defaults_that_is_named_must_exist(
+    say: Any, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BLINDSIGHT_CONFIG", "elsewhere.toml")
+    code, _, err = say("licences")
+    assert (code, "elsewhere.toml, which is not a file" in err) == (2, True)
 
 
 def test_query_and_index_swapped_are_named(say: Any, photos: Path) -> None:

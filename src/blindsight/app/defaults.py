@@ -8,11 +8,14 @@ command or a page would otherwise decide for itself is here.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from os import PathLike
 from pathlib import Path
 
 from blindsight.core.errors import InvalidParameter
 from blindsight.data.limits import read_bytes
+from blindsight.data.reading import DICOM_SUFFIXES
 from blindsight.index import encoder
+from blindsight.index.public_images import is_vector_file
 
 __all__ = [
     "AUDIT_TRIALS",
@@ -30,10 +33,12 @@ __all__ = [
     "MILVUS_COLLECTION",
     "NETWORKS_OFFERED",
     "SEARCH_HITS",
+    "ask_for_people",
     "code_recipe",
     "code_size",
     "default_encoder",
     "own_names",
+    "public_name",
 ]
 
 #: Names of the image encoders that every job offers.
@@ -136,3 +141,31 @@ def own_names(names: str | Sequence[str]) -> tuple[str, ...]:
         text = read_bytes(path, largest=MAX_NAMES_BYTES).decode("utf-8", "replace")
         return tuple(line.strip() for line in text.splitlines() if line.strip())
     return tuple(name.strip() for name in names.split(",") if name.strip())
+
+
+def ask_for_people(names: Sequence[str]) -> None:
+    """Refuse DICOM files where nobody said whose they are: patients are on several of them."""
+    scans = sum(Path(name).suffix.lower() in DICOM_SUFFIXES for name in names)
+    if scans:
+        raise InvalidParameter(
+            f"{scans:,} DICOM files name their patients, and a patient is often on several of "
+            "them. Say whose they are with --people dicom (at most --most images of one patient "
+            "are released), or --people none to protect each image by itself. Nothing was "
+            "released."
+        )
+
+
+def public_name(
+    public: str | PathLike[str] | None, vectors: str | PathLike[str] | None
+) -> str | None:
+    """The absolute path of what is public, or the name of a data set."""
+    if vectors is not None:
+        if public is not None or not is_vector_file(str(vectors)) or not Path(vectors).is_file():
+            raise InvalidParameter(
+                "--public-embeddings is a file of vectors (.npy, .npz, .parquet), in place of "
+                f"--public; got {vectors}."
+            )
+        return str(Path(vectors).resolve())
+    if public is None:
+        return None
+    return str(Path(public).resolve()) if Path(public).is_dir() else str(public)

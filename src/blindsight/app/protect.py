@@ -172,6 +172,23 @@ class ProtectedPhotos(Result):
         lines.append(f"Keep private: {self.vault} (the key behind the noise, and the names).")
         return lines
 
+    def short_card(self) -> str:
+        """Return the privacy card in four lines; `guarantee.card()` is the whole of it."""
+        promise = self.guarantee
+        unit = "photo" if promise.unit == "record" else promise.unit
+        people = f", and at most {self.max_per_person} per person" if self.max_per_person else ""
+        proven = "proven" if not promise.unproven else "not proven"
+        content = "and the photos' names" if self.names == "keep" else "no pixels, no file names"
+        seed = "; a simulation, because the seed is fixed" if promise.simulation else ""
+        return "\n".join(
+            [
+                f"Privacy card ({proven}{seed}; --card prints the whole of it)",
+                f"  released       one noisy code per photo{people}; {content}",
+                f"  promise        {promise.cost}: odds change by at most e^{promise.epsilon:g}",
+                f"  not protected  that a {unit} exists, how many there are, what several share",
+            ]
+        )
+
     def to_dict(self) -> dict[str, object]:
         counts = self.counts
         return {
@@ -273,7 +290,9 @@ def protect(
         accept_chance: release also where search is expected to find little more than chance;
             otherwise that is refused before anything is charged.
         people: whose photos they are: "folder" (the first subfolder), "dicom" (PatientID),
-            "FILE.csv:COLUMN", or a mapping from file name to person. By default nobody's.
+            "FILE.csv:COLUMN", "none", or a mapping from file name to person. By default nobody's;
+            a new release of a folder with DICOM files needs a word, because one patient is often
+            on several of them.
         max_per_person: the most images of one person that are released (default 1 with `people`).
         files: names of the photos relative to the folder; by default all photos in it.
         names: "random" ids in the release (default), or "keep" for the photos' own names.
@@ -319,7 +338,9 @@ def protect(
     """
     if release is None or (photos is None) == (embeddings is None):
         raise InvalidParameter(
-            "protect takes a folder of photos or embeddings=, one of them, and release=."
+            "give a folder of photos, or vectors by embeddings= (--embeddings): one of the two. "
+            "For example: blindsight protect photos/ --out release (in Python: "
+            'protect("photos", "release"))'
         )
     vectors = None if embeddings is None else _open_vectors(embeddings, model)
     if vectors is not None and (
@@ -330,9 +351,9 @@ def protect(
             "--people dicom."
         )
     source, target = Path(photos or "") if vectors is None else vectors.file, Path(release)
-    if max_per_person is not None and people is None:
+    if max_per_person is not None and people in (None, "none"):
         raise InvalidParameter(
-            "--most is a number of images of one person: say whose they are, with --person."
+            "--most is a number of images of one person: say whose they are, with --people."
         )
     vault_path = vault_beside(target) if vault is None else Path(vault)
     inventory = Inventory(tuple(files or ()))
@@ -340,13 +361,17 @@ def protect(
         inventory = list_photos(source, leave_out=(target, vault_path))
     listed = list(inventory.photos)
     existing = ReleaseFolder.find(target)
+    if people is None and existing is None and files is None:
+        defaults.ask_for_people(listed)
+    if people == "none":
+        people = None
     options: dict[str, object] = {
         "method": method,
         "epsilon": epsilon,
         "unit": unit,
         "calibration": calibration,
         "features": None,
-        "public": _public_name(public, public_embeddings),
+        "public": defaults.public_name(public, public_embeddings),
         "first_page": first_page,
         "prior": prior,
         "seed": seed,
@@ -573,20 +598,6 @@ def _sample_rows(
     return np.stack(rows)
 
 
-def _public_name(public: PathText | None, vectors: PathText | None) -> str | None:
-    """The absolute path of what is public, or the name of a data set."""
-    if vectors is not None:
-        if public is not None or not is_vector_file(str(vectors)) or not Path(vectors).is_file():
-            raise InvalidParameter(
-                "--public-embeddings is a file of vectors (.npy, .npz, .parquet), in place of "
-                f"--public; got {vectors}."
-            )
-        return str(Path(vectors).resolve())
-    if public is None:
-        return None
-    return str(Path(public).resolve()) if Path(public).is_dir() else str(public)
-
-
 def _unused_path(path: Path) -> Path:
     """Return a path for a new vault: an earlier vault is never written over."""
     candidate, number = path, 2
@@ -618,7 +629,7 @@ def _choices(
     if per_person != existing.most:
         was = f"at most {existing.most} images of one person" if existing.most else "no persons"
         raise InvalidParameter(
-            f"{existing.path} was made with {was}. Give the same --person and --most to continue."
+            f"{existing.path} was made with {was}. Give the same --people and --most to continue."
         )
     return existing.names, per_person
 

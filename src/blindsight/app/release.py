@@ -21,6 +21,8 @@ from blindsight.app.search import SearchResult, search
 from blindsight.core import checks, durable
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.encoders import Encoder
+from blindsight.index.encoder import CodeRecipe, load_encoder
+from blindsight.index.index_file import Header
 from blindsight.index.release_folder import OwnerNames, ReleaseFolder, vault_beside
 from blindsight.privacy import Guarantee
 from blindsight.privacy.vault import Vault
@@ -35,11 +37,13 @@ __all__ = [
     "AnsweredRequest",
     "OpenedFile",
     "OpenedRelease",
+    "ReleaseContents",
     "answer_request",
     "hand_over",
     "log_request",
     "open_release",
     "open_shared",
+    "release_contents",
     "request_signer",
 ]
 
@@ -263,6 +267,97 @@ def open_shared(folder: PathText, *, fingerprint: str | None = None) -> OpenedRe
                 "new copy."
             ) from error
     return OpenedFile(target, manifest, target / str(name), guarantee, card)
+
+
+@dataclass(frozen=True)
+class ReleaseContents(Result):
+    """What a release of photos holds and, for its owner, which photo is behind an id.
+
+    Parameters:
+        release: the folder.
+        entries: how many codes it holds.
+        recipe: how photos became codes: method, encoder, number of cells or bits.
+        guarantee: what is promised for each photo.
+        vault: the owner's vault, where it is here.
+        photos: ids with the files that show them; with no files where the vault is not here.
+    """
+
+    release: Path
+    entries: int
+    recipe: CodeRecipe
+    guarantee: Guarantee
+    vault: Path | None
+    photos: tuple[tuple[str, tuple[str, ...]], ...]
+
+    @property
+    def title(self) -> str:
+        return f"{self.release}: {self.entries:,} noisy codes, one per photo, and no photos"
+
+    def facts(self) -> list[tuple[str, str]]:
+        size = "cells" if self.recipe.method == "codebook" else "bits"
+        bits = f", {self.recipe.bits:,} {size}" if self.recipe.bits else ""
+        owner = "not here: ids stand for photos" if self.vault is None else str(self.vault)
+        return [
+            ("promise", self.guarantee.line()),
+            ("method", self.recipe.method + bits),
+            ("encoder", self.recipe.features),
+            ("owner's vault", owner),
+        ]
+
+    def tables(self) -> list[ResultTable]:
+        shown = len(self.photos)
+        title = f"{shown:,} of {self.entries:,} photos" if shown < self.entries else "Photos"
+        rows = [(key, ", ".join(files)) for key, files in self.photos]
+        return [ResultTable(title, ("id", "files, known to the owner"), rows)]
+
+
+def release_contents(
+    release: PathText,
+    ids: Sequence[str] = (),
+    *,
+    vault: PathText | None = None,
+    limit: int = defaults.LEDGER_ENTRIES_SHOWN,
+) -> ReleaseContents:
+    """Say what a release holds and, for its owner, which photo is behind an id.
+
+    Parameters:
+        release: the folder that `protect` made.
+        ids: ids or, for the owner, file names to look up; by default the first `limit` ids.
+        vault: the owner's vault (default: beside the release).
+        limit: how many ids are listed where none are named.
+
+    Raises:
+        InvalidData: if the folder is no release, or an id is not in it.
+
+    Example:
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> from blindsight import protect
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> (folder / "photos").mkdir()
+        >>> Image.new("RGB", (64, 64), "red").save(folder / "photos" / "red.png")
+        >>> made = protect(folder / "photos", folder / "release", encoder="pixels")
+        >>> release_contents(folder / "release").photos[0][1]
+        ('red.png',)
+    """
+    folder = ReleaseFolder.read(Path(release))
+    recipe = CodeRecipe.from_fields(folder.recipe)
+    header = Header.of(folder.codes)
+    names = OwnerNames(folder, None if vault is None else Path(vault))
+    with load_encoder(recipe, folder.path, header.decoding).load(folder.codes) as stored:
+        known = {str(key) for batch, _ in stored.items() for key in batch.tolist()}
+        guarantee = stored.guarantee
+    if guarantee is None:
+        raise HostileFile(f"{release} states no guarantee. Ask the owner for a new copy.")
+    wanted = [names.record(name) for name in ids] or sorted(known)[:limit]
+    for name, key in zip(ids, wanted, strict=False):
+        if key not in known:
+            raise InvalidData(
+                f"{release} holds no photo {name!r}. Without ids, the first ones are listed."
+            )
+    hidden = names.vault is None and folder.names == "random"
+    photos = tuple((key, () if hidden else tuple(names.of(key))) for key in wanted)
+    return ReleaseContents(folder.path, len(known), recipe, guarantee, names.vault, photos)
 
 
 @dataclass(frozen=True)

@@ -536,6 +536,17 @@ def _asked(
             known=known,
         )
     records = tuple(names.record(name) for name in like)
+    for name, record in zip(like, records, strict=True):
+        try:
+            stored.codes_of([record])
+        except InvalidData:
+            here = names.vault is not None
+            wanted = "a file name as the folder has it, or an id" if here else "an id"
+            raise InvalidData(
+                f"--like {name}: the index holds no such photo. Give {wanted}; blindsight index "
+                "show lists them."
+                + ("" if here else " File names need the owner's vault (--vault).")
+            ) from None
     similarity = encoder.similarity_of_stored(stored, records)
     return _Queries(like, [True] * len(records), similarity=similarity, records=records)
 

@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from blindsight.cli.options import ActorOption, PurposeOption
+from blindsight.cli.options import ActorOption, LargeEpsilonOption, PurposeOption, unit_name
 from blindsight.cli.terminal import console, emit_json, errors, stage_bar
 
 if TYPE_CHECKING:
@@ -39,7 +39,11 @@ Epsilon = Annotated[float, typer.Option("--epsilon", help="Epsilon, per unit.")]
 Delta = Annotated[float, typer.Option("--delta", help="Delta, per unit.")]
 UnitName = Annotated[
     str,
-    typer.Option("--unit", help="bit, record, person, pair, kappa pairs, pixel, query or user."),
+    typer.Option(
+        "--unit",
+        callback=unit_name,
+        help="record (a photo), person, bit, pair, kappa pairs, pixel, query or user.",
+    ),
 ]
 Relation = Annotated[
     str, typer.Option("--neighbours", help="'replace one' or 'add or remove one'.")
@@ -63,6 +67,7 @@ def register(app: typer.Typer) -> None:
         key,
         backup,
         export,
+        statement,
         reconcile,
     ):
         verbs.command(verb.__name__)(verb)
@@ -74,6 +79,7 @@ def grant(
     ledger: Where,
     dataset: DataSet,
     epsilon: Epsilon,
+    large_epsilon: LargeEpsilonOption = False,
     delta: Delta = 0.0,
     unit: UnitName = "record",
     neighbours: Relation = "replace one",

@@ -16,7 +16,7 @@ Then your own photos:
   blindsight search release query.jpg
 
 In the browser:                  blindsight serve --photos photos/
-All verbs, and one of them:      blindsight --help, blindsight protect --help
+All verbs, and one of them:      blindsight help, blindsight help protect
 Completion in your shell:        blindsight --install-completion"""
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
@@ -45,6 +45,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "blindsight open release --fingerprint '785e f198 b237 b052 d38f 34d7 f2d6 1dba'",
     ),
     "answer": ("blindsight answer request.json release",),
+    "index show": (
+        "blindsight index show release",
+        "blindsight index show release p3f9a2c41b7d05e6f",
+    ),
     "index duplicates": ("blindsight index duplicates release",),
     "federate join": (
         "blindsight federate join here --name Harbour",

@@ -13,7 +13,13 @@ import typer
 from rich.live import Live
 from rich.table import Table
 
-from blindsight.cli.options import ActorOption, LedgerOption, PurposeOption
+from blindsight.cli.options import (
+    ActorOption,
+    LargeEpsilonOption,
+    LedgerOption,
+    PurposeOption,
+    unit_name,
+)
 from blindsight.cli.terminal import (
     console,
     emit_json,
@@ -124,8 +130,10 @@ def keys(
     epsilon: Annotated[
         float | None, typer.Option(help="Noise: budget over all rounds, per --unit.")
     ] = None,
+    large_epsilon: LargeEpsilonOption = False,
     unit: Annotated[
-        str, typer.Option(help="record (one photo), or site (needs many sites).")
+        str,
+        typer.Option(callback=unit_name, help="photo (also record), or site (needs many sites)."),
     ] = "record",
     records: Annotated[
         int, typer.Option(help="About how many photos the largest site has; public.")
@@ -383,6 +391,7 @@ def update(
     epsilon: Annotated[
         float, typer.Option(help="What the update may tell about all your rows together.")
     ],
+    large_epsilon: LargeEpsilonOption = False,
     delta: Annotated[float, typer.Option(help="Of the guarantee.")] = 1e-5,
     clip: Annotated[float, typer.Option(help="The largest l2 norm of the update.")] = 1.0,
     ledger: LedgerOption = None,

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import errno
 import importlib
-import importlib.util
 import inspect
 import os
 import sqlite3
@@ -25,17 +24,25 @@ import sys
 import tempfile
 import traceback
 import warnings
-from typing import Annotated, Any
+from typing import Annotated
 
 from blindsight.app.hosting import limit_threads
 
 limit_threads()
 
+import click  # noqa: E402
 import typer  # noqa: E402
 from click.utils import PacifyFlushWrapper  # noqa: E402
-from typer.core import TyperGroup  # noqa: E402
+from typer.models import DefaultPlaceholder  # noqa: E402
 
 from blindsight.cli.examples import EXAMPLES, FIRST  # noqa: E402
+from blindsight.cli.options import (  # noqa: E402
+    RENAMED,
+    TeachingCommand,
+    TeachingGroup,
+    config_defaults,
+    present_name,
+)
 from blindsight.cli.terminal import BROKEN_PIPE, visible  # noqa: E402
 from blindsight.core.errors import (  # noqa: E402
     BlindsightError,
@@ -73,8 +80,22 @@ VERBS = (
     "workbench",
     "licences",
 )
-# Former names, which this version still accepts.
-RENAMED = {"hash": "protect", "ledger": "budget"}
+# The modules of this folder that define them.
+_MODULES = (
+    "demo",
+    "data",
+    "protect",
+    "search",
+    "federate",
+    "metric",
+    "send",
+    "sketch",
+    "tag",
+    "audit",
+    "budget",
+    "serve",
+    "licences",
+)
 # What a verb needs beyond the core, said whole where a part of it is missing.
 EXTRAS = {
     "encoder": "encoders",
@@ -96,11 +117,17 @@ _CODES = (
 )
 
 
-class _InOrder(TyperGroup):
+class _InOrder(TeachingGroup):
     """Lists the verbs as VERBS does, not commands first and groups after."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:
         return [verb for verb in VERBS if verb in self.commands]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read `help VERB` as `VERB --help`."""
+        if args and args[0] == "help":
+            args = [*args[1:], "--help"]
+        return super().parse_args(ctx, args)
 
 
 app = typer.Typer(
@@ -133,8 +160,14 @@ def _main(
     verb = context.invoked_subcommand
     if verb is None:
         typer.echo(FIRST)
-    elif verb in RENAMED:
+        return
+    if verb in RENAMED:
         typer.echo(f"note: '{verb}' is now called '{RENAMED[verb]}'.", err=True)
+    root = context.command
+    stored = config_defaults(root) if isinstance(root, click.Group) else None
+    if stored is not None:
+        path, context.default_map = stored
+        typer.echo(f"note: defaults come from {visible(str(path))}.", err=True)
 
 
 def _teach(verbs: typer.Typer, path: str) -> list[str]:
@@ -145,21 +178,21 @@ def _teach(verbs: typer.Typer, path: str) -> list[str]:
     shown: list[str] = []
     for command in verbs.registered_commands:
         name = f"{path} {command.name or getattr(command.callback, '__name__', '')}".strip()
-        examples = list(EXAMPLES.get(_present_name(name), ()))
+        command.cls = TeachingCommand
+        examples = list(EXAMPLES.get(present_name(name), ()))
         command.help = _flowing(command.help or inspect.getdoc(command.callback) or "")
         command.epilog = _epilog(examples)
         shown += examples[:1]
     for group in verbs.registered_groups:
         name = f"{path} {group.name or ''}".strip()
         inner = [] if group.typer_instance is None else _teach(group.typer_instance, name)
-        group.epilog = _epilog(list(EXAMPLES.get(_present_name(name), inner)))
+        if group.typer_instance is not None and isinstance(
+            group.typer_instance.info.cls, DefaultPlaceholder
+        ):
+            group.typer_instance.info.cls = TeachingGroup
+        group.epilog = _epilog(list(EXAMPLES.get(present_name(name), inner)))
         shown += inner[:1]
     return shown
-
-
-def _present_name(path: str) -> str:
-    verb, space, rest = path.partition(" ")
-    return RENAMED.get(verb, verb) + space + rest
 
 
 def _flowing(text: str) -> str:
@@ -175,9 +208,8 @@ def _epilog(examples: list[str]) -> str | None:
     )
 
 
-for _verb in VERBS:
-    if importlib.util.find_spec(f"blindsight.cli.{_verb}") is not None:
-        importlib.import_module(f"blindsight.cli.{_verb}").register(app)
+for _module in _MODULES:
+    importlib.import_module(f"blindsight.cli.{_module}").register(app)
 _teach(app, "")
 
 

@@ -9,7 +9,13 @@ import typer
 
 from blindsight.app.compare import NEIGHBOURS, PLAIN
 from blindsight.app.learn_metric import DEFAULT_DELTA, DEFAULT_EPSILON, DEFAULT_UNIT
-from blindsight.cli.options import ActorOption, LedgerOption, PurposeOption
+from blindsight.cli.options import (
+    ActorOption,
+    LargeEpsilonOption,
+    LedgerOption,
+    PurposeOption,
+    unit_name,
+)
 from blindsight.cli.terminal import console, emit_json, errors, notes, stage_bar, table
 
 __all__ = ["register"]
@@ -46,8 +52,9 @@ Delta = Annotated[float, typer.Option(help="Well below one over the number of pa
 UnitName = Annotated[
     str,
     typer.Option(
+        callback=unit_name,
         help="What is protected: label (replaced by the other one), pair (added or removed), "
-        "person (with --person), record, or 'kappa pairs'."
+        "person (with --person), photo (also record), or 'kappa pairs'.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
@@ -128,6 +135,7 @@ def learn(
         "metric.safetensors"
     ),
     epsilon: Epsilon = DEFAULT_EPSILON,
+    large_epsilon: LargeEpsilonOption = False,
     delta: Delta = DEFAULT_DELTA,
     unit: UnitName = DEFAULT_UNIT,
     person: Annotated[

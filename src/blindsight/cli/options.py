@@ -1,13 +1,44 @@
-"""Options and ways of parsing that several verbs have, each defined once."""
+"""Options that several verbs have, defaults from `blindsight.toml`, and what a mistake is told."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, NoReturn
 
+import click
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-__all__ = ["ActorOption", "LedgerOption", "MakeByDefault", "PurposeOption"]
+from blindsight.cli.examples import EXAMPLES
+from blindsight.core.errors import BlindsightError, InvalidParameter
+
+__all__ = [
+    "RENAMED",
+    "ActorOption",
+    "LargeEpsilonOption",
+    "LedgerOption",
+    "MakeByDefault",
+    "PurposeOption",
+    "TeachingCommand",
+    "TeachingGroup",
+    "config_defaults",
+    "present_name",
+    "unit_name",
+]
+
+#: Former names of verbs, which this version still accepts.
+RENAMED = {"hash": "protect", "ledger": "budget"}
+#: From this epsilon on a release protects next to nothing, and has to be asked for twice.
+_LARGE_EPSILON = 32.0
+#: Words that must be typed: no file of defaults says them for anybody.
+_ONLY_TYPED = ("accept-chance", "allow-large-epsilon", "new-release", "prune", "seed", "help")
+_CONFIG = "blindsight.toml"
+_MAX_CONFIG_BYTES = 1 << 16
+_UNITS = {"photo": "record", "image": "record"}
 
 #: Charge a ledger.
 LedgerOption = Annotated[
@@ -39,10 +70,240 @@ PurposeOption = Annotated[
 ]
 
 
-class MakeByDefault(TyperGroup):
+def _allow_large(context: typer.Context, allowed: bool) -> bool:
+    """Refuse a large epsilon without the word; declare the option after `epsilon`."""
+    epsilon = context.params.get("epsilon")
+    if epsilon is not None and epsilon > _LARGE_EPSILON and not allowed:
+        raise InvalidParameter(
+            f"--epsilon {epsilon:g} protects next to nothing: values from 1 to 16 are usual. "
+            "Nothing was released. If it is meant, add --allow-large-epsilon."
+        )
+    return allowed
+
+
+#: The word without which an epsilon above 32 is refused.
+LargeEpsilonOption = Annotated[
+    bool,
+    typer.Option(
+        "--allow-large-epsilon",
+        callback=_allow_large,
+        help=f"Accept an epsilon above {_LARGE_EPSILON:g}, which protects next to nothing.",
+    ),
+]
+
+
+def unit_name(value: str | None) -> str | None:
+    """Accept "photo" and "image" where a unit of privacy is "record"."""
+    return None if value is None else _UNITS.get(value, value)
+
+
+def present_name(path: str) -> str:
+    """A verb's path with the present name in place of a former one."""
+    verb, space, rest = path.partition(" ")
+    return RENAMED.get(verb, verb) + space + rest
+
+
+class TeachingCommand(TyperCommand):
+    """A command whose errors name its own options and show what to type."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse as usual; say with a mistake what the option is for, or how it is written."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.MissingParameter as error:
+            message = _what_is_missing(ctx, error.param)
+            raise click.MissingParameter(
+                message, ctx, error.param, error.param_hint, error.param_type
+            ) from None
+        except click.BadParameter as error:
+            message = _plain_type_error(error.message)
+            raise click.BadParameter(message, ctx, error.param, error.param_hint) from None
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command; its errors speak of options, where a function speaks of parameters."""
+        try:
+            return super().invoke(ctx)
+        except BlindsightError as error:
+            if error.args and isinstance(error.args[0], str):
+                error.args = (_in_option_words(error.args[0], self), *error.args[1:])
+            raise
+
+
+class TeachingGroup(TyperGroup):
+    """A group of verbs that says where an option belongs which was given before the verb."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse as usual; an option of a verb that stands before it is moved in a sentence."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            _say_where(self, ctx, args, error)
+
+
+class MakeByDefault(TeachingGroup):
     """A group of verbs in which `GROUP FOLDER OUT` means `GROUP make FOLDER OUT`."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put `make` in front of what is no verb."""
         if args and args[0] not in self.commands and args[0] != "--help":
             args = ["make", *args]
         return super().parse_args(ctx, args)
+
+
+def _what_is_missing(ctx: click.Context, param: click.Parameter | None) -> str:
+    """What a missing option is for, and a command line that has it."""
+    parts = []
+    if param is not None and getattr(param, "help", None):
+        parts.append(str(getattr(param, "help", "")).rstrip(".") + ".")
+    if param is not None and "--ledger" in param.opts:
+        parts.append(
+            "Say it here, or once for all commands: export BLINDSIGHT_LEDGER=budget.db, or the "
+            f'line ledger = "budget.db" in {_CONFIG}.'
+        )
+    examples = EXAMPLES.get(present_name(_path_of(ctx)), ())
+    if examples:
+        parts.append(f"For example: {examples[0]}")
+    return " ".join(parts)
+
+
+def _path_of(ctx: click.Context) -> str:
+    """The verb's path, without the program's name."""
+    names = []
+    while ctx.parent is not None:
+        names.insert(0, ctx.info_name or "")
+        ctx = ctx.parent
+    return " ".join(names)
+
+
+def _plain_type_error(message: str) -> str:
+    if found := re.match(r"('.*') does not match the formats? '%Y-%m-%d'", message):
+        return f"{found[1]} is not a day. Write it as YYYY-MM-DD, for example 2024-05-31."
+    return message.replace("a valid float", "a number").replace("a valid integer", "a whole number")
+
+
+def _in_option_words(message: str, command: click.Command) -> str:
+    """A message about Python's parameters as one about the command's options.
+
+    Rewritten are the parameter at the beginning of a message, keyword arguments with the option
+    beside them, and "(in Python: ...)" at the end, which is left out.
+    """
+    message = re.sub(r" \(in Python: .*\)", "", message)
+    message = re.sub(r"\b\w+=\w* \((--?[\w-]+)\)", r"\1", message)
+    name, space, rest = message.partition(" ")
+    for param in command.params:
+        if isinstance(param, click.Option) and param.name == name:
+            option = next((word for word in param.opts if word.startswith("--")), param.opts[0])
+            return f"{option}{space}{rest}"
+    return message
+
+
+def _say_where(
+    group: TyperGroup, ctx: click.Context, args: list[str], error: click.NoSuchOption
+) -> NoReturn:
+    """Say that an option belongs to a verb of the group, or raise the error as it is."""
+    name = error.option_name
+    named = [word for word in args if word in group.commands]
+    for verb in [*named, "search", *group.list_commands(ctx)]:
+        if verb in group.commands and name in _options_below(group.commands[verb]):
+            shown = " ".join(filter(None, ("blindsight", _path_of(ctx), verb)))
+            raise click.UsageError(
+                f"{name} comes after the verb. For example: {shown} ... {name}", ctx
+            ) from None
+    raise error
+
+
+def _options_below(command: click.Command) -> set[str]:
+    inner = command.commands.values() if isinstance(command, click.Group) else ()
+    own = {word for param in command.params for word in param.opts}
+    return own.union(*(_options_below(each) for each in inner))
+
+
+def config_defaults(root: click.Group) -> tuple[Path, dict[str, object]] | None:
+    """Read defaults of options from `blindsight.toml`, or from the file in BLINDSIGHT_CONFIG.
+
+    Keys are options without their dashes. Those at the top hold for every verb that has them, those
+    in a table such as [protect] or [budget.grant] for that verb; what is typed comes first. The
+    table [workbench] belongs to `blindsight serve --config`.
+
+    Parameters:
+        root: the command line, whose verbs and options are the keys that are known.
+
+    Returns:
+        The file and click's map of defaults; None where there is no file.
+
+    Raises:
+        InvalidParameter: if a key is no option, or one that must be typed, or the file is no TOML.
+    """
+    named = os.environ.get("BLINDSIGHT_CONFIG")
+    path = Path(named or _CONFIG)
+    if not path.is_file():
+        if named:
+            raise InvalidParameter(f"BLINDSIGHT_CONFIG names {path}, which is not a file.")
+        return None
+    if path.stat().st_size > _MAX_CONFIG_BYTES:
+        raise InvalidParameter(f"{path} is larger than a file of defaults may be (64 KiB).")
+    try:
+        fields = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidParameter(f"{path} is not a TOML file: {error}.") from None
+    fields.pop("workbench", None)
+    shared = {key: value for key, value in fields.items() if not isinstance(value, dict)}
+    tables = {key: value for key, value in fields.items() if isinstance(value, dict)}
+    known = {word.removeprefix("--") for word in _options_below(root) if word.startswith("--")}
+    for key in shared:
+        _check_key(path, key, known)
+    return path, _default_map(path, root, tables, shared, "")
+
+
+def _default_map(
+    path: Path,
+    group: click.Group,
+    tables: Mapping[str, object],
+    shared: Mapping[str, object],
+    above: str,
+) -> dict[str, object]:
+    unknown = set(map(present_name, tables)) - set(group.commands)
+    if unknown:
+        verb = f"{above} {sorted(unknown)[0]}".strip()
+        raise InvalidParameter(
+            f"{path} has a table [{verb.replace(' ', '.')}], and there is no verb {verb!r}. "
+            "blindsight --help lists the verbs."
+        )
+    result: dict[str, object] = {}
+    for verb, command in group.commands.items():
+        table = tables.get(present_name(verb), tables.get(verb, {}))
+        own = dict(table) if isinstance(table, dict) else {}
+        name = f"{above} {verb}".strip()
+        inner: dict[str, object] = {}
+        if isinstance(command, click.Group):
+            deeper = {key: value for key, value in own.items() if isinstance(value, dict)}
+            inner = _default_map(path, command, deeper, shared, name)
+            own = {key: value for key, value in own.items() if key not in deeper}
+        options = {
+            word.removeprefix("--"): param.name or ""
+            for param in command.params
+            if isinstance(param, click.Option)
+            for word in param.opts
+            if word.startswith("--")
+        }
+        for key in own:
+            _check_key(path, key, set(options), f" of {name}")
+        values = {key: value for key, value in shared.items() if _spelled(key) in options} | own
+        result[verb] = {options[_spelled(key)]: value for key, value in values.items()} | inner
+    return result
+
+
+def _spelled(key: str) -> str:
+    return key.replace("_", "-")
+
+
+def _check_key(path: Path, key: str, known: set[str], of: str = "") -> None:
+    if _spelled(key) in _ONLY_TYPED:
+        raise InvalidParameter(
+            f"{path} sets {key!r}, which has to be typed each time: --{_spelled(key)}. Take it out."
+        )
+    if _spelled(key) not in known:
+        raise InvalidParameter(
+            f"{path} sets {key!r}, which is no option{of}. Options are written without their "
+            'dashes: ledger = "budget.db".'
+        )

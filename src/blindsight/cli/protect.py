@@ -1,17 +1,28 @@
-"""`blindsight protect FOLDER --out RELEASE`: photos to a folder of noisy codes, and its vault."""
+"""`blindsight protect` and `blindsight watch`: photos to noisy codes, with a privacy card and a
+vault.
+"""
 
 from __future__ import annotations
 
+import signal
+import threading
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from blindsight.cli.options import ActorOption, LedgerOption, PurposeOption
+from blindsight.cli.options import (
+    ActorOption,
+    LargeEpsilonOption,
+    LedgerOption,
+    PurposeOption,
+    unit_name,
+)
 from blindsight.cli.terminal import (
     console,
     emit_json,
     errors,
+    show_card,
     show_files,
     stage_bar,
     table,
@@ -25,6 +36,7 @@ def register(app: typer.Typer) -> None:
     """Add the command, and its former name."""
     app.command("protect")(protect)
     app.command("hash", hidden=True)(protect)
+    app.command("watch")(watch)
 
 
 def protect(
@@ -50,8 +62,10 @@ def protect(
         typer.Option(help="codebook (default), phashing-itq, phashing-sh or phashing-lsh."),
     ] = None,
     epsilon: Annotated[float | None, typer.Option(help="Budget per unit (default 8).")] = None,
+    large_epsilon: LargeEpsilonOption = False,
     unit: Annotated[
-        str | None, typer.Option(help="record (a whole photo, default) or bit.")
+        str | None,
+        typer.Option(callback=unit_name, help="photo (also called record, default) or bit."),
     ] = None,
     calibration: Annotated[str | None, typer.Option(help="proven (default) or paper.")] = None,
     cells: Annotated[
@@ -135,7 +149,8 @@ def protect(
         typer.Option(
             "--people",
             "--person",
-            help="Whose photos: folder (first subfolder), dicom (PatientID) or FILE.csv:COLUMN.",
+            help="Whose photos: folder (first subfolder), dicom (PatientID), FILE.csv:COLUMN, or "
+            "none.",
         ),
     ] = None,
     max_per_person: Annotated[
@@ -167,6 +182,9 @@ def protect(
     link: Annotated[
         bool,
         typer.Option("--link", help="Let receivers see that your releases come from one owner."),
+    ] = False,
+    card: Annotated[
+        bool, typer.Option("--card", help="Print the whole privacy card, not four lines of it.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> None:
@@ -219,9 +237,74 @@ def protect(
     if json:
         emit_json(result.to_dict())
         return
-    if result.created:  # a release that is continued says it in its card.json
+    if card:
         table("Privacy card: each photo's code", ("field", "value"), result.guarantee.rows())
+    elif result.created:  # a release that is continued says it in its card.json
+        show_card(result.short_card())
     for name, reason in result.counts.refused:
         errors.print(visible(f"left out {name}: {reason}"), markup=False)
     console.print("\n".join(result.sentences()), markup=False)
     show_files(result.files)
+
+
+def watch(
+    folder: Annotated[Path, typer.Argument(help="The photos; subfolders are watched too.")],
+    out: Annotated[
+        Path, typer.Option("--out", help="The folder to share: a new one, or one to continue.")
+    ],
+    epsilon: Annotated[float | None, typer.Option(help="Budget per photo (default 8).")] = None,
+    large_epsilon: LargeEpsilonOption = False,
+    encoder: Annotated[str | None, typer.Option(help="As in protect.")] = None,
+    fast: Annotated[bool, typer.Option("--fast", help="The small network.")] = False,
+    ledger: LedgerOption = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="The photos' name in the ledger (default: the folder's).")
+    ] = None,
+    actor: ActorOption = None,
+    purpose: PurposeOption = "",
+    vault: Annotated[
+        Path | None, typer.Option(help="What you keep private (default: OUT.vault).")
+    ] = None,
+    people: Annotated[
+        str | None, typer.Option("--people", help="Whose photos: folder, dicom, FILE:COLUMN, none.")
+    ] = None,
+    max_per_person: Annotated[
+        int | None, typer.Option("--most", help="With --people: most images of one person.")
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Machine-readable output when it ends.")
+    ] = False,
+) -> None:
+    """Protect the photos of a folder, and new ones as they arrive, until you press Ctrl-C.
+
+    Every run is charged like `protect`, before anything is released. The log holds counts and no
+    names.
+    """
+    from blindsight.app.watch import watch as watch_folder
+
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    result = watch_folder(
+        folder,
+        out,
+        epsilon=epsilon,
+        ledger=ledger,
+        dataset=dataset,
+        actor=actor,
+        purpose=purpose,
+        vault=vault,
+        encoder=encoder,
+        fast=fast,
+        people=people,
+        max_per_person=max_per_person,
+        stop=stop,
+        report=lambda run: errors.print(str(run), markup=False, soft_wrap=True),
+    )
+    if json:
+        emit_json(result.to_dict())
+        return
+    console.print(result.title, markup=False)
+    for label, text in result.facts():
+        console.print(f"{label}: {text}", markup=False)
+    show_files(None if result.last is None else result.last.files)

@@ -1,4 +1,6 @@
-"""`blindsight search RELEASE QUERY.jpg`: the most similar photos, as a table, JSON or a page."""
+"""`blindsight search`, `index`, `open` and `answer`: what a release of photos is asked, by whoever
+holds it and by its owner.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,20 @@ from blindsight.cli.terminal import console, emit_json, show_files, table
 
 __all__ = ["register"]
 
+Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the commands."""
     app.command("search")(search_index)
+    verbs = typer.Typer(
+        help="What is in an index, and what its owner asks about it.", no_args_is_help=True
+    )
+    verbs.command("show")(show_index)
+    verbs.command("duplicates")(duplicates)
+    app.add_typer(verbs, name="index")
+    app.command("open")(open_folder)
+    app.command("answer")(answer)
 
 
 def search_index(
@@ -29,7 +41,10 @@ def search_index(
         typer.Option("--words", help='Look for what words say: "dog on a beach". May be repeated.'),
     ] = None,
     like: Annotated[
-        list[str] | None, typer.Option(help="Look for what is like this stored photo (its id).")
+        list[str] | None,
+        typer.Option(
+            help="Look for what is like this stored photo: its id or, for the owner, its file."
+        ),
     ] = None,
     encoder: Annotated[
         str | None,
@@ -116,7 +131,7 @@ def search_index(
             show_default=False,
         ),
     ] = "",
-    json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+    json: Json = False,
 ) -> None:
     """Find the photos of an index that look like a query.
 
@@ -166,3 +181,121 @@ def search_index(
     if html is not None:
         console.print(f"contact sheet: {html}", markup=False)
     show_files(result.files)
+
+
+def show_index(
+    index: Annotated[Path, typer.Argument(help="An index made by blindsight protect.")],
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Ids or, for the owner, files to look up (default: the first 20).",
+            metavar="[ID]...",
+        ),
+    ] = None,
+    vault: Annotated[
+        Path | None, typer.Option(help="The owner's vault (default: INDEX.vault).")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Say what is in an index and, for its owner, which photo is behind an id."""
+    from blindsight.app.release import release_contents
+
+    result = release_contents(index, ids or (), vault=vault)
+    if json:
+        emit_json(result.to_dict())
+    else:
+        console.print(str(result), markup=False, soft_wrap=True)
+
+
+def duplicates(
+    index: Annotated[Path, typer.Argument(help="An index made by blindsight protect.")],
+    alike: Annotated[
+        float | None,
+        typer.Option(
+            help="How alike photos must look, 0 to 1 (default 0.8; 1 is the same picture)."
+        ),
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where the photos are (default: where they were).")
+    ] = None,
+    vault: Annotated[
+        Path | None, typer.Option(help="The owner's vault (default: INDEX.vault).")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Photos that are nearly the same, for the owner: by the photos themselves, which are looked at
+    here and now.
+
+    Copies of one file share a code and cost nothing; photos that are only nearly the same are
+    records of their own, and whoever is on several of them is protected per person only (protect
+    --people).
+    """
+    from blindsight.app.search import find_duplicates
+
+    options = {} if alike is None else {"min_similarity": alike}
+    result = find_duplicates(index, photos=folder, vault=vault, **options)
+    if json:
+        emit_json(result.to_dict())
+        return
+    for number, group in enumerate(result.groups, start=1):
+        console.print(f"{number}. " + "  ".join(", ".join(files) for files in group), markup=False)
+    console.print(result.title, markup=False)
+    for files in result.copies:
+        console.print("copies: " + ", ".join(files), markup=False)
+
+
+def open_folder(
+    folder: Annotated[Path, typer.Argument(help="The folder that the owner shared.")],
+    fingerprint: Annotated[
+        str | None, typer.Option(help="What the owner told you; another key is refused.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Check the signature and every file of what was shared, and say what it holds.
+
+    That may be a release of photos, or the folder of a model, a metric, statistics or sketches.
+
+    Nothing in the folder is used before it was checked. Then search it with blindsight search, or
+    open its search.html in a browser.
+    """
+    from blindsight.app.release import open_shared
+
+    result = open_shared(folder, fingerprint=fingerprint)
+    if json:
+        emit_json(result.to_dict())
+    else:
+        console.print(str(result), highlight=False, markup=False)
+
+
+def answer(
+    request: Annotated[Path, typer.Argument(help="The file that the receiver saved.")],
+    release: Annotated[Path, typer.Argument(help="The release that it is about.")],
+    vault: Annotated[
+        Path | None, typer.Option(help="Your vault (default: beside the release).")
+    ] = None,
+    copy: Annotated[
+        list[str] | None, typer.Option(help="An id whose photo you decided to hand over.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="New folder for copies of the photos given by --copy.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show which photos a request asks for. Nothing is sent; you decide what to hand over.
+
+    With --copy and --out, copies of the photos that you chose are put into a new folder, which you
+    send yourself.
+    """
+    from blindsight.app.release import answer_request, hand_over
+
+    if (out is None) != (not copy):
+        raise typer.BadParameter("--copy and --out go together: give both.")
+    if out is not None:
+        for path in hand_over(request, release, copy or [], out, vault=vault):
+            console.print(str(path), highlight=False, markup=False, soft_wrap=True)
+        return
+    result = answer_request(request, release, vault=vault)
+    if json:
+        emit_json(result.to_dict())
+    else:
+        console.print(str(result), highlight=False, markup=False)

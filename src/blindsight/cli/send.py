@@ -13,7 +13,13 @@ from blindsight.app.send import (
     DEFAULT_EPSILON,
     DEFAULT_IMAGES_PER_PERSON,
 )
-from blindsight.cli.options import ActorOption, LedgerOption, MakeByDefault, PurposeOption
+from blindsight.cli.options import (
+    ActorOption,
+    LargeEpsilonOption,
+    LedgerOption,
+    MakeByDefault,
+    PurposeOption,
+)
 from blindsight.cli.terminal import console, emit_json, notes, show_card, stage_bar
 
 __all__ = ["register"]
@@ -45,6 +51,7 @@ def make(
     epsilon: Annotated[
         float, typer.Option(help="Privacy budget per image and label, or per person.")
     ] = DEFAULT_EPSILON,
+    large_epsilon: LargeEpsilonOption = False,
     delta: Annotated[
         float, typer.Option(help="Probability bound, below one over the number of images.")
     ] = DEFAULT_DELTA,

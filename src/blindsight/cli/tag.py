@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from blindsight.app.train_tagger import DEFAULT_DELTA, DEFAULT_EPSILON
-from blindsight.cli.options import ActorOption, LedgerOption, PurposeOption
+from blindsight.cli.options import ActorOption, LargeEpsilonOption, LedgerOption, PurposeOption
 from blindsight.cli.terminal import (
     console,
     emit_json,
@@ -86,6 +86,7 @@ def train(
     epsilon: Annotated[
         float, typer.Option(help="In all, per training photo; 0 trains without privacy.")
     ] = DEFAULT_EPSILON,
+    large_epsilon: LargeEpsilonOption = False,
     delta: Annotated[
         float, typer.Option(help="Below one over the number of photos.")
     ] = DEFAULT_DELTA,

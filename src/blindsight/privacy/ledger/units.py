@@ -186,7 +186,7 @@ def overspent(amount: Amount, *, cost: Cost, before: Entry) -> BudgetExceeded:
     return BudgetExceeded(
         f"this needs {needs} {per}, but data set {dataset!r} has {left} left; nothing was charged "
         "or released. "
-        "Spend less, or have its keeper grant more."
+        "Use a smaller epsilon, or ask the owner to raise the budget."
     )
 
 
@@ -200,7 +200,7 @@ def ungranted(cost: Cost, dataset: str, where: str) -> BudgetExceeded:
     return BudgetExceeded(
         f"data set {dataset!r} has no budget yet; nothing was charged or released. Grant one "
         "first: "
-        f"ledger.grant(Cost(epsilon=..., unit={cost.unit!r}, neighbours={cost.neighbours!r})), or "
-        f"blindsight ledger grant --ledger {shlex.quote(where)} --dataset {shlex.quote(dataset)} "
-        f"--epsilon {cost.epsilon:g}{options}"
+        f"blindsight budget grant --ledger {shlex.quote(where)} --dataset {shlex.quote(dataset)} "
+        f"--epsilon {cost.epsilon:g}{options} (in Python: ledger.grant(Cost(epsilon="
+        f"{cost.epsilon:g}, unit={cost.unit!r}, neighbours={cost.neighbours!r})))"
     )

@@ -418,7 +418,7 @@ def test_an_error_of_a_database_that_nobody_refused_is_a_mistake_of_ours(
 
 
 def test_the_reference_states_every_exit_code() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "reference" / "errors.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text()
     codes = {0, 1, *main.EXIT_CODES.values(), main.SYSTEM_ERROR, main.INTERNAL_ERROR, 130, 141}
     for code in codes:
         assert f"| {code} |" in page

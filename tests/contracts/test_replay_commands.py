@@ -174,6 +174,8 @@ WITHOUT_SCENE = {
         "model": "names the model of the vectors",
         "public_embeddings": "public vectors",
         "purpose": LEDGER,
+        "large_epsilon": "releases what would be refused; the mechanism is the same",
+        "card": OWNER,
     },
     "metric learn": {
         "pairs": INPUT,
@@ -195,6 +197,7 @@ WITHOUT_SCENE = {
         "actor": LEDGER,
         "purpose": LEDGER,
         "seed": SEED,
+        "large_epsilon": "releases what would be refused; the mechanism is the same",
     },
     "sketch make": {
         **dict.fromkeys(

@@ -361,6 +361,7 @@ WITHOUT_SCENE = {
         "public": "public photos",
         "encoder": "computes each photo's features by itself",
         "publish": "the answers of such a model are the scene of tag apply",
+        "large_epsilon": "releases what would be refused; the mechanism is the same",
         "seed": SEED,
     },
     "apply": {
@@ -377,6 +378,7 @@ WITHOUT_SCENE = {
         **dict.fromkeys(("public", "picture_size"), "public pictures"),
         "split": "chooses among public data sets",
         "force": "a whole release again, charged again",
+        "large_epsilon": "releases what would be refused; the mechanism is the same",
         "seed": SEED,
     },
 }

@@ -116,7 +116,17 @@ def test_the_installed_wheel_says_what_it_can_do(fresh: Path, tmp_path: Path) ->
     assert where.stdout.startswith(str(fresh))
 
 
+def _photos(folder: Path) -> None:
+    """Photos and a query, as the README's lines expect them."""
+    (folder / "photos").mkdir()
+    for number in range(3):
+        picture = Image.fromarray(np.full((24, 24, 3), 60 * number + 20, np.uint8))
+        picture.save(folder / "photos" / f"{number}.png")
+    picture.save(folder / "query.jpg")
+
+
 def test_the_readmes_lines_run_from_the_wheel(fresh: Path, tmp_path: Path) -> None:
+    _photos(tmp_path)
     (lines,) = re.findall(
         r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE
     )
@@ -163,16 +173,12 @@ def test_the_core_takes_at_most_500_mb(wheel: Path) -> None:
 def test_the_core_alone_runs_the_readmes_lines_and_protects_a_folder(
     core: Path, tmp_path: Path
 ) -> None:
+    _photos(tmp_path)
     (lines,) = re.findall(
         r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE
     )
     done = _run(core / "bin" / "python", "-c", lines, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    (tmp_path / "photos").mkdir()
-    for number in range(3):
-        Image.fromarray(np.full((24, 24, 3), 60 * number + 20, np.uint8)).save(
-            tmp_path / "photos" / f"{number}.png"
-        )
     blindsight = core / "bin" / "blindsight"
     assert _run(blindsight, "protect", "photos", "--out", "index", cwd=tmp_path).returncode == 0
     found = _run(blindsight, "search", "index", "photos/0.png", "--json", cwd=tmp_path)

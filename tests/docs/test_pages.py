@@ -90,10 +90,26 @@ def test_every_public_name_is_shown_with_an_example() -> None:
     assert [name for name in blindsight.__all__ if f"`{name}`" not in page] == []
 
 
-def test_every_verb_has_a_how_to() -> None:
+def test_every_verb_is_told_in_one_place_and_listed_in_the_reference() -> None:
     from blindsight.cli.main import VERBS
 
-    assert {path.stem for path in (ROOT / "docs" / "how-to").glob("*.md")} == set(VERBS)
+    told = [
+        verb
+        for page in PAGES
+        for verb in re.findall(r"^## `([a-z]+)`: ", page.read_text(), re.MULTILINE)
+    ]
+    assert sorted(told) == sorted(VERBS)
+    listed = (ROOT / "docs" / "reference" / "cli.md").read_text()
+    assert [verb for verb in VERBS if f"`{verb}`" not in listed] == []
+
+
+def test_the_site_has_four_tabs_and_no_page_twice() -> None:
+    text = (ROOT / "mkdocs.yml").read_text()
+    menu = text[text.index("\nnav:") :]
+    tabs = re.findall(r"^  - (\w+):$", menu, re.MULTILINE)
+    assert tabs == ["Start", "Guides", "Concepts", "Reference"]
+    pages = re.findall(r"([\w/-]+\.md)$", menu, re.MULTILINE)
+    assert len(pages) == len(set(pages))
 
 
 def test_the_site_builds_without_a_warning_and_fetches_nothing(tmp_path: Path) -> None:

@@ -63,13 +63,14 @@ def audit(subject: Any, *, name: str | None = None, trials: int = 200_000, seed:
     name = name or type(subject).__name__
     if hasattr(subject, "release") and hasattr(subject, "cost"):
         return _mechanism(subject, name, trials, seed)
+    if isinstance(subject, Codebook):
+        return _codebook(subject, name, trials, seed)
+    # After codebooks: sketches need the extra `compiled`, and a release of photos does not.
     from blindsight.sketching import NegativeSketcher
     from blindsight.sketching.sketches import SketchSet
 
     if isinstance(subject, (SketchSet, NegativeSketcher)):
         return _sketches(subject, name, trials, seed)
-    if isinstance(subject, Codebook):
-        return _codebook(subject, name, trials, seed)
     guarantee = getattr(subject, "guarantee_", None)
     if not isinstance(guarantee, Guarantee):
         raise InvalidData(
@@ -163,7 +164,7 @@ def _folder(source: Path, trials: int, seed: int) -> Audit:
             return _stated(found, stored) if stored.exists() else found
     raise InvalidData(
         f"{source} is no index: it holds no saved hasher or codebook. Make one with blindsight "
-        "hash."
+        "protect."
     )
 
 

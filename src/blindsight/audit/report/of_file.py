@@ -8,6 +8,7 @@ The private data are not in a file. What it tells about one's own photos is meas
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import math
 from typing import Any
 
@@ -28,7 +29,8 @@ def report_of(found: Audit, *, seed: int = 0) -> Report:
     """
     verdicts = [] if found.verdict is None else [found.verdict]
     pictures = []
-    if found.attacks:
+    # The verdict needs no pictures: without the extra `plots` the report has none.
+    if found.attacks and importlib.util.find_spec("matplotlib") is not None:
         pictures += [Figure("The three numbers", _NUMBERS, three_numbers(verdicts)), _roc(found)]
     if found.room in _HOMES and found.subject is not None:
         home = importlib.import_module(f"blindsight.audit.methods.{found.room}")

@@ -168,7 +168,7 @@ def _what_is_missing(ctx: click.Context, param: click.Parameter | None) -> str:
 
 def _path_of(ctx: click.Context) -> str:
     """The verb's path, without the program's name."""
-    names = []
+    names: list[str] = []
     while ctx.parent is not None:
         names.insert(0, ctx.info_name or "")
         ctx = ctx.parent

@@ -192,7 +192,7 @@ def secure_sum_mod(
         record = message.content.array_records.get(arrays_key)
         if record is None:
             raise InvalidData(f"{where} has no ArrayRecord {arrays_key!r}.")
-        return Model.of({name: array.numpy() for name, array in record.items()})
+        return Model.of_record(record)
 
     def _examples(reply: Message) -> float:
         for metrics in reply.content.metric_records.values():

@@ -13,13 +13,14 @@ arrays are the noised total.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,11 +33,35 @@ from blindsight.federated.sums.wire import Writer, seal, unseal
 from blindsight.privacy import Guarantee
 from blindsight.privacy.clipping import clip_norm
 
+if TYPE_CHECKING:
+    from flwr.app import Array
+
 __all__ = ["Model", "SumPlan"]
 
 _LARGEST_PLAN = 4096  # bytes
 _LEAST_BITS = 12
 _COUNT_WEIGHT = 0.2  # what a record adds to the count, in clips
+
+
+@lru_cache(maxsize=1024)  # a model's arrays have the same headers in every round
+def _npy_header(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    file = io.BytesIO(head)
+    np.lib.format.read_magic(file)
+    shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    return shape, fortran, dtype
+
+
+def _numbers(array: Array) -> NDArray[Any]:
+    """What `array.numpy()` gives, without parsing a header that was parsed before."""
+    data = array.data
+    if array.stype != "numpy.ndarray" or data[:8] != b"\x93NUMPY\1\0":
+        return np.asarray(array.numpy())
+    end = 10 + int.from_bytes(data[8:10], "little")
+    shape, fortran, dtype = _npy_header(data[:end])
+    if dtype.hasobject:
+        raise InvalidData("an array must hold numbers, not Python objects.")
+    flat = np.frombuffer(data, dtype, math.prod(shape), end)
+    return flat.reshape(shape, order="F" if fortran else "C")
 
 
 @dataclass(frozen=True)
@@ -66,6 +91,11 @@ class Model:
         layout = json.dumps([[n, a.dtype.str, list(a.shape)] for n, a in arrays.items()])
         parts = [np.asarray(a, dtype=np.float64).ravel() for a in arrays.values()]
         return cls(layout, np.concatenate(parts) if parts else np.zeros(0))
+
+    @classmethod
+    def of_record(cls, record: Mapping[str, Array]) -> Model:
+        """Flatten the arrays of one of Flower's ArrayRecords."""
+        return cls.of({name: _numbers(array) for name, array in record.items()})
 
     def _segments(self) -> list[tuple[str, np.dtype[Any], list[int], NDArray[np.float64]]]:
         entries = [(n, np.dtype(t), list(shape)) for n, t, shape in json.loads(self.layout)]

@@ -89,7 +89,7 @@ class SecureSumMixin:
             options: as of the strategy's `start`.
         """
         if self.server.model is not None:
-            given = Model.of({name: array.numpy() for name, array in initial_arrays.items()})
+            given = Model.of_record(initial_arrays)
             if given.layout != self.server.model.layout:
                 raise InvalidParameter(
                     "initial_arrays must have the names, types and shapes of the model that this "
@@ -123,7 +123,7 @@ class SecureSumMixin:
             messages[0].content,
             messages[0].metadata.message_type,
         )
-        self._model = Model.of({name: array.numpy() for name, array in arrays.items()})
+        self._model = Model.of_record(arrays)
         if len(self._model.vector) != self.server.plan.weights:
             raise InvalidParameter(
                 f"the arrays must hold {self.server.plan.weights} numbers, as agreed on, got "

@@ -97,8 +97,10 @@ def seal(kind: bytes, body: bytes) -> bytes:
     """State as bytes: 'BSST', version, 4 letters of kind, body, SHA-256 of all that."""
     if len(kind) != 4:
         raise AssertionError("a state's kind is four letters")
-    data = b"BSST" + bytes([_SEAL_VERSION]) + kind + body
-    return data + hashlib.sha256(data).digest()
+    head = b"BSST" + bytes([_SEAL_VERSION]) + kind
+    checksum = hashlib.sha256(head)
+    checksum.update(body)
+    return b"".join((head, body, checksum.digest()))
 
 
 def unseal(kind: bytes, data: bytes) -> Reader:
@@ -108,9 +110,10 @@ def unseal(kind: bytes, data: bytes) -> Reader:
         raise HostileFile(
             f"not a saved state of kind {kind.decode()!r} and version {_SEAL_VERSION}."
         )
-    if hashlib.sha256(data[:-32]).digest() != data[-32:]:
+    view = memoryview(data)
+    if hashlib.sha256(view[:-32]).digest() != data[-32:]:
         raise HostileFile("a saved state's checksum does not hold: the file is damaged.")
-    return Reader(memoryview(data)[9:-32])
+    return Reader(view[9:-32])
 
 
 def write_sealed(path: Path, data: bytes) -> None:

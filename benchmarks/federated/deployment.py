@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from benchmarks.harness import Row, free_port
 from blindsight.app.flower_example import new_federation
 from blindsight.core.errors import ProtocolError
-from blindsight.federated.deploy.certificates import make_server_files
+from blindsight.federated.deploy.folders import make_server_files
 from blindsight.federated.flower import SumPlan, simulate_enrolment
 
 __all__ = ["Deployment", "deployment_rows"]

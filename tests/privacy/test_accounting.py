@@ -11,7 +11,7 @@ from scipy import stats
 
 from blindsight.core.errors import BlindsightError, InvalidParameter, NotProven, UnitMismatch
 from blindsight.privacy import Cost, accounting
-from blindsight.privacy.ledger.zcdp import epsilon_of
+from blindsight.privacy.ledger.amounts import epsilon_of
 from blindsight.privacy.mechanisms import Gaussian, KaryResponse
 from blindsight.privacy.plan import Plan, Planned, plan_from_fields, plan_to_fields
 

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from blindsight.privacy.entropy import aes_generator
-from blindsight.privacy.mechanisms.convolved import BASE_VARIANCE, convolved_gaussian
+from blindsight.privacy.mechanisms.gaussian import BASE_VARIANCE, convolved_gaussian
 
 DRAWS = 100_000
 

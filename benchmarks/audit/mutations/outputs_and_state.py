@@ -237,7 +237,7 @@ NEW: tuple[Mutant, ...] = (
         ),
     ),
     *bugs(
-        "privacy/mechanisms/flip.py",
+        "privacy/mechanisms/kary.py",
         (
             "new-flip-one-mask-for-all-records",
             "mask = self._mask(bits.size, rng).reshape(bits.shape)",

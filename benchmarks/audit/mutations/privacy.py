@@ -106,7 +106,7 @@ EARLY: tuple[Mutant, ...] = (
         ),
     ),
     *bugs(
-        "privacy/mechanisms/convolved.py",
+        "privacy/mechanisms/gaussian.py",
         ("convolved-powers-of-two", "powers = 3 ** np", "powers = 2 ** np", "privacy:TestSummed"),
         (
             "convolved-10%-narrow",
@@ -152,7 +152,7 @@ EARLY: tuple[Mutant, ...] = (
         ),
     ),
     *bugs(
-        "privacy/mechanisms/flip.py",
+        "privacy/mechanisms/kary.py",
         (
             "flip-half-the-beta",
             "math.ceil(self.beta * 2**64)",
@@ -176,7 +176,7 @@ EARLY: tuple[Mutant, ...] = (
         ),
     ),
     *bugs(
-        "privacy/mechanisms/staircase.py",
+        "privacy/mechanisms/laplace.py",
         (
             "staircase-steeper",
             "rng.geometric(-math.expm1(-self.epsilon)",
@@ -255,7 +255,7 @@ LATE: tuple[Mutant, ...] = (
         ),
     ),
     *bugs(
-        "privacy/mechanisms/privunit.py",
+        "privacy/mechanisms/duchi.py",
         (
             "late-privunit-cap-more-often",
             "inside = rng.random(len(u)) < p",

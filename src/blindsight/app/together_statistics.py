@@ -25,7 +25,7 @@ from blindsight.federated.agreement import Agreement, agree
 from blindsight.federated.deploy.plan import Plan, RoundTask, held_out_records, scaled_counts
 from blindsight.federated.noise import RecordShares
 from blindsight.federated.sums import Settings
-from blindsight.privacy.mechanisms.convolved import width
+from blindsight.privacy.mechanisms.gaussian import width
 from blindsight.sketching import (
     FeatureBasis,
     Statistics,

@@ -8,7 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from blindsight.federated.estimator import FederatedClassifier
+    from blindsight.federated.estimator import FederatedClassifier, Pad, Paper, SumNoise
     from blindsight.federated.learning import (
         SGD,
         Change,
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
         TopK,
         Weights,
     )
-    from blindsight.federated.options import Pad, Paper, SumNoise
     from blindsight.federated.own_updates import merge_updates, noised_update
     from blindsight.federated.sums import Settings, Simulation, simulate_round
 
@@ -44,8 +43,7 @@ __all__ = [
 ]
 
 _WHERE = {
-    "FederatedClassifier": "estimator",
-    **dict.fromkeys(("Pad", "Paper", "SumNoise"), "options"),
+    **dict.fromkeys(("FederatedClassifier", "Pad", "Paper", "SumNoise"), "estimator"),
     **dict.fromkeys(("merge_updates", "noised_update"), "own_updates"),
     **dict.fromkeys(("Settings", "Simulation", "simulate_round"), "sums"),
 }

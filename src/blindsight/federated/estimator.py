@@ -1,12 +1,14 @@
 """`FederatedClassifier`: a linear classifier learned over users who never show their rows or their
 updates.
+
+`Pad` and `PaperEncryption` say how updates are summed, `SumNoise` the noise on the sums.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,12 +22,9 @@ from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.federated.agreement import Agreement, agree
 from blindsight.federated.learning import linear
 from blindsight.federated.learning.federation import Federation, RoundLog
-from blindsight.federated.learning.local import LocalTrainer, initial_weights
-from blindsight.federated.learning.proximal import Proximal
+from blindsight.federated.learning.local import SGD, LocalTrainer, Proximal, initial_weights
 from blindsight.federated.learning.records import RecordDescent
 from blindsight.federated.learning.sending import Change, CommonMask, Sending, TopK, Weights
-from blindsight.federated.learning.sgd import SGD
-from blindsight.federated.options import Pad, Paper, SumNoise
 from blindsight.federated.paper.algorithm import PaperSimulation
 from blindsight.federated.paper.settings import PaperSettings
 from blindsight.federated.sums.settings import Settings
@@ -36,7 +35,105 @@ from blindsight.privacy.entropy import training_rng
 from blindsight.privacy.estimator import Protected
 from blindsight.privacy.guarantee import Assumption
 
-__all__ = ["FederatedClassifier"]
+__all__ = ["FederatedClassifier", "Pad", "Paper", "SumNoise"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SumNoise:
+    """Noise on every sum: at most (epsilon, delta) over all rounds.
+
+    Parameters:
+        epsilon: per user, or per record.
+        delta: of the guarantee.
+        clip: the largest l2 norm of a user's update, 1 by default. With unit "record" it is left
+            out: the learner clips records.
+        unit: "user" bounds what the sums tell about all rows of one user together, and needs many
+            users; "record" bounds what they tell about one row.
+        records: with unit "record", about how many rows a user has at most. It sizes the slots
+            of the sum and is public.
+    """
+
+    epsilon: float
+    delta: float = 1e-5
+    clip: float | None = None
+    unit: str = "user"
+    records: int = 10_000
+
+    def __post_init__(self) -> None:
+        checks.positive("epsilon", self.epsilon)
+        checks.one_of("unit", self.unit, ("user", "record"))
+        checks.whole("records", self.records)
+        if self.clip is not None:
+            checks.positive("clip", self.clip)
+            if self.unit == "record":
+                raise InvalidParameter(
+                    "with unit='record' the learner clips: leave clip out and pass "
+                    "learner=RecordDescent(clip=...)."
+                )
+        if not 0 < checks.number("delta", self.delta) < 1:
+            raise InvalidParameter(f"delta must be above 0 and below 1, got {self.delta!r}.")
+
+    @property
+    def per_record(self) -> bool:
+        """Whether the unit is a record."""
+        return self.unit == "record"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pad:
+    """Sums under one-time pads that key holders open together; the fields are those of `Settings`.
+
+    Parameters:
+        holders: how many key holders there are; by default up to 20 users are their own holders.
+        least_users, most_users: the fewest and the most users of a round.
+        colluders: how many users may tell the aggregator what they know.
+        across_rounds: whether combinations of sums of different rounds are protected, too.
+        bound: fixed point; with noise they follow from it and must be left out.
+        clip: the largest norm of an update, checked on the sum; without noise only.
+        groups: an odd number of groups whose means are compared, so that a few lying users cannot
+            move the model beyond what the honest groups say; without noise only.
+    """
+
+    holders: int | None = None
+    least_users: int | None = None
+    most_users: int | None = None
+    colluders: int = 1
+    across_rounds: bool | None = None
+    bound: float | None = None
+    bits: int | None = None
+    clip: float | None = None
+    groups: int = 1
+
+    def __post_init__(self) -> None:
+        _check_code(self.bound, self.bits, None)
+        checks.whole("colluders", self.colluders, least=0)
+        if self.clip is not None:
+            checks.positive("clip", self.clip)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paper:
+    """Algorithm 1 to the letter, weaknesses included: one ciphertext per weight, `capacity` (M) of
+    them in a shard.
+    """
+
+    capacity: int | None = None
+    bound: float | None = None
+    bits: int | None = None
+    key_bits: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_code(self.bound, self.bits, self.key_bits)
+
+
+def _check_code(bound: float | None, bits: int | None, key_bits: int | None) -> None:
+    if bound is not None:
+        checks.positive("bound", bound)
+    if bits is not None:
+        checks.whole("bits", bits, least=2)
+    if key_bits is not None:
+        checks.whole("key_bits", key_bits)
+
 
 _NO_CLASSES = Assumption(
     "classes",

@@ -50,9 +50,8 @@ from blindsight.privacy.cost import Cost, Neighbours, Sampler, Unit
 from blindsight.privacy.door import FILLED, MOST_ROWS, PlainRows, Rows
 from blindsight.privacy.entropy import Rng
 from blindsight.privacy.mechanisms import Gaussian
-from blindsight.privacy.mechanisms.additive import keep_dtype
-from blindsight.privacy.mechanisms.convolved import convolved_gaussian, width
-from blindsight.privacy.mechanisms.domain import Reals
+from blindsight.privacy.mechanisms.domain import Reals, keep_dtype
+from blindsight.privacy.mechanisms.gaussian import convolved_gaussian, width
 from blindsight.privacy.mechanisms.named import register
 
 __all__ = ["GaussianShares", "RecordShares", "clipped_sum", "largest_share"]

@@ -16,7 +16,7 @@ from blindsight.federated.agreement import agree
 from blindsight.federated.noise import GaussianShares, RecordShares, clipped_sum, largest_share
 from blindsight.federated.sums import Settings, Simulation
 from blindsight.privacy.mechanisms import from_fields, to_fields
-from blindsight.privacy.mechanisms.convolved import convolved_gaussian, width
+from blindsight.privacy.mechanisms.gaussian import convolved_gaussian, width
 
 
 @given(

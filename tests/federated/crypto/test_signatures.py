@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from blindsight.core.errors import InvalidData
-from blindsight.federated.sums.signatures import SIGNATURE_BYTES, Identity, Verifier
+from blindsight.federated.sums.sealing import SIGNATURE_BYTES, Identity, Verifier
 
 
 def test_signatures_hold_for_their_message_and_owner_only() -> None:

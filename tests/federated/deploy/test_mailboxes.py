@@ -37,7 +37,7 @@ from blindsight.federated.deploy.running import (
 from blindsight.federated.deploy.server import MailboxLink, application, serve
 from blindsight.federated.sums import Outgoing, Role
 from blindsight.federated.sums.messages import Header, Kind, Message, holder
-from blindsight.federated.sums.signatures import Identity
+from blindsight.federated.sums.sealing import Identity
 from ports import held_port
 
 

@@ -29,8 +29,7 @@ from blindsight.core.errors import (
 )
 from blindsight.federated import FederatedClassifier
 from blindsight.federated.agreement import Agreement, agree
-from blindsight.federated.deploy.coordinator import Coordinator
-from blindsight.federated.deploy.fault_isolation import FaultIsolation
+from blindsight.federated.deploy.coordinator import Coordinator, FaultIsolation
 from blindsight.federated.deploy.folders import (
     PartyFolder,
     accept,

@@ -28,7 +28,7 @@ from blindsight.federated.sums.messages import contribution_bytes
 from blindsight.federated.sums.settings import Settings
 from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.door import listening
-from blindsight.privacy.mechanisms.convolved import width
+from blindsight.privacy.mechanisms.gaussian import width
 
 
 def fitted(digits, **params) -> FederatedClassifier:

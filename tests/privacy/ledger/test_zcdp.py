@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from blindsight.core.errors import BudgetExceeded
 from blindsight.privacy.guarantee import Cost
 from blindsight.privacy.ledger import Ledger
-from blindsight.privacy.ledger.zcdp import epsilon_of, largest_rho, rho_of
+from blindsight.privacy.ledger.amounts import epsilon_of, largest_rho, rho_of
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 2.0, 8.0])

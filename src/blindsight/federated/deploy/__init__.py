@@ -4,7 +4,6 @@ plan             what is learned, and how
 folders          one folder for each party; requests, rosters
 services         users and holders with their state on disk
 coordinator      the aggregator's rounds
-fault_isolation  finding users who spoil sums
 server, client   HTTPS mailboxes
 running          an aggregator or a party from start to end
 """

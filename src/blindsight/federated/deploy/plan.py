@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from blindsight.core import checks, storage
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, MissingData
 from blindsight.federated.agreement import Agreement
-from blindsight.federated.estimator import FederatedClassifier
+from blindsight.federated.estimator import FederatedClassifier, Pad, SumNoise
 from blindsight.federated.learning import (
     SGD,
     LocalTrainer,
@@ -31,7 +31,6 @@ from blindsight.federated.learning import (
 )
 from blindsight.federated.learning.sending import from_name
 from blindsight.federated.noise import RecordShares
-from blindsight.federated.options import Pad, SumNoise
 from blindsight.federated.sums.settings import Settings
 from blindsight.privacy.clipping import clip_norm, finite_rows
 

@@ -12,11 +12,9 @@ from blindsight.federated.learning.linear import (
     sparsity,
     targets,
 )
-from blindsight.federated.learning.local import LocalTrainer, adapt, initial_weights
-from blindsight.federated.learning.proximal import Proximal
+from blindsight.federated.learning.local import SGD, LocalTrainer, Proximal, adapt, initial_weights
 from blindsight.federated.learning.records import RecordDescent
 from blindsight.federated.learning.sending import Change, CommonMask, Sending, TopK, Weights
-from blindsight.federated.learning.sgd import SGD
 
 __all__ = [
     "SGD",

@@ -22,9 +22,14 @@ from typing import Any, NoReturn
 
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, ProtocolError
 from blindsight.federated.sums.messages import AGGREGATOR, holder
-from blindsight.federated.sums.sealing import PUBLIC_BYTES, PrivateKey
+from blindsight.federated.sums.sealing import (
+    PUBLIC_BYTES,
+    SIGNATURE_BYTES,
+    Identity,
+    PrivateKey,
+    Verifier,
+)
 from blindsight.federated.sums.settings import Settings
-from blindsight.federated.sums.signatures import SIGNATURE_BYTES, Identity, Verifier
 from blindsight.federated.sums.wire import Reader, Writer, seal, unseal
 
 __all__ = ["Enrolment", "PartyKeys", "Request", "Role", "Roster", "enrol"]

@@ -39,9 +39,14 @@ from numpy.typing import NDArray
 from blindsight.core.errors import ProtocolError
 from blindsight.federated.sums.field import P
 from blindsight.federated.sums.labels import Labels
-from blindsight.federated.sums.sealing import OVERHEAD, PUBLIC_BYTES
+from blindsight.federated.sums.sealing import (
+    OVERHEAD,
+    PUBLIC_BYTES,
+    SIGNATURE_BYTES,
+    Identity,
+    Verifier,
+)
 from blindsight.federated.sums.settings import Settings
-from blindsight.federated.sums.signatures import SIGNATURE_BYTES, Identity, Verifier
 from blindsight.federated.sums.wire import Reader, Writer
 
 __all__ = [

@@ -1,4 +1,6 @@
-"""Encryption to one party: X25519 and ML-KEM-768 together, then AES-256-GCM.
+"""Encryption to one party, and signatures of one party.
+
+Encryption is by X25519 and ML-KEM-768 together, then AES-256-GCM.
 
 The key is HKDF-SHA256 over both shared secrets, so it stays secret while either of the two schemes
 does: X25519 against today's computers, ML-KEM-768 (FIPS 203) against quantum computers.
@@ -8,23 +10,93 @@ does: X25519 against today's computers, ML-KEM-768 (FIPS 203) against quantum co
     sealed = KEM ciphertext (1,088 bytes) ‖ AES-256-GCM(key, nonce 0, plain, associated data bound)
 
 The nonce may be zero because every key encrypts once.
+
+Messages carry Ed25519 signatures of 64 bytes: everybody can check them, only the owner can sign.
 """
 
 from __future__ import annotations
 
 import hashlib
+import secrets
 from typing import Any, Final, NoReturn
 
-from cryptography.exceptions import InvalidTag
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey, MLKEM768PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from blindsight.core.errors import ProtocolError
+from blindsight.core.errors import InvalidData, ProtocolError
 
-__all__ = ["OVERHEAD", "PUBLIC_BYTES", "Ephemeral", "PrivateKey"]
+__all__ = [
+    "OVERHEAD",
+    "PUBLIC_BYTES",
+    "SIGNATURE_BYTES",
+    "Ephemeral",
+    "Identity",
+    "PrivateKey",
+    "Verifier",
+]
+
+SIGNATURE_BYTES = 64
+
+
+class Verifier:
+    """The public half of an identity: 32 bytes to hand to those who check."""
+
+    def __init__(self, key: bytes) -> None:
+        self._raw = _checked(key)
+        self._key = Ed25519PublicKey.from_public_bytes(self._raw)
+
+    def verify(self, message: bytes, signature: bytes) -> bool:
+        """Whether the owner of the private key signed."""
+        try:
+            self._key.verify(bytes(signature), bytes(message))
+        except InvalidSignature:
+            return False
+        return True
+
+    def dump(self) -> bytes:
+        """The public key."""
+        return self._raw
+
+
+class Identity:
+    """Signs as one party; its secret, 32 bytes, is shown by nothing but `dump`."""
+
+    def __init__(self, key: bytes | None = None) -> None:
+        self._raw = secrets.token_bytes(32) if key is None else _checked(key)
+        self._key = Ed25519PrivateKey.from_private_bytes(self._raw)
+
+    def __repr__(self) -> str:
+        return "Identity(secret)"
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError(
+            "an identity is never pickled or copied: use dump() and keep the bytes to their owner."
+        )
+
+    @property
+    def verifier(self) -> Verifier:
+        """The public half."""
+        return Verifier(self._key.public_key().public_bytes_raw())
+
+    def sign(self, message: bytes) -> bytes:
+        """RFC 8032's signature."""
+        return self._key.sign(bytes(message))
+
+    def dump(self) -> bytes:
+        """The private seed."""
+        return self._raw
+
+
+def _checked(data: bytes) -> bytes:
+    if len(data) != 32:
+        raise InvalidData("a stored identity must have 32 bytes.")
+    return bytes(data)
+
 
 PUBLIC_BYTES: Final = 32 + 1184
 KEM_BYTES: Final = 1088

@@ -21,8 +21,15 @@ from blindsight.core.errors import (
     RolledBack,
 )
 from blindsight.privacy.guarantee import Cost, Neighbours, Unit
-from blindsight.privacy.ledger import units, zcdp
-from blindsight.privacy.ledger.amounts import MICRO, Amount, Composition, budget_amount, cost_amount
+from blindsight.privacy.ledger import units
+from blindsight.privacy.ledger.amounts import (
+    MICRO,
+    Amount,
+    Composition,
+    budget_amount,
+    cost_amount,
+    epsilon_of,
+)
 from blindsight.privacy.ledger.chain import (
     EMPTY,
     Account,
@@ -75,7 +82,7 @@ class Balance:
         if entry.composition == "zcdp":
             delta = entry.budget.atto_delta if spent.pico_rho else 0
             proven = min(
-                math.ceil(zcdp.epsilon_of(spent.rho, entry.budget.delta) * MICRO),
+                math.ceil(epsilon_of(spent.rho, entry.budget.delta) * MICRO),
                 entry.budget.micro_epsilon,
             )
             spent = Amount(proven if spent.pico_rho else 0, delta, spent.pico_rho)
@@ -160,10 +167,10 @@ class Ledger:
         """State the budget in all, in the total's unit; the last grant holds.
 
         `composition` says how charges add up, once and for all: "basic" adds epsilons and deltas;
-        "zcdp" adds rho, which many Gaussian releases need much less of (`zcdp` says why that holds
-        for releases chosen one after the other), and needs a delta. Granting the same total again
-        changes nothing and writes nothing, so a script may run twice. A total below what is already
-        spent is refused, and so is any grant on a closed budget.
+        "zcdp" adds rho, which many Gaussian releases need much less of (`amounts` says why that
+        holds for releases chosen one after the other), and needs a delta. Granting the same total
+        again changes nothing and writes nothing, so a script may run twice. A total below what is
+        already spent is refused, and so is any grant on a closed budget.
         """
         checks.one_of("composition", composition, get_args(Composition))
         amount, what = budget_amount(_a_cost("grant", total), composition), _text("what", what)

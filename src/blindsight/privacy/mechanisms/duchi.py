@@ -5,6 +5,14 @@ A row t in [-1, 1]^d is first rounded at random to a corner v with E v = t. Then
 drawn: each s with s.v > 0 is e^epsilon times as likely as each other one, and B s is released, with
 B such that E(B s) = t. (Counting the ties s.v = 0 of an even d as agreeing on both sides, as in the
 first publication, would cost ln(1 + e^epsilon).)
+
+PrivUnit (Bhowmick et al. 2018): release a noisy direction instead of bits.
+
+A unit vector u in d dimensions is released as a random unit vector v: with probability p from the
+cap <v, u> >= gamma, else from the rest of the sphere, uniformly in either. With q the cap's share
+of the sphere, the density ratio between two inputs is at most [p/q] / [(1-p)/(1-q)], so epsilon =
+ln(p/(1-p)) + ln((1-q)/q), exactly. For each epsilon the cap with the largest expected inner product
+<v, u> is taken.
 """
 
 from __future__ import annotations
@@ -18,12 +26,125 @@ import scipy  # its parts are imported when they are used: they take half a seco
 from numpy.typing import NDArray
 
 from blindsight.core import checks
-from blindsight.core.errors import InvalidData
+from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.privacy.cost import Cost, Neighbours, Sampler, Unit
-from blindsight.privacy.mechanisms.additive import keep_dtype
-from blindsight.privacy.mechanisms.domain import Box
+from blindsight.privacy.mechanisms.domain import Box, Sphere, keep_dtype
 
-__all__ = ["Duchi"]
+__all__ = ["Duchi", "PrivUnit"]
+
+_RAREST = 2.0**-40
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivUnit:
+    """Release unit vectors of `dimensions` coordinates.
+
+    Guarantee: `epsilon` per unit, pure, in the local model, for the real-valued mechanism; the
+    sampler is floating point.
+    """
+
+    epsilon: float
+    dimensions: int
+    unit: Unit
+    neighbours: Neighbours = "replace one"
+    sampler: ClassVar[Sampler] = "float"
+
+    def __post_init__(self) -> None:
+        checks.positive("epsilon", self.epsilon)
+        checks.whole("dimensions", self.dimensions, least=2)
+        _ = self.cost
+        # Outside the cap a double can be drawn with a granularity of 2^-53: a rarer event would be
+        # drawn with another probability than stated, or never, and epsilon would be infinite.
+        if 1 - self.cap(self.gamma)[0] < _RAREST:
+            raise InvalidParameter(
+                f"epsilon {self.epsilon:g} is too large for PrivUnit in {self.dimensions} "
+                "dimensions: directions outside the cap would be drawn with a probability below "
+                "2^-40, which floating point does not keep. Use a smaller epsilon or more "
+                "dimensions."
+            )
+
+    @property
+    def says(self) -> str:
+        """In a few words."""
+        return f"PrivUnit in {self.dimensions} dimensions"
+
+    @property
+    def cost(self) -> Cost:
+        """epsilon."""
+        return Cost(epsilon=self.epsilon, unit=self.unit, neighbours=self.neighbours)
+
+    @property
+    def gamma(self) -> float:
+        """The cap's height with the largest expected inner product."""
+        best = scipy.optimize.minimize_scalar(
+            lambda g: -self._inner(g), bounds=(0.0, 0.999), method="bounded"
+        )
+        return float(best.x)
+
+    @property
+    def inner_product(self) -> float:
+        """E<v, u>: dividing by it makes the release unbiased."""
+        return self._inner(self.gamma)
+
+    def cap(self, gamma: float) -> tuple[float, float]:
+        """(p, q): the probability of the cap, and its share of the sphere."""
+        q = 0.5 * float(scipy.special.betainc((self.dimensions - 1) / 2, 0.5, 1 - gamma * gamma))
+        q = max(q, 1e-300)
+        return float(scipy.special.expit(self.epsilon - math.log1p(-q) + math.log(q))), q
+
+    @property
+    def domain(self) -> Sphere:
+        """Unit vectors."""
+        return Sphere(self.dimensions)
+
+    def worst_pair(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Two neighbouring inputs that meet the stated epsilon."""
+        return np.eye(1, self.dimensions)[0], -np.eye(1, self.dimensions)[0]
+
+    def release(self, x: Any, *, rng: np.random.Generator) -> NDArray[Any]:
+        """Unit vectors (..., d), or rows of zeros, to random unit vectors of the same shape."""
+        given = checks.finite_array("x", x)
+        if given.ndim == 0 or given.shape[-1] != self.dimensions:
+            raise InvalidData(
+                f"x must be unit vectors of {self.dimensions} coordinates, got shape {given.shape}."
+            )
+        u = given.reshape(-1, self.dimensions)
+        norm = np.linalg.norm(u, axis=1)
+        if not np.allclose(norm[norm > 0], 1, atol=1e-6):
+            raise InvalidData(
+                "x must be unit vectors, or rows of zeros: divide each row by its norm."
+            )
+        p, q = self.cap(self.gamma)
+        inside = rng.random(len(u)) < p
+        # The height t = <v, u>: (1 - t)/2 is Beta((d-1)/2, (d-1)/2), and below q in the cap.
+        level = rng.random(len(u)) * np.where(inside, q, 1 - q) + np.where(inside, 0.0, q)
+        half = (self.dimensions - 1) / 2
+        t = 1 - 2 * scipy.special.betaincinv(half, half, level)
+        # A row of zeros has no direction: any will do, drawn at random.
+        u = np.where((norm == 0)[:, None], _unit(rng.standard_normal(u.shape)), u)
+        side = rng.standard_normal(u.shape)
+        side -= (side * u).sum(axis=1, keepdims=True) * u
+        released = t[:, None] * u + np.sqrt(np.maximum(0, 1 - t * t))[:, None] * _unit(side)
+        return keep_dtype(released.reshape(given.shape), x)
+
+    def log_prob(self, released: Any, x: Any) -> NDArray[np.float64]:
+        """Log-density with respect to the uniform distribution on the sphere."""
+        gamma = self.gamma
+        p, q = self.cap(gamma)
+        t = (np.asarray(released) * np.asarray(x)).sum(axis=-1)
+        return np.where(t >= gamma, math.log(p / q), math.log1p(-p) - math.log1p(-q))
+
+    def _inner(self, gamma: float) -> float:
+        p, q = self.cap(gamma)
+        log_mass = (self.dimensions - 1) / 2 * math.log1p(-gamma * gamma) - scipy.special.betaln(
+            0.5, (self.dimensions - 1) / 2
+        )
+        mass = math.exp(log_mass) / (self.dimensions - 1)  # E[t; t >= gamma]
+        return p * mass / q - (1 - p) * mass / (1 - q)
+
+
+def _unit(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-300))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,8 +36,18 @@ settings.load_profile("blindsight")
 
 ROOT = Path(__file__).parents[1]
 # Groups that take longest, in the order in which they are given out: what takes long must not come
-# last.
-LONGEST = ("tests/workbench", "real parts")
+# last, or one worker rests while the other works through it. `make suite` prints the times.
+LONGEST = (
+    "tests/workbench",
+    "real parts",
+    "tests/docs/test_pages.py",
+    "tests/release/test_publish.py",
+    "tests/tagging/test_command.py",
+    "tests/index/test_album.py",
+    "tests/index/test_verbs.py",
+    "tests/sketching/test_training.py",
+    "tests/docs/test_examples.py",
+)
 
 
 @functools.cache

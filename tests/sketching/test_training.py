@@ -3,13 +3,12 @@ from __future__ import annotations
 import ast
 import hashlib
 import inspect
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
 
+import warm
 from blindsight import data
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, ProtocolError
 from blindsight.sketching import (
@@ -300,7 +299,8 @@ for name in "ab":
 server.train()
 np.save("answer.npy", server.answer(Path("ask").read_bytes()))
 """
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=600)
+    done = warm.run(["-c", code], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     answer = np.load(tmp_path / "answer.npy", allow_pickle=False)
     assert (answer == y_test).mean() > 0.8
 

@@ -38,7 +38,6 @@ _MEAN_BOUND, _LEAST_DEVIATION, _MOST_DEVIATION = 1.5, 0.15, 4.0
 # Cosines: of a known picture with its stored vector; of a picture alone and in a batch; of two
 # unlike photographs.
 _SAME, _REPEATED, _APART = 0.999, 0.9999, 0.9995
-_PAIR_TEMPLATE = "a photo of a {}"
 _PAIR_TOKENS = 128
 
 
@@ -312,12 +311,11 @@ def _write_pair(network: str, size: int, target: Path) -> dict[str, object]:
 
     from blindsight.encoders.network import class_mixture, convolutions, image_graph, sentence_graph
     from blindsight.encoders.weights import read_weights
-    from blindsight.encoders.words import class_names, minilm_folder, sentence_vectors
+    from blindsight.encoders.words import TEMPLATE, class_vectors, minilm_folder
 
     weights = read_weights(network)
     graph, features = image_graph(convolutions(weights, size), size)
-    names = [_PAIR_TEMPLATE.replace("{}", name) for name in class_names()]
-    vectors = sentence_vectors(names)
+    vectors = class_vectors()
     mixed = class_mixture(graph, features, weights["_fc.weight"], weights["_fc.bias"], vectors)
     output = graph.renamed(mixed, "image_embeds")
     durable.write_file(
@@ -331,7 +329,7 @@ def _write_pair(network: str, size: int, target: Path) -> dict[str, object]:
     }
     durable.write_file(target / "text_model.onnx", sentence_graph(plain))
     durable.write_file(target / "tokenizer.json", (source / "tokenizer.json").read_bytes())
-    return {"template": _PAIR_TEMPLATE, "token_length": _PAIR_TOKENS}
+    return {"template": TEMPLATE, "token_length": _PAIR_TOKENS}
 
 
 def _write_json(path: Path, content: dict[str, object]) -> None:

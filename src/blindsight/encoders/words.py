@@ -38,6 +38,7 @@ __all__ = [
     "HYPONYM_SHARE",
     "STOP_WORDS",
     "TEMPERATURE",
+    "TEMPLATE",
     "WORDS",
     "Understood",
     "class_likeness",
@@ -68,7 +69,8 @@ _LEAST_COSINE = 0.38
 # The weight of WordNet's hyponyms beside the cosines, where a noun of the text has any.
 HYPONYM_SHARE = 0.5
 _LONGEST_PHRASE = 3  # words
-_TEMPLATE = "a photo of a {}"  # in which the name of a class is encoded
+#: The sentence in which the name of a class is encoded.
+TEMPLATE = "a photo of a {}"
 _MAX_DICTIONARY_BYTES = 32 << 20
 STOP_WORDS = frozenset(
     re.findall(
@@ -437,14 +439,14 @@ def sentence_vectors(texts: Sequence[str]) -> Floats:
 
 @lru_cache(maxsize=8)
 def _name_vectors(names: tuple[str, ...]) -> Floats:
-    return sentence_vectors([_TEMPLATE.replace("{}", name) for name in names])
+    return sentence_vectors([TEMPLATE.replace("{}", name) for name in names])
 
 
 @lru_cache(maxsize=1)
 def class_vectors() -> Floats:
     """Unit vectors (1000, 384) of the class names. They are public, so the cache stores them."""
     names = class_names()
-    content = "\n".join((_TEMPLATE, *names)).encode()
+    content = "\n".join((TEMPLATE, *names)).encode()
     return public_vectors(
         WORDS[0].members[0].sha256, content, len(names), lambda: _name_vectors(names)
     )

@@ -53,7 +53,7 @@ def seeded_key(rng: np.random.Generator) -> NDArray[np.uint32]:
     return rng.integers(0, 1 << 32, size=8, dtype=np.uint32)
 
 
-@njit(inline="always")
+@njit()
 def _quarter(a: Any, b: Any, c: Any, d: Any) -> Any:
     a = u32(a + b)
     d = u32(d ^ a)
@@ -70,7 +70,7 @@ def _quarter(a: Any, b: Any, c: Any, d: Any) -> Any:
     return a, b, c, d
 
 
-@njit(inline="always")
+@njit()
 def _double_round(
     a0: Any, a1: Any, a2: Any, a3: Any, b0: Any, b1: Any, b2: Any, b3: Any,
     c0: Any, c1: Any, c2: Any, c3: Any, d0: Any, d1: Any, d2: Any, d3: Any,
@@ -167,7 +167,7 @@ class Dice:
         return f"Dice(simulation={self.simulation})"
 
 
-@njit(inline="always")
+@njit()
 def _scaled(word: int, n: int) -> Any:
     """floor(word n / 2^32): uniform on 0..n-1 once the words of `_biased` are drawn again
     (Lemire).
@@ -175,7 +175,7 @@ def _scaled(word: int, n: int) -> Any:
     return u32((u64(word) * u64(n)) >> u64(32))
 
 
-@njit(inline="always")
+@njit()
 def _biased(word: int, n: int) -> Any:
     return u64(u32(u32(word) * u32(n))) < (u64(1) << u64(32)) % u64(n)
 

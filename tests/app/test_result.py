@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from blindsight.app.result import Result, ResultTable, no_progress, to_plain
+from blindsight.app.result import Result, ResultTable, no_progress, to_plain, tqdm_progress
 from blindsight.privacy import Guarantee, Planned
 from blindsight.privacy.mechanisms import KaryResponse
 
@@ -81,3 +81,32 @@ def test_results_cannot_be_changed():
 def test_the_default_progress_reports_nothing(capsys):
     no_progress("reading", 1, 2)
     assert capsys.readouterr() == ("", "")
+
+
+def test_progress_goes_to_bars_that_are_made_and_closed_as_tqdm_s_are() -> None:
+    log: list[object] = []
+
+    class Bar:
+        def __init__(self, *, desc: str, total: int | None) -> None:
+            self.n, self.desc = 0.0, desc
+            log.append(("new", desc, total))
+
+        def refresh(self) -> None:
+            log.append((self.desc, self.n))
+
+        def close(self) -> None:
+            log.append(("closed", self.desc))
+
+    progress = tqdm_progress(Bar)
+    progress("reading", 0, 0)
+    progress("releasing", 1, 2)
+    progress("releasing", 2, 2)
+    assert log == [
+        ("new", "reading", None),
+        ("reading", 0),
+        ("closed", "reading"),
+        ("new", "releasing", 2),
+        ("releasing", 1),
+        ("releasing", 2),
+        ("closed", "releasing"),
+    ]

@@ -127,6 +127,24 @@ def test_a_set_appears_whole_and_is_got_once(
     assert left_over(tmp_path) == ["sets/toy/a.txt", "sets/toy/b.txt"]
 
 
+def test_what_is_fetched_and_from_where_is_said_first_and_offline_nothing_is(
+    registry: Registry, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = registry.serve(tarball(GOOD))
+    monkeypatch.setenv("BLINDSIGHT_OFFLINE", "1")
+    with pytest.raises(MissingData, match=rf"{recipe.package} {recipe.version}.*switched off"):
+        fetch.get("toy", recipe=recipe)
+    assert registry.asked == 0
+    monkeypatch.delenv("BLINDSIGHT_OFFLINE")
+    fetch.get("toy", recipe=recipe)
+    assert (
+        f"package {recipe.package} {recipe.version}, checked by SHA-256" in capsys.readouterr().err
+    )
+    monkeypatch.setenv("BLINDSIGHT_OFFLINE", "1")
+    assert fetch.get("toy", recipe=recipe).is_dir()
+    assert capsys.readouterr().err == ""
+
+
 def test_pip_brings_a_wheel_by_name_and_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -148,3 +149,61 @@ def test_another_suffix_is_refused(tmp_path: Path) -> None:
     (tmp_path / "vectors.csv").write_text("1,2")
     with pytest.raises(BlindsightError, match=r"\.npy, \.npz"):
         Embeddings(tmp_path / "vectors.csv")
+
+
+HELD_ROWS = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+HELD_IDS = ["a", "b", "c"]
+
+
+class _HubDataset:
+    """What is used of a data set of Hugging Face: names of columns, and columns by name."""
+
+    column_names: ClassVar[list[str]] = ["label", "path", "embedding"]
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, name: str) -> list[object]:
+        return {"label": [0, 1, 0], "path": HELD_IDS, "embedding": HELD_ROWS.tolist()}[name]
+
+
+def _inputs() -> dict[str, tuple[Any, list[str]]]:
+    pandas = pytest.importorskip("pandas")
+    arrow = pytest.importorskip("pyarrow")
+    torch = pytest.importorskip("torch")
+    numbers = ["0", "1", "2"]
+    return {
+        "numpy": (HELD_ROWS, numbers),
+        "list": (list(HELD_ROWS), numbers),
+        "tensor": (torch.tensor(HELD_ROWS, requires_grad=True), numbers),
+        "torch data set": (
+            torch.utils.data.TensorDataset(torch.tensor(HELD_ROWS), torch.arange(3)),
+            numbers,
+        ),
+        "pandas, one column": (
+            pandas.DataFrame({"id": HELD_IDS, "embedding": list(HELD_ROWS)}),
+            HELD_IDS,
+        ),
+        "pandas, many columns": (pandas.DataFrame(HELD_ROWS, index=HELD_IDS), HELD_IDS),
+        "pandas, many columns and ids": (
+            pandas.DataFrame(HELD_ROWS, columns=list("wxyz")).assign(name=HELD_IDS),
+            HELD_IDS,
+        ),
+        "arrow": (arrow.table({"name": HELD_IDS, "vectors": HELD_ROWS.tolist()}), HELD_IDS),
+        "hub": (_HubDataset(), HELD_IDS),
+    }
+
+
+def test_vectors_are_taken_as_they_come() -> None:
+    unit = HELD_ROWS / np.linalg.norm(HELD_ROWS, axis=1, keepdims=True)
+    for kind, (rows, ids) in _inputs().items():
+        held = Embeddings.from_rows(rows, name="model")
+        [(named, vectors)] = held.pieces()
+        assert (named, len(held), held.dimensions, held.name) == (ids, 3, 4, "model"), kind
+        np.testing.assert_allclose(vectors, unit, rtol=1e-5, err_msg=kind)
+
+
+def test_rows_that_are_no_vectors_of_one_length_are_refused() -> None:
+    for rows, ids in ((HELD_ROWS[0], None), (HELD_ROWS, ["a"]), (np.array([["x", "y"]]), None)):
+        with pytest.raises(InvalidData, match="rows must be vectors of one length"):
+            Embeddings.from_rows(rows, ids)

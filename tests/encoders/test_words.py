@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from blindsight.core.errors import HostileFile, InvalidParameter
+from blindsight.core.errors import HostileFile, InvalidParameter, MissingData
 from blindsight.encoders import words
 
 
@@ -89,3 +92,77 @@ def test_the_noun_list_is_whole() -> None:
             first, _, last = part.partition("-")
             numbers |= set(range(int(first), int(last or first) + 1))
     assert numbers == set(range(1000))
+
+
+def _small_minilm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, bytes]:
+    """Two small files in the place of MiniLM's, with their own checksums, and no registry."""
+    files = {"minilm.safetensors": b"weights", "tokenizer.json": b"{}"}
+    members = tuple(
+        replace(member, sha256=hashlib.sha256(files[member.name]).hexdigest())
+        for member in words.WORDS[0].members
+    )
+    known = (replace(words.WORDS[0], members=members), words.WORDS[1])
+    monkeypatch.setattr(words, "WORDS", known)
+    monkeypatch.setenv("BLINDSIGHT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("BLINDSIGHT_WEIGHTS", raising=False)
+    monkeypatch.delenv("BLINDSIGHT_OFFLINE", raising=False)
+
+    def unreachable(name: str, **_: object) -> Path:
+        raise MissingData(f"{name}: no network.")
+
+    monkeypatch.setattr(words, "get", unreachable)
+    return files
+
+
+def test_sentence_vectors_come_from_a_folder_of_one_s_own_by_checksum(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    files = _small_minilm(monkeypatch, tmp_path)
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    monkeypatch.setenv("BLINDSIGHT_WEIGHTS", str(tmp_path))
+    assert words.minilm_folder() == tmp_path
+    (tmp_path / "tokenizer.json").write_bytes(b"[]")
+    with pytest.raises(HostileFile, match="not the known file"):
+        words.minilm_folder()
+
+
+def test_sentence_vectors_come_from_the_hub_where_no_package_can_be_had(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = _small_minilm(monkeypatch, tmp_path)
+    published = {"model.safetensors": files["minilm.safetensors"], "tokenizer.json": b"{}"}
+
+    def download(model: str, name: str, *, local_dir: str) -> str:
+        assert model == "sentence-transformers/all-MiniLM-L6-v2"
+        path = Path(local_dir, name)
+        path.write_bytes(published[name])
+        return str(path)
+
+    hub = SimpleNamespace(hf_hub_download=download)
+    monkeypatch.setattr(words, "optional_module", lambda *_, **__: hub)
+    monkeypatch.setattr(words, "find_spec", lambda name: object())
+    folder = words.minilm_folder()
+    said = capsys.readouterr().err
+    assert "Hugging Face hub" in said and "91.3 MB" in said and str(folder) in said
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == files
+    assert words.minilm_folder() == folder
+    assert capsys.readouterr().err == ""
+
+
+def test_a_file_of_the_hub_that_was_changed_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _small_minilm(monkeypatch, tmp_path)
+
+    def download(model: str, name: str, *, local_dir: str) -> str:
+        path = Path(local_dir, name)
+        path.write_bytes(b"changed")
+        return str(path)
+
+    hub = SimpleNamespace(hf_hub_download=download)
+    monkeypatch.setattr(words, "optional_module", lambda *_, **__: hub)
+    monkeypatch.setattr(words, "find_spec", lambda name: object())
+    with pytest.raises(HostileFile, match="not the known file"):
+        words.minilm_folder()
+    assert not (tmp_path / "cache" / "sets" / "sentence-vectors-hub").exists()

@@ -46,6 +46,7 @@ from blindsight.encoders import (
     OnnxEncoder,
     open_encoder,
 )
+from blindsight.encoders.embeddings import Rows
 from blindsight.index import encoder as photo_encoder
 from blindsight.index.bulk.hashing import prepared_photos
 from blindsight.index.bulk.pools import pool_at
@@ -215,7 +216,7 @@ def protect(
     photos: PathText | None = None,
     release: PathText | None = None,
     *,
-    embeddings: PathText | Embeddings | None = None,
+    embeddings: PathText | Embeddings | Rows | None = None,
     model: str | None = None,
     epsilon: float | None = None,
     ledger: PathText | None = None,
@@ -261,8 +262,8 @@ def protect(
         photos: the folder of photos; subfolders are included.
         release: the folder to share: a new one, or one to continue with the same options.
         embeddings: instead of photos, a file of vectors that were computed from them (.npy, .npz
-            or Parquet, with ids), or an opened `Embeddings`. It is read in pieces. Searching then
-            needs vectors of the same model.
+            or Parquet, with ids), which is read in pieces; or vectors in memory, as
+            `Embeddings.from_rows` takes them. Searching then needs vectors of the same model.
         model: with `embeddings`, the name of the model that made them (default: the file's name).
         epsilon: the privacy budget per unit (default 8).
         ledger: file or postgresql:// address of the ledger that is charged; by default the one that
@@ -572,9 +573,11 @@ def _chosen_encoder(
     return _ChosenEncoder({"features": opened.name, "identity": opened.identity()}, opened)
 
 
-def _open_vectors(embeddings: PathText | Embeddings, model: str | None) -> Embeddings:
+def _open_vectors(embeddings: PathText | Embeddings | Rows, model: str | None) -> Embeddings:
     if isinstance(embeddings, Embeddings):
         return embeddings
+    if not isinstance(embeddings, (str, PathLike)):
+        return Embeddings.from_rows(embeddings, name=model or "embeddings")
     file = Path(embeddings)
     if not file.is_file():
         raise InvalidData(f"{file} is not a file of vectors. Check the path.")

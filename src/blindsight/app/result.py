@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -25,6 +26,7 @@ __all__ = [
     "framed",
     "no_progress",
     "to_plain",
+    "tqdm_progress",
 ]
 
 #: Called with (stage, done, total) while a job runs; `total` is 0 where it is not known.
@@ -35,6 +37,48 @@ _TEXT_WIDTH = 100
 
 def no_progress(stage: str, done: int, total: int) -> None:
     """Report nothing: the default `progress` of every function in `blindsight.app`."""
+
+
+class _Bar(Protocol):
+    """What is used of a bar of tqdm."""
+
+    n: float
+
+    def refresh(self) -> object: ...
+    def close(self) -> object: ...
+
+
+def tqdm_progress(tqdm: Callable[..., _Bar]) -> Progress:
+    """Show progress by bars of tqdm, or of anything that is called like it.
+
+    Parameters:
+        tqdm: the class, for example `tqdm.auto.tqdm`; one bar is made for each stage.
+
+    Returns:
+        The value for `progress=` of every function in `blindsight.app`.
+
+    Example:
+        >>> import io
+        >>> from tqdm import tqdm
+        >>> from functools import partial
+        >>> progress = tqdm_progress(partial(tqdm, file=io.StringIO()))
+        >>> progress("releasing codes", 1, 2)
+        >>> progress("releasing codes", 2, 2)
+    """
+    bars: dict[str, _Bar] = {}
+
+    def show(stage: str, done: int, total: int) -> None:
+        if stage not in bars:
+            for bar in bars.values():
+                bar.close()
+            bars.clear()
+            bars[stage] = tqdm(desc=stage, total=total or None)
+        bars[stage].n = done
+        bars[stage].refresh()
+        if total and done >= total:
+            bars.pop(stage).close()
+
+    return show
 
 
 @dataclass(frozen=True)

@@ -155,8 +155,16 @@ def _main(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")
     ] = False,
+    offline: Annotated[
+        bool,
+        typer.Option(
+            "--offline", help="Fetch nothing: weights and words must be on this machine already."
+        ),
+    ] = False,
 ) -> None:
     """Learn from images, and search them, without anyone seeing them."""
+    if offline:
+        os.environ["BLINDSIGHT_OFFLINE"] = "1"
     verb = context.invoked_subcommand
     if verb is None:
         typer.echo(FIRST)

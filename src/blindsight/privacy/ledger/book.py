@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import html
 import math
 import os
 import pwd
@@ -64,6 +65,14 @@ class Balance:
     spent: Amount
     closed: bool = False
     composition: Composition = "basic"
+
+    def _repr_html_(self) -> str:
+        """What is granted, spent and left as a table, for a notebook."""
+        return (
+            f"<table><tr><th>data set</th><th>per</th><th>granted</th><th>spent</th><th>left</th>"
+            f"</tr><tr><td>{html.escape(self.dataset)}</td><td>{html.escape(self.unit)}</td>"
+            f"<td>{self.budget}</td><td>{self.spent}</td><td>{self.remaining}</td></tr></table>"
+        )
 
     @property
     def remaining(self) -> Amount:

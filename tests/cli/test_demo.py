@@ -64,7 +64,12 @@ def test_the_demo_fits_eighty_columns_and_leaves_its_report(
         max(len(line.rstrip()) for line in shown.output.splitlines() if str(place) not in line)
         <= 80
     )
-    assert shown.output.count("Left out: ") == 2
+    assert shown.output.count("Left out: ") == 3  # words, tags and statistics need public words
+    steps = [line[0] for line in shown.output.splitlines() if line[:1].isdigit()]
+    assert steps == list("1234567")
+    end = shown.output[shown.output.index("Three things to look at") :]
+    for what in ("report.html", "search.html", "blindsight serve"):
+        assert what in end
     report = (place / "o" / "report.html").read_text()
     assert report.index("Search with and without protection") < report.index(
         "What comes back of your photos"

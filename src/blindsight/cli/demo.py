@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from blindsight.cli.terminal import console, emit_json, progress_bar
-from blindsight.core.errors import InvalidParameter, MissingDependency
+from blindsight.core.errors import InvalidParameter, MissingData, MissingDependency
 
 if TYPE_CHECKING:
     from blindsight.audit.release import ReleaseAudit
@@ -45,6 +45,7 @@ _NUMBERS = (
     "of trials, so a gap to the proven one is not a gap in the proof."
 )
 _PARTS = ("skimage", "onnxruntime", "tokenizers", "numba", "matplotlib")
+_STATISTICS_ENCODER = "lite0"
 _TAGS = ("cat", "coffee", "motorcycle", "rocket", "flower", "temple")
 
 
@@ -63,8 +64,8 @@ def demo(
     ] = True,
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> None:
-    """Protect an album of photographs, search it, tag it and attack it; leaves OUT/report.html for
-    a browser.
+    """Protect an album of photographs, open it as its receiver, search it, tag it, send statistics
+    of it and attack it; leaves OUT/report.html for a browser.
 
     Run it again as often as you like: each photograph is released and charged once.
     """
@@ -76,9 +77,11 @@ def demo(
         place = Place(out)
         found: dict[str, Any] = {
             "protected": _protect(place),
+            "opened": _open(place),
             "searched": _search(place),
             "words": _words(place),
             "tagged": _tag(place),
+            "sent": _send(place),
         }
         attacked = _attack(place)
         found["attacked"] = attacked.to_dict()
@@ -181,6 +184,18 @@ def _protect(place: Place) -> dict[str, Any]:
     }
 
 
+def _open(place: Place) -> dict[str, object]:
+    """What somebody who received the release sees: it is checked before it is used."""
+    _step(2, "Open it, as the one who received it", f"open {place.index}")
+    opened = run_verb("open", place.index)
+    _say(
+        "The signature and every file were checked. Compare its fingerprint with what the owner "
+        f"tells you: {opened['fingerprint']}.",
+        f"{place.index / 'search.html'} searches it in any browser, with no network.",
+    )
+    return {"fingerprint": opened["fingerprint"]}
+
+
 def write_album(place: Place) -> int:
     """The built-in album as files, a folder per photograph; the last view of each is a query, not
     in the album.
@@ -217,7 +232,7 @@ def _kind(name: str) -> str:
 
 def _search(place: Place) -> dict[str, Any]:
     """By picture: what the codes find, and beside it what the photographs themselves would."""
-    _step(2, "Search it by picture", f"search {place.index} {place.queries} -k {_FIRST}")
+    _step(3, "Search it by picture", f"search {place.index} {place.queries} -k {_FIRST}")
     ways = {
         "without protection": ("--rerank", str(len(list(place.photos.glob("*/*"))))),
         "protected": (),
@@ -250,10 +265,8 @@ def _share(found: dict[str, list[str]]) -> float:
 
 def _words(place: Place) -> dict[str, Any] | None:
     """By words; None where what words need cannot be fetched."""
-    from blindsight.core.errors import MissingData, MissingDependency
-
     asked = [part for words in _WORDS for part in ("--words", words)]
-    _step(3, "Search it by words", f'search {place.index} --words "a cup of coffee"')
+    _step(4, "Search it by words", f'search {place.index} --words "a cup of coffee"')
     try:
         answer = run_verb("search", place.index, *asked, "-k", str(_FIRST))
     except (MissingData, MissingDependency) as error:
@@ -268,11 +281,9 @@ def _words(place: Place) -> dict[str, Any] | None:
 
 def _tag(place: Place) -> dict[str, Any] | None:
     """Tags from words alone: a model that has seen no photograph of the album."""
-    from blindsight.core.errors import MissingData, MissingDependency
-
     model = place.out / "tagger.safetensors"
     _step(
-        4,
+        5,
         "Tag it",
         f"tag start {','.join(_TAGS)} --out {model}",
         f"tag apply {model} {place.queries}",
@@ -297,12 +308,38 @@ def _tag(place: Place) -> dict[str, Any] | None:
     return {"tags": answers}
 
 
+def _send(place: Place) -> dict[str, Any] | None:
+    """Noisy statistics that a classifier is fitted from, in the place of photographs; once."""
+    file = place.out / "album.statistics"
+    words = ("send", place.photos, file, "--epsilon", "8", "--encoder", _STATISTICS_ENCODER)
+    _step(6, "Send statistics of it, in the place of photographs", " ".join(map(str, words)))
+    if file.exists():
+        _say("Sent by an earlier run: a second release of the same photographs would cost again.")
+        return None
+    try:
+        sent = run_verb(*words)
+    except (MissingData, MissingDependency) as error:
+        _say(f"Left out: {error}")
+        return None
+    except InvalidParameter as error:  # too few photographs: refused before anything is charged
+        _say(f"Refused: {error}")
+        return None
+    guarantee = sent["guarantee"]
+    _say(
+        f"One noisy sum for each of {len(sent['classes'])} classes: proven "
+        f"ε = {guarantee['epsilon']:g}, δ = {guarantee['delta']:g} per photograph and its label.",
+        f"A classifier fitted from them is expected to be right {sent['predicted_accuracy']:.0%} "
+        "of the time.",
+    )
+    return {"file": sent["file"], "predicted_accuracy": sent["predicted_accuracy"]}
+
+
 def _attack(place: Place) -> ReleaseAudit:
     """The owner attacks what was given away, with the photographs as the truth."""
     from blindsight.audit.release import audit_release
 
     vault = Path(f"{place.index}.vault")
-    _step(5, "Attack it, as its owner can", f"audit {place.index} --vault {vault}")
+    _step(7, "Attack it, as its owner can", f"audit {place.index} --vault {vault}")
     with progress_bar("attacking") as progress:
         found = audit_release(
             place.index,
@@ -337,7 +374,13 @@ def _report(
     )
     page = replace(report, title="An album, protected and attacked", lead=lead, figures=drawn)
     written = page.write(place.out)
-    console.print(f"\nOpen {written[0]} in a browser.", markup=False)
+    console.print("\n[bold]Three things to look at[/bold]")
+    for what in (
+        f"{written[0]}: what was made and what an attacker gets, in a browser",
+        f"{place.index / 'search.html'}: what the receiver of the release has",
+        f"blindsight serve --photos {place.photos}: the same jobs as pages",
+    ):
+        console.print(f"   {what}", markup=False, soft_wrap=True)
     return [verdict.to_dict() for verdict in (*report.verdicts, *verdicts)]
 
 
@@ -345,7 +388,7 @@ def _judged(seed: int) -> list[Verdict]:
     from blindsight.audit.papers import all_verdicts
     from blindsight.core.errors import UnchargedRelease
 
-    _step(6, "Three numbers per method: claimed, proven, audited", "audit --all")
+    _step(8, "Three numbers per method: claimed, proven, audited", "audit --all")
     with warnings.catch_warnings(), progress_bar("auditing five methods") as progress:
         warnings.simplefilter(
             "ignore", UnchargedRelease
@@ -354,7 +397,7 @@ def _judged(seed: int) -> list[Verdict]:
     ours = [verdict for verdict in verdicts if not verdict.published]
     theirs = [verdict for verdict in verdicts if verdict.published]
     show_numbers("ours", ours)
-    _step(7, "And what five papers promise")
+    _step(9, "And what five papers promise")
     show_numbers("as printed", theirs)
     _say(
         f"{sum(v.refuted for v in theirs)} of {len(theirs)} published claims refuted; of our own, "

@@ -441,8 +441,7 @@ def people_likely(datasets: DataSets, folder: Path) -> str:
         "dicom" where there are DICOM files, "folder" where most of the first folders are named like
         people ("George_W_Bush", "patient 12"), and "" where nothing says so.
     """
-    from blindsight.data.reading import unnamed_dicom
-    from blindsight.data.reading import DICOM_SUFFIXES
+    from blindsight.data.reading import DICOM_SUFFIXES, unnamed_dicom
 
     names = list_photos(folder, leave_out=(datasets.settings.state,)).photos
     bare = [name for name in names if not Path(name).suffix][:_BARE_FILES]

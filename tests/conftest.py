@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.testing
 from hypothesis import HealthCheck, settings
 
 from blindsight.app.hosting import limit_threads
@@ -33,6 +34,11 @@ settings.register_profile(
     derandomize=bool(os.environ.get("CI")),
 )
 settings.load_profile("blindsight")
+
+# Some 150 commands are made of their functions' signatures once, not for each command that a test
+# runs: this took more than half of the time of most tests of the command line. (`main.run` makes
+# them anew: which options there are depends on the environment.)
+typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 ROOT = Path(__file__).parents[1]
 # Groups that take longest, in the order in which they are given out: what takes long must not come

@@ -15,7 +15,13 @@ from blindsight.federated.deploy.client import BATCH_BYTES, keep_role
 from blindsight.federated.deploy.coordinator import Coordinator
 from blindsight.federated.deploy.folders import PartyFolder
 from blindsight.federated.deploy.plan import read_rows
-from blindsight.federated.deploy.server import Enrolment, MailboxLink, application, mailboxes, serve
+from blindsight.federated.deploy.server import (
+    MailboxLink,
+    SiteEnrolment,
+    application,
+    mailboxes,
+    serve,
+)
 from blindsight.federated.deploy.services import SiteRows, alone
 from blindsight.federated.sums.enrolment import Request, Role
 
@@ -66,7 +72,7 @@ def run_aggregator(
     test: str | Path | None = None,
     bind: str | None = None,
     linger: float = 3.0,
-    enrolment: Enrolment | None = None,
+    enrolment: SiteEnrolment | None = None,
 ) -> Iterator[Status | None]:
     """Run the rounds that are left; yield the status until the last one is done.
 
@@ -138,7 +144,7 @@ def enrol_sites(
     bind: str | None = None,
     came: Callable[[dict[int, Request]], None] | None = None,
     pause: Callable[[float], None] = time.sleep,
-) -> Enrolment:
+) -> SiteEnrolment:
     """Serve until every invited site has sent its request, then make the roster.
 
     Parameters:
@@ -165,7 +171,7 @@ def enrol_sites(
 
     for path in kept.iterdir():
         requests[int(path.name)] = Request.decode(path.read_bytes())
-    enrolment = Enrolment(invitations, submit)
+    enrolment = SiteEnrolment(invitations, submit)
     wanted = set(invitations.values())
     link = MailboxLink(())
     app = application(link, {}, largest=1 << 17, enrolment=enrolment)

@@ -30,7 +30,7 @@ from blindsight.federated.deploy.folders import PartyFolder, token_digests
 from blindsight.federated.sums.messages import Outgoing, sent_by
 from blindsight.federated.sums.wire import Reader, Writer
 
-__all__ = ["Enrolment", "MailboxLink", "application", "mailboxes", "serve"]
+__all__ = ["MailboxLink", "SiteEnrolment", "application", "mailboxes", "serve"]
 
 _WAIT = 20.0
 _MOST_MESSAGES = 64  # in one answer to a request, and of one party before they are read
@@ -159,7 +159,7 @@ class MailboxLink:
             loop.call_soon_threadsafe(filled.set)
 
 
-class Enrolment:
+class SiteEnrolment:
     """Invited sites' requests, and the roster once they are all there.
 
     Parameters:
@@ -179,7 +179,7 @@ def application(
     tokens: Mapping[str, Iterable[int]],
     *,
     largest: int,
-    enrolment: Enrolment | None = None,
+    enrolment: SiteEnrolment | None = None,
 ) -> Any:
     """The routes as an ASGI application; a body above `largest` bytes is refused while it comes."""
     starlette = optional_module("starlette.applications", extra="federated")
@@ -281,7 +281,7 @@ def mailboxes(
     *,
     largest: int,
     bind: str | None = None,
-    enrolment: Enrolment | None = None,
+    enrolment: SiteEnrolment | None = None,
 ) -> Iterator[MailboxLink]:
     """A link over mailboxes that parties reach, for as long as the context lasts."""
     tokens = token_digests(folder.roster)

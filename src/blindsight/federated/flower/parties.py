@@ -46,7 +46,7 @@ from blindsight.privacy import Ledger
 from blindsight.privacy.door import Door
 from blindsight.privacy.vault import Vault
 
-__all__ = ["Party", "Server", "Site", "accept", "join", "make_roster", "simulate_enrolment"]
+__all__ = ["FlowerParty", "Server", "Site", "accept", "join", "make_roster", "simulate_enrolment"]
 
 _log = logging.getLogger(__name__)
 _LARGEST_ROSTER = 1 << 30
@@ -165,7 +165,7 @@ def simulate_enrolment(
     return root
 
 
-class Party:
+class FlowerParty:
     """A party's folder, with a roster."""
 
     def __init__(self, folder: str | Path) -> None:
@@ -220,7 +220,7 @@ class Party:
         return b"blindsight flower node 1" + self.roster.agreement + challenge + b"%d" % node
 
 
-class Site(Party):
+class Site(FlowerParty):
     """A node of the Flower app: a user, a key holder, or both.
 
     Every call reads the state from disk and writes it before it returns, because Flower may run
@@ -409,7 +409,7 @@ class Site(Party):
             return [message.data for message in sent]
 
 
-class Server(Party):
+class Server(FlowerParty):
     """The aggregator's folder: the protocol's state and the model of the last sum.
 
     A server app that is killed gives up the round that it was in and continues from the last sum.

@@ -36,8 +36,8 @@ from blindsight.federated.sums.messages import (
     Part,
     Refusal,
     Refused,
-    Result,
     RoundSum,
+    ShownSum,
     contribution_bytes,
     holder,
     is_holder,
@@ -372,7 +372,7 @@ class Aggregator(Party):
             self.result = RoundSum(users, values)
             heads = tuple(self._parts[j].head for j in sorted(self._parts))
             packed = bits.pack(raw.astype(np.uint64), size.slot_bits)
-            body = Result(self._members, heads, packed).encode()
+            body = ShownSum(self._members, heads, packed).encode()
             if body not in self._shown:
                 self._shown.add(body)
                 yield self._send(0, Kind.RESULT, body, header).data

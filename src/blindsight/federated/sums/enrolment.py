@@ -25,8 +25,8 @@ from blindsight.federated.sums.messages import AGGREGATOR, holder
 from blindsight.federated.sums.sealing import (
     PUBLIC_BYTES,
     SIGNATURE_BYTES,
+    HybridKey,
     Identity,
-    PrivateKey,
     Verifier,
 )
 from blindsight.federated.sums.settings import Settings
@@ -112,13 +112,13 @@ class PartyKeys:
     seed; `without_private` is what is kept afterwards.
     """
 
-    def __init__(self, identity: Identity, private: PrivateKey | None) -> None:
+    def __init__(self, identity: Identity, private: HybridKey | None) -> None:
         self.identity, self.private = identity, private
 
     @classmethod
     def generate(cls) -> PartyKeys:
         """Fresh keys from the operating system's entropy."""
-        return cls(Identity(), PrivateKey())
+        return cls(Identity(), HybridKey())
 
     def __repr__(self) -> str:
         return "PartyKeys(secret)"
@@ -153,7 +153,7 @@ class PartyKeys:
         reader = unseal(b"KEYS", data)
         identity, private = Identity(reader.field()), reader.field()
         reader.end()
-        return cls(identity, PrivateKey(private) if private else None)
+        return cls(identity, HybridKey(private) if private else None)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from blindsight.federated.sums.messages import (
     Code,
     Collect,
     Contribution,
-    Head,
     Header,
     HolderKey,
     Kind,
@@ -28,6 +27,7 @@ from blindsight.federated.sums.messages import (
     Outgoing,
     Part,
     Refused,
+    TagHead,
     holder,
     labels_digest,
     share_bytes,
@@ -35,7 +35,7 @@ from blindsight.federated.sums.messages import (
     unpack_members,
 )
 from blindsight.federated.sums.party import Party
-from blindsight.federated.sums.sealing import PrivateKey
+from blindsight.federated.sums.sealing import HybridKey
 from blindsight.federated.sums.user import SHARE_LABEL, share_binding
 from blindsight.federated.sums.wire import Writer, seal, unseal
 
@@ -157,10 +157,10 @@ class KeyHolder(Party):
         shares: Elements,
         unread: tuple[int, ...],
     ) -> Outgoing:
-        private, sequence = PrivateKey(), self._sequence + 1
+        private, sequence = HybridKey(), self._sequence + 1
         key = HolderKey.make(self.agreement, self.index, sequence, private.public, self.identity)
         others = hashlib.sha256(shares[:-1].astype("<u8").tobytes()).digest()
-        head = Head.make(which, self.index, int(shares[-1]), others, self.identity)
+        head = TagHead.make(which, self.index, int(shares[-1]), others, self.identity)
         part = Part(head, shares[:-1], unread, key)
         answer = self._send(AGGREGATOR, Kind.PART, part.encode(), header)
         self._private, self._sequence = private, sequence
@@ -188,7 +188,7 @@ class KeyHolder(Party):
         reader = unseal(b"HOS3", data)
         role = cls(Enrolment.load(reader.field()))
         private = reader.field()
-        role._private = PrivateKey(private) if private else None
+        role._private = HybridKey(private) if private else None
         role._sequence, role._round = reader.number("Q"), reader.number("Q")
         role._parent_round, role._parent = reader.number("Q"), reader.raw(32)
         role._answered, role._answer = reader.raw(32), reader.field()

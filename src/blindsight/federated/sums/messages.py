@@ -56,7 +56,6 @@ __all__ = [
     "Code",
     "Collect",
     "Contribution",
-    "Head",
     "Header",
     "HolderKey",
     "Kind",
@@ -65,8 +64,9 @@ __all__ = [
     "Part",
     "Refusal",
     "Refused",
-    "Result",
     "RoundSum",
+    "ShownSum",
+    "TagHead",
     "holder",
     "is_holder",
     "labels_digest",
@@ -429,7 +429,7 @@ class Collect:
 
 
 @dataclass(frozen=True)
-class Head:
+class TagHead:
     """A holder's signed share of the summed tag: what users need of its answer (137 bytes)."""
 
     index: int
@@ -447,7 +447,7 @@ class Head:
     @classmethod
     def make(
         cls, which: bytes, index: int, tag_share: int, others: bytes, identity: Identity
-    ) -> Head:
+    ) -> TagHead:
         """Sign the head of an answer about the sum `which`."""
         return cls(
             index, tag_share, others, identity.sign(cls._signed(which, index, tag_share, others))
@@ -465,7 +465,7 @@ class Head:
         )
 
     @classmethod
-    def read(cls, reader: Reader) -> Head:
+    def read(cls, reader: Reader) -> TagHead:
         """Take one off a reader."""
         return cls(
             reader.number("B"), reader.number("Q"), reader.raw(32), reader.raw(SIGNATURE_BYTES)
@@ -478,7 +478,7 @@ class Part:
     holder's key for the next round.
     """
 
-    head: Head
+    head: TagHead
     shares: NDArray[np.uint64] = field(repr=False)
     unread: tuple[int, ...]
     next_key: HolderKey
@@ -495,7 +495,7 @@ class Part:
     def decode(cls, body: bytes, settings: Settings, length: int, index: int) -> Part:
         """Read a body; the digest in the head must be that of the shares."""
         reader, count = Reader(body), settings.sharing(length).elements - 1
-        head = Head.read(reader)
+        head = TagHead.read(reader)
         data = reader.raw(8 * count)
         shares = np.frombuffer(data, dtype="<u8").astype(np.uint64)
         named = reader.number("I")
@@ -512,11 +512,11 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Result:
+class ShownSum:
     """What users are shown: the set, t heads, and the packed sum of the vectors."""
 
     members: bytes
-    heads: tuple[Head, ...]
+    heads: tuple[TagHead, ...]
     packed: bytes = field(repr=False)
 
     def encode(self) -> bytes:
@@ -525,11 +525,11 @@ class Result:
         return self.members + bytes([len(self.heads)]) + heads + self.packed
 
     @classmethod
-    def decode(cls, body: bytes, settings: Settings) -> Result:
+    def decode(cls, body: bytes, settings: Settings) -> ShownSum:
         """Read a body."""
         reader = Reader(body)
         members = reader.raw(-(-settings.users // 8))
-        heads = tuple(Head.read(reader) for _ in range(reader.number("B")))
+        heads = tuple(TagHead.read(reader) for _ in range(reader.number("B")))
         return cls(members, heads, reader.raw(reader.left))
 
 

@@ -35,8 +35,8 @@ __all__ = [
     "PUBLIC_BYTES",
     "SIGNATURE_BYTES",
     "Ephemeral",
+    "HybridKey",
     "Identity",
-    "PrivateKey",
     "Verifier",
 ]
 
@@ -104,7 +104,7 @@ OVERHEAD: Final = KEM_BYTES + 16
 _SECRET_BYTES: Final = 32 + 64
 
 
-class PrivateKey:
+class HybridKey:
     """A hybrid key pair; `public` is the X25519 key (32 bytes) and the ML-KEM-768 key (1,184)."""
 
     def __init__(self, data: bytes | None = None) -> None:
@@ -121,7 +121,7 @@ class PrivateKey:
         )
 
     def __repr__(self) -> str:
-        return "PrivateKey(secret)"
+        return "HybridKey(secret)"
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError("a private key is never pickled or copied.")

@@ -17,15 +17,15 @@ from blindsight.federated.sums.messages import (
     HEADER_BYTES,
     Code,
     Contribution,
-    Head,
     Header,
     HolderKey,
     Kind,
     Message,
     Outgoing,
     Refused,
-    Result,
     RoundSum,
+    ShownSum,
+    TagHead,
     holder,
     sum_id,
     unpack_members,
@@ -137,7 +137,7 @@ class User(Party):
         self._tries = (0, 0)  # the round of the last result, and how many were looked at
         self.result: RoundSum | None = None
         settings = self.settings
-        heads, keys = settings.n_holders * Head.SIZE, settings.n_holders * HolderKey.SIZE
+        heads, keys = settings.n_holders * TagHead.SIZE, settings.n_holders * HolderKey.SIZE
         self.largest_message = 65_536 + settings.users + 8 * settings.dimension + heads + keys
 
     def __repr__(self) -> str:
@@ -324,7 +324,7 @@ class User(Party):
         if looked >= MOST_RESULTS:
             raise Refused(Code.ROUND, f"{MOST_RESULTS} results of this round were looked at.")
         self._tries = (header.round, looked + 1)
-        body = Result.decode(message.body, settings)
+        body = ShownSum.decode(message.body, settings)
         users = unpack_members(body.members, settings.users)
         if not settings.fewest <= len(users) <= settings.largest_round:
             raise Refused(Code.SET, f"a sum of {len(users)} users may not be opened.")
@@ -356,7 +356,7 @@ class User(Party):
         if self._due == 0:  # the model moves on
             self._expected = None
 
-    def _tag_shares(self, body: Result, which: bytes) -> dict[int, int]:
+    def _tag_shares(self, body: ShownSum, which: bytes) -> dict[int, int]:
         shares = {}
         for head in body.heads:
             verifier = self.verifiers.get(holder(head.index))

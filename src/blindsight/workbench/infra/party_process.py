@@ -31,7 +31,7 @@ from blindsight.federated.deploy.client import enrol_by_invitation, keep_role  #
 from blindsight.federated.deploy.folders import PartyFolder, accept, make_roster  # noqa: E402
 from blindsight.federated.deploy.plan import Plan, read_rows  # noqa: E402
 from blindsight.federated.deploy.running import enrol_sites, run_aggregator  # noqa: E402
-from blindsight.federated.deploy.server import Enrolment  # noqa: E402
+from blindsight.federated.deploy.server import SiteEnrolment  # noqa: E402
 from blindsight.federated.deploy.services import UserService  # noqa: E402
 from blindsight.federated.sums import Request, Role, Settings  # noqa: E402
 from blindsight.workbench.infra.jobs import end_with_parent  # noqa: E402
@@ -150,7 +150,7 @@ class SiteProcess:
         return self._right(weights)
 
 
-def _enrol(site: SiteProcess, bind: str | None) -> Enrolment | None:
+def _enrol(site: SiteProcess, bind: str | None) -> SiteEnrolment | None:
     """Get the roster: the collector makes it of all requests, the others fetch it."""
     party, folder = site.party, site.folder
     if Role.AGGREGATOR not in party.roles:
@@ -181,7 +181,7 @@ def _enrol(site: SiteProcess, bind: str | None) -> Enrolment | None:
         if data != party.roster.requests[number - 1].encode():
             raise ProtocolError("the roster is made already.")
 
-    enrolment = Enrolment(invitations, refuse)
+    enrolment = SiteEnrolment(invitations, refuse)
     enrolment.roster = (party.path / "roster").read_bytes()
     return enrolment
 

@@ -20,7 +20,6 @@ from blindsight.federated.sums.messages import (
     AGGREGATOR,
     Collect,
     Contribution,
-    Head,
     Header,
     HolderKey,
     Kind,
@@ -28,13 +27,14 @@ from blindsight.federated.sums.messages import (
     Outgoing,
     Part,
     Refusal,
-    Result,
+    ShownSum,
+    TagHead,
     holder,
     pack_members,
     sum_id,
 )
 from blindsight.federated.sums.pad import bits
-from blindsight.federated.sums.sealing import PrivateKey
+from blindsight.federated.sums.sealing import HybridKey
 from blindsight.federated.sums.user import SHARE_LABEL, share_binding
 
 __all__ = ["CHEATS", "stopped_by"]
@@ -136,13 +136,13 @@ class Stage:
         role = self.simulation.holders[holder(index)]
         return _code(role.receive(self.collect(users, index, **options)))
 
-    def result(self) -> tuple[Message, Result]:
+    def result(self) -> tuple[Message, ShownSum]:
         """The last result as user 1 gets it."""
         [sent] = self.simulation.aggregator.results(1)
         message = _read(sent.data)
-        return message, Result.decode(message.body, self.settings)
+        return message, ShownSum.decode(message.body, self.settings)
 
-    def show(self, message: Message, body: Result, user: User) -> str:
+    def show(self, message: Message, body: ShownSum, user: User) -> str:
         """The rule by which a user refuses a result."""
         identity = self.simulation.aggregator.identity
         return _code(user.receive(Message.make(message.header, body.encode(), identity).encode()))
@@ -356,7 +356,7 @@ def _a_user_put_back_in_time() -> str:
     return _code(fresh.receive(opening.data))
 
 
-def _raw(stage: Stage, body: Result) -> tuple[NDArray[np.uint64], int]:
+def _raw(stage: Stage, body: ShownSum) -> tuple[NDArray[np.uint64], int]:
     width = stage.settings.pad(_WEIGHTS).slot_bits
     raw = np.empty(_WEIGHTS, dtype=np.uint64)
     bits.unpack(body.packed, width, raw)
@@ -404,10 +404,10 @@ def _a_multiple_of_the_sum() -> str:
     wanted = int(field.interpolate({0: np.array([2 * tag % field.P], np.uint64), **others}, 1)[0])
     which = sum_id(message.header.context, body.members)
     identity = stage.simulation.holders[holder(1)].identity
-    heads[1] = Head.make(which, 1, wanted, heads[1].others, identity)
+    heads[1] = TagHead.make(which, 1, wanted, heads[1].others, identity)
     raw, width = _raw(stage, body)
     doubled = bits.pack(2 * raw, width)
-    return stage.show(message, Result(body.members, tuple(heads.values()), doubled), fresh)
+    return stage.show(message, ShownSum(body.members, tuple(heads.values()), doubled), fresh)
 
 
 def _another_set_for_a_sum() -> str:
@@ -434,7 +434,7 @@ def _a_head_of_the_aggregator() -> str:
     fresh = User(stage.simulation.users[1].enrolment)
     stage.finish()
     message, body = stage.result()
-    forged = Head.make(
+    forged = TagHead.make(
         bytes(32), body.heads[0].index, 1, bytes(32), stage.simulation.aggregator.identity
     )
     return stage.show(message, replace(body, heads=(forged, *body.heads[1:])), fresh)
@@ -445,7 +445,7 @@ def _a_holder_key_of_the_aggregator() -> str:
     stage = Stage()
     stage.finish()
     aggregator = stage.simulation.aggregator
-    own = HolderKey.make(aggregator.agreement, 1, 9, PrivateKey().public, aggregator.identity)
+    own = HolderKey.make(aggregator.agreement, 1, 9, HybridKey().public, aggregator.identity)
     aggregator._keys[1] = own
     [opening, *_] = aggregator.open_round(2, bytes(32))
     return _code(stage.simulation.users[1].receive(opening.data))
@@ -455,7 +455,7 @@ def _a_first_holder_key_of_the_aggregator() -> str:
     """The same before the first round, where keys come from the roster."""
     stage = Stage()
     aggregator = stage.simulation.aggregator
-    aggregator._keys[1] = HolderKey(1, 0, PrivateKey().public, bytes(64))
+    aggregator._keys[1] = HolderKey(1, 0, HybridKey().public, bytes(64))
     [opening, *_] = aggregator.open_round(2, bytes(32))
     return _code(stage.simulation.users[1].receive(opening.data))
 
@@ -609,7 +609,7 @@ def _shares_that_do_not_open() -> str:
     fresh = User(user.enrolment)
     fresh.receive(opening.data)
     fresh._holder_keys = [
-        HolderKey(key.index, 0, PrivateKey().public, bytes(64)) for key in fresh._holder_keys
+        HolderKey(key.index, 0, HybridKey().public, bytes(64)) for key in fresh._holder_keys
     ]
     stage.sent[6] = fresh.contribute(stage.updates[5])[0].data
     stage.deliver()

@@ -15,8 +15,8 @@ from blindsight.federated.sums.messages import (
     Kind,
     Message,
     Refusal,
-    Result,
     RoundSum,
+    ShownSum,
     pack_members,
 )
 
@@ -114,7 +114,7 @@ def test_a_user_refuses_a_sum_over_users_of_another_group() -> None:
     fresh = User(simulation.users[2].enrolment)
     simulation.round(updates(9))
     message = Message.decode(simulation.aggregator.results(2)[0].data, largest=1 << 20)
-    body = Result.decode(message.body, simulation.settings)
+    body = ShownSum.decode(message.body, simulation.settings)
     assert body.members == pack_members((3, 6, 9), 9)
     own = simulation.aggregator.header
     header = replace(own, kind=Kind.RESULT, parent=bytes(32), parent_round=0)

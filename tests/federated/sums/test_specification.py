@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from blindsight.federated.sums import KeyHolder, Settings, Simulation, field
 from blindsight.federated.sums import Roster as ProductRoster
-from blindsight.federated.sums.messages import Contribution, Kind, Message, Part, Result, holder
+from blindsight.federated.sums.messages import Contribution, Kind, Message, Part, ShownSum, holder
 from blindsight.federated.sums.pad import PadSum
 from federated.sums import specification
 
@@ -136,7 +136,7 @@ def test_an_independent_user_takes_part_in_a_real_round(users: int) -> None:
         accepted = specification.accepts(message.data, roster, simulation.users[1]._seed)
         assert accepted == raw
         changed = Message.decode(message.data, largest=len(message.data))
-        body = Result.decode(changed.body, simulation.settings)
-        flipped = Result(body.members, body.heads, bytes([body.packed[0] ^ 1]) + body.packed[1:])
+        body = ShownSum.decode(changed.body, simulation.settings)
+        flipped = ShownSum(body.members, body.heads, bytes([body.packed[0] ^ 1]) + body.packed[1:])
         forged = Message.make(changed.header, flipped.encode(), aggregator.identity).encode()
         assert specification.accepts(forged, roster, simulation.users[1]._seed) is None

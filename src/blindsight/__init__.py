@@ -16,7 +16,6 @@ change. Nothing is imported before it is asked for.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -265,10 +264,11 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return importlib.import_module(f"{__name__}.{name}")
-    if name in _HOME:
-        return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    if name in _MODULES or name in _HOME:
+        from blindsight.core.checks import core_module
+
+        module = core_module(f"{__name__}.{_HOME.get(name, name)}")
+        return module if name in _MODULES else getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

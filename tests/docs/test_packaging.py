@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 HASHED = [
     path
-    for path in (ROOT / "requirements-core.txt", ROOT / "requirements-all.txt")
+    for path in (ROOT / f"requirements-{name}.txt" for name in ("reader", "core", "all"))
     if path.exists()
 ]
 PINNED = re.compile(r"^([A-Za-z0-9._-]+)==([A-Za-z0-9.!]+) --hash=sha256:[0-9a-f]{64}$")

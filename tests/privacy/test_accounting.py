@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import dp_accounting
+import mpmath
 import pytest
 from dp_accounting.pld import PLDAccountant
 from scipy import stats
@@ -13,6 +14,7 @@ from blindsight.core.errors import BlindsightError, InvalidParameter, NotProven,
 from blindsight.privacy import Cost, accounting
 from blindsight.privacy.ledger.amounts import epsilon_of
 from blindsight.privacy.mechanisms import Gaussian, KaryResponse
+from blindsight.privacy.mechanisms.gaussian import _log_cdf
 from blindsight.privacy.plan import Plan, Planned, plan_from_fields, plan_to_fields
 
 PRESENCE = "add or remove one"
@@ -91,3 +93,10 @@ def test_bad_questions_are_refused() -> None:
         accounting.price(
             (*steps_of(1.0, 1), Planned(what="counts", mechanism=replaced)), delta=1e-5
         )
+
+
+@pytest.mark.parametrize("x", [-1e6, -200.0, -36.0, -35.0, -34.9, -5.0, -1e-9, 0.0, 0.5, 7.0, 40.0])
+def test_the_normal_distribution_function_is_exact_in_plain_python(x: float) -> None:
+    with mpmath.workdps(60):
+        exact = mpmath.log(mpmath.erfc(-mpmath.mpf(x) / mpmath.sqrt(2)) / 2)
+        assert abs(mpmath.mpf(_log_cdf(x)) - exact) <= abs(exact) * mpmath.mpf(1e-14)

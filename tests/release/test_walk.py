@@ -59,7 +59,7 @@ def test_the_lines_of_the_documentation_run_as_they_stand(walk, monkeypatch):
     exec(lines.replace("…", made.fingerprint), scope)  # noqa: S102
     release = scope["release"]
     assert isinstance(release, blindsight.OpenedRelease)
-    assert len(release.entries) == 8
+    assert len(release.entries["id"]) == 8
     assert len(release.search("query.jpg", k=3).hits) == 3
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import datetime
 import json
 import shutil
@@ -11,9 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from numpy.typing import ArrayLike
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from blindsight.app import defaults
 from blindsight.app.result import Result, ResultTable
@@ -21,17 +20,16 @@ from blindsight.app.search import SearchResult, search
 from blindsight.core import checks, durable
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.encoders import Encoder
+from blindsight.index.cell_index import CodebookIndex
 from blindsight.index.encoder import CodeRecipe, load_encoder
+from blindsight.index.hamming import HammingIndex
 from blindsight.index.index_file import Header
 from blindsight.index.release_folder import OwnerNames, ReleaseFolder, vault_beside
 from blindsight.privacy import Guarantee
 from blindsight.privacy.vault import Vault
 from blindsight.release.bundle import BUNDLE_KINDS, read_card
-from blindsight.release.contents import PHOTO_CODES
+from blindsight.release.contents import PHOTO_CODES, entries_of
 from blindsight.release.manifest import Manifest, check_folder, fingerprint_of, is_signed
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = [
     "AnsweredRequest",
@@ -137,15 +135,21 @@ class OpenedRelease(Result):
         return search(self.folder, photo, text=text, vector=vector, encoder=encoder, k=k)
 
     @property
-    def entries(self) -> pd.DataFrame:
-        """Id and cell (or code) of every entry, as a pandas table."""
-        pandas = checks.optional_module("pandas", extra="tables")
-        parquet = self.folder / "entries.parquet"
-        if parquet.is_file():
-            checks.optional_module("pyarrow", extra="tables")
-            return pandas.read_parquet(parquet)
-        with (self.folder / "entries.csv").open(encoding="utf-8", newline="") as stream:
-            return pandas.DataFrame(list(csv.DictReader(stream)))
+    def entries(self) -> dict[str, NDArray[np.str_] | NDArray[np.uint32]]:
+        """The columns `id` and `cell` (or `code`) of every entry, in the order of the ids.
+
+        `pandas.DataFrame(release.entries)` and `pyarrow.table(release.entries)` make tables of
+        them. They are read from the release itself, so that neither package is needed.
+        """
+        folder = ReleaseFolder.read(self.folder)
+        cells = folder.recipe.get("method") == "codebook"
+        with (CodebookIndex if cells else HammingIndex).load(folder.codes) as index:
+            rows = entries_of(index)
+        ids = np.array([key for key, _ in rows], np.str_)
+        values = [value for _, value in rows]
+        if cells:
+            return {"id": ids, "cell": np.array(values, np.uint32)}
+        return {"id": ids, "code": np.array(values, np.str_)}
 
 
 def open_release(folder: PathText, *, fingerprint: str | None = None) -> OpenedRelease:

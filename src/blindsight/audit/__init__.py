@@ -15,8 +15,9 @@ An audit can refute a promise, never prove one: its words are "not refuted" and 
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
+
+from blindsight.core.checks import core_module
 
 if TYPE_CHECKING:
     from blindsight.audit.engine import audit_door, neighbours_of, unrelated_datasets
@@ -61,4 +62,4 @@ def __getattr__(name: str) -> Any:
     # them.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(core_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -78,7 +78,7 @@ def licences(extras: str = SHIPPED) -> list[Licence]:
     """Every installed package that the core or these extras need, directly or through others; the
     core's first.
     """
-    core = closure("blindsight", ())
+    core = closure("blindsight", ("core",))
     more = closure("blindsight", (extras,))
     return [
         Licence(one.name, one.version, _licence(one), "core" if name in core else "extra")

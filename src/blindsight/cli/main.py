@@ -98,6 +98,9 @@ _MODULES = (
 )
 # What a verb needs beyond the core, said whole where a part of it is missing.
 EXTRAS = {
+    "protect": "encoders",
+    "budget": "core",
+    "index": "core",
     "encoder": "encoders",
     "watch": "watch",
     "demo": "samples,encoders,words,compiled,plots",
@@ -111,6 +114,8 @@ EXTRAS = {
     "serve": "workbench",
     "workbench": "workbench",
 }
+#: Libraries of the extra `core`, without which a receiver's installation can open and search.
+CORE_LIBRARIES = frozenset({"faiss", "randomgen", "scipy", "sklearn", "sqlalchemy"})
 _CODES = (
     "Exit codes: 0 done, 1 a claim was refuted, 2 bad usage or input, 3 no budget, 4 something is "
     "missing, 5 the operating system refused, 70 a mistake in Blindsight."
@@ -239,6 +244,18 @@ def run() -> None:
         code = next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
         typer.echo(f"blindsight: {error}{_whole_need(error)}", err=True)
         sys.exit(code)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in CORE_LIBRARIES:
+            typer.echo(f"blindsight: {_unexpected(error)}", err=True)
+            sys.exit(INTERNAL_ERROR)
+        extras = EXTRAS.get(sys.argv[1] if len(sys.argv) > 1 else "", "core")
+        typer.echo(
+            f"blindsight: {missing} is not installed. Install it with: "
+            f"pip install 'blindsight[{extras}]'.",
+            err=True,
+        )
+        sys.exit(EXIT_CODES[MissingDependency])
     except KeyboardInterrupt:
         typer.echo("blindsight: stopped.", err=True)
         sys.exit(130)

@@ -31,6 +31,7 @@ from blindsight.codebooks.cells import (
     ward_groups,
 )
 from blindsight.codebooks.codebook import Codebook, Reading, number_of_cells
+from blindsight.core.checks import core_module
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.encoders.base import Encoder
 from blindsight.encoders.builtin import BuiltIn
@@ -585,7 +586,7 @@ def _classifier(points: Floats, labels: Floats) -> tuple[Floats, Floats]:
     """
     import warnings
 
-    from sklearn.linear_model import LogisticRegression
+    LogisticRegression = core_module("sklearn.linear_model").LogisticRegression
 
     several = not (labels.sum(axis=1) == 1).all()
     coefficients, intercept = (
@@ -644,7 +645,7 @@ def _slope(cells: ClassCells, answers: Floats, labels: Floats) -> float:
     which it is likeliest which pictures share a label, for pictures and the cells of the others'
     answers.
     """
-    from scipy.optimize import minimize_scalar
+    minimize_scalar = core_module("scipy.optimize").minimize_scalar
 
     own = np.eye(cells.k, dtype=np.float32)[cells.nearest(answers)]
     shared = (labels @ labels.T > 0).astype(np.float32)

@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from blindsight.core.checks import core_module
 from blindsight.core.errors import HostileFile, InvalidData
 
 __all__ = [
@@ -456,7 +457,7 @@ def ward_groups(points: Floats, k: int) -> Ints:
     """
     if k >= len(points):
         return np.arange(len(points))
-    from scipy.cluster.hierarchy import fcluster, linkage
+    hierarchy = core_module("scipy.cluster.hierarchy")
 
     # Distances by one product of matrices: pair by pair, as scipy would have them, they take most
     # of the time.
@@ -464,7 +465,7 @@ def ward_groups(points: Floats, k: int) -> Ints:
     squares = np.square(rows).sum(axis=1)
     left, right = np.triu_indices(len(rows), 1)
     apart = np.sqrt(np.maximum((squares[:, None] + squares - 2 * rows @ rows.T)[left, right], 0))
-    found = fcluster(linkage(apart, method="ward"), k, criterion="maxclust")
+    found = hierarchy.fcluster(hierarchy.linkage(apart, method="ward"), k, criterion="maxclust")
     _, first, group = np.unique(found, return_index=True, return_inverse=True)
     if (
         len(first) == 1

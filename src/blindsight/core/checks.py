@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from blindsight.core.errors import InvalidData, InvalidParameter, MissingDependency
 
 __all__ = [
+    "core_module",
     "finite_array",
     "njit",
     "non_negative",
@@ -117,13 +118,37 @@ def finite_array(name: str, value: ArrayLike, *, ndim: int | None = None) -> NDA
 
 
 def optional_module(module: str, *, extra: str) -> ModuleType:
-    """Import an optional dependency, or say which extra brings it."""
+    """Import an optional dependency, or a module of ours that needs one.
+
+    Parameters:
+        module: the module's name.
+        extra: the extra that brings the dependency.
+
+    Raises:
+        MissingDependency: It is not installed; the message names the extra.
+    """
     try:
         return importlib.import_module(module)
+    except MissingDependency:
+        raise
     except ImportError as error:
+        missing = module
+        if module.startswith("blindsight."):
+            missing = (error.name or "blindsight").partition(".")[0]
+            if missing == "blindsight":  # a mistake of ours, which no extra mends
+                raise
         raise MissingDependency(
-            f"{module} is not installed. Install it with: pip install 'blindsight[{extra}]'."
+            f"{missing} is not installed. Install it with: pip install 'blindsight[{extra}]'."
         ) from error
+
+
+def core_module(module: str) -> ModuleType:
+    """Import a module that comes with the extra `core`, or one of ours that needs such a module.
+
+    Raises:
+        MissingDependency: The extra is not installed.
+    """
+    return optional_module(module, extra="core")
 
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from blindsight.core import checks, codes
+from blindsight.core.checks import core_module
 from blindsight.core.errors import InvalidData, InvalidParameter
 
 __all__ = [
@@ -132,9 +133,8 @@ def flip_kernel(n_bits: int, beta: float) -> Floats:
 
 def _binomial(n: int, p: float) -> Floats:
     """The binomial distribution over 0..n."""
-    from scipy.stats import (
-        binom,
-    )  # imported here: it takes most of a second, and only flipped bits need it
+    # Imported here: it takes most of a second, and only flipped bits need it.
+    binom = core_module("scipy.stats").binom
 
     result: Floats = binom.pmf(np.arange(n + 1), n, p)
     return result

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.core.checks import one_of, positive, whole
+from blindsight.core.checks import core_module, one_of, positive, whole
 from blindsight.core.errors import InvalidParameter, MissingData
 from blindsight.data import dataset_readers as readers
 from blindsight.data.annotations import load_voc
@@ -85,9 +85,7 @@ def mnist5k() -> ImageSet:
 
 def digits() -> ImageSet:
     """1,797 digits of 8 x 8 pixels, inside scikit-learn."""
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
+    bunch = core_module("sklearn.datasets").load_digits()
     # Sixteen grey levels, spread over the range of a byte.
     images = np.round(bunch.images * (255 / 16)).astype(np.uint8)
     return ImageSet(images, bunch.target.astype(np.int64), None, DIGITS, "digits")

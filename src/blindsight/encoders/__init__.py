@@ -12,8 +12,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
+
+from blindsight.core.checks import core_module
 
 if TYPE_CHECKING:
     from blindsight.encoders.base import Classes, Encoder, Preparation, require_same_encoder
@@ -66,5 +67,5 @@ def __getattr__(name: str) -> Any:
     # Imported when asked for: scikit-learn takes a second, and few callers need all of this.
     for module, names in _HOMES.items():
         if name in names:
-            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+            return getattr(core_module(f"{__name__}.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -24,7 +24,6 @@ gradient of each pixel is shared between the two nearest of 8 directions and the
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -308,8 +307,7 @@ def default_recipe(*, fast: bool = False) -> str:
         Lite2 where its weights are on this machine, else Lite0, else pixels. Both networks
         together were no better on the classes of Caltech-101 that settings are chosen on.
     """
-    engine = any(importlib.util.find_spec(name) for name in ("onnxruntime", "torch"))
-    if not engine or not available("lite0"):
+    if not available("lite0"):
         return BUILT_IN["pixels"].name
     if fast or not available("lite2"):
         return BUILT_IN["lite0"].name

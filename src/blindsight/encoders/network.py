@@ -1,12 +1,13 @@
 """Networks as ONNX graphs, built with the `onnx` package, and the engines that run them.
 
-EfficientNet-Lite is a plain list of convolutions, run by onnxruntime or torch; MiniLM is the text
-network behind words. Weights come from files whose checksum is known; no graph is built from a
+EfficientNet-Lite is a plain list of convolutions, run by onnxruntime, torch or NumPy; MiniLM is the
+text network behind words. Weights come from files whose checksum is known; no graph is built from a
 stranger's file.
 
 Batch normalisation is folded into the convolution before it, once, in float64. What remains are
 convolutions, some clipped to [0, 6], some with their block's input added; onnxruntime, where it
-is installed, runs them about three times as fast as torch and needs no second to start.
+is installed, runs them about three times as fast as torch and needs no second to start. NumPy is
+what a receiver has who only searches.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ __all__ = [
 ]
 
 DIMENSIONS = 1280
-Engine = Literal["onnxruntime", "torch"]
-ENGINES: tuple[Engine, ...] = ("onnxruntime", "torch")
+Engine = Literal["onnxruntime", "torch", "numpy"]
+ENGINES: tuple[Engine, ...] = ("onnxruntime", "torch", "numpy")
 Network = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
 Value = int | float | str | list[int]
 Tensors = Mapping[str, NDArray[np.float32]]
@@ -81,8 +82,14 @@ class Convolution:
 
 
 def default_engine() -> Engine:
-    """onnxruntime where it is installed, else torch."""
-    return "onnxruntime" if importlib.util.find_spec("onnxruntime") else "torch"
+    """onnxruntime where it and onnx are installed, else torch, else NumPy."""
+    if _installed("onnxruntime") and _installed("onnx"):
+        return "onnxruntime"
+    return "torch" if _installed("torch") else "numpy"
+
+
+def _installed(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
 
 
 @lru_cache(maxsize=4)
@@ -90,11 +97,11 @@ def network(name: str, size: int, threads: int = 1, engine: Engine | None = None
     """RGB images (n, size, size, 3) to features (n, 1280), built once per process."""
     chosen = one_of("engine", engine or default_engine(), ENGINES)
     layers = convolutions(read_weights(name), size)
-    return (
-        _on_onnxruntime(layers, size, threads)
-        if chosen == "onnxruntime"
-        else _on_torch(layers, threads)
-    )
+    if chosen == "numpy":
+        return _on_numpy(layers)
+    if chosen == "torch":
+        return _on_torch(layers, threads)
+    return _on_onnxruntime(layers, size, threads)
 
 
 def convolutions(weights: Weights, size: int) -> list[Convolution]:
@@ -225,6 +232,42 @@ def _on_torch(layers: list[Convolution], threads: int) -> Network:
             torch.set_num_threads(before)
 
     return run
+
+
+def _on_numpy(layers: list[Convolution]) -> Network:
+    def run(batch: NDArray[np.uint8]) -> NDArray[np.float32]:
+        return np.concatenate([_features(layers, image) for image in batch])
+
+    return run
+
+
+def _features(layers: list[Convolution], image: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """One image's features (1, 1280), with the channels last."""
+    x: NDArray[np.float32] = (image.astype(np.float32) - np.float32(127)) / np.float32(128)
+    entering = x
+    for layer in layers:
+        entering = x if layer.block_starts else entering
+        x = _convolved(x, layer)
+        x += layer.bias
+        x = np.clip(x, 0, 6, out=x) if layer.clipped else x
+        x = x + entering if layer.block_adds else x
+    features: NDArray[np.float32] = x.mean(axis=(0, 1), dtype=np.float32)[None]
+    return features
+
+
+def _convolved(x: NDArray[np.float32], layer: Convolution) -> NDArray[np.float32]:
+    """A convolution as a sum over the places of its kernel, each one product."""
+    side, step = layer.kernel.shape[-1], layer.stride
+    if side > 1:
+        x = np.pad(x, (layer.pad, layer.pad, (0, 0)))
+    rows, columns = ((length - side) // step + 1 for length in x.shape[:2])
+    result = np.zeros((rows, columns, len(layer.kernel)), np.float32)
+    for i in range(side):
+        for j in range(side):
+            seen = x[i : i + step * rows : step, j : j + step * columns : step]
+            weights = layer.kernel[:, :, i, j]
+            result += seen * weights[:, 0] if layer.groups > 1 else seen @ weights.T
+    return result
 
 
 class Graph:

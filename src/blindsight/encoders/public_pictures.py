@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core import storage
+from blindsight.core.checks import core_module
 from blindsight.core.errors import BlindsightError, UncheckedFile
 from blindsight.data import cache_folder
 from blindsight.encoders.base import identity_digest
@@ -56,9 +57,7 @@ def temple() -> Images:
 
 @lru_cache(maxsize=2)
 def _photograph(name: str) -> Images:
-    from sklearn.datasets import load_sample_image
-
-    pixels: Images = np.asarray(load_sample_image(name))
+    pixels: Images = np.asarray(core_module("sklearn.datasets").load_sample_image(name))
     return pixels
 
 
@@ -110,9 +109,9 @@ def built_in_images(count: int, size: int) -> Images:
 
 def _crops(count: int, size: int, rng: np.random.Generator) -> Images:
     from PIL import Image
-    from sklearn.datasets import load_sample_images
 
-    photographs = [Image.fromarray(pixels) for pixels in load_sample_images().images]
+    samples = core_module("sklearn.datasets").load_sample_images()
+    photographs = [Image.fromarray(pixels) for pixels in samples.images]
     crops = np.empty((count, size, size, 3), dtype=np.uint8)
     for i in range(count):
         picture = photographs[i % len(photographs)]

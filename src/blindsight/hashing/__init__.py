@@ -12,8 +12,9 @@ per image.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
+
+from blindsight.core.checks import core_module
 
 if TYPE_CHECKING:
     from blindsight.hashing.base import Hasher, load
@@ -64,4 +65,4 @@ def __getattr__(name: str) -> Any:
     home = {**_HOMES, "Hasher": "base", "load": "base"}.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    return getattr(core_module(f"{__name__}.{home}"), name)

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core import checks
+from blindsight.core.checks import core_module
 from blindsight.core.errors import BlindsightError, HostileFile, InvalidData
 from blindsight.index.base import Hit, Hits
 from blindsight.index.encoder import PhotoEncoder
@@ -377,8 +378,8 @@ def groups_alike(rows: NDArray[Any], alike: float) -> list[list[int]]:
     """Groups of unit rows (n, d) that are connected by cosines of at least `alike`, the largest
     first.
     """
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
+    coo_array = core_module("scipy.sparse").coo_array
+    connected_components = core_module("scipy.sparse.csgraph").connected_components
 
     part = np.arange(len(rows))
     for start in range(0, len(rows), _BLOCK):

@@ -7,12 +7,12 @@ million 64-bit codes it is a fifth faster than the heap that `IndexBinaryFlat` u
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from blindsight.core.checks import core_module
 from blindsight.index.index_file import HNSW, IVF, Structure
 
 __all__ = ["best_rows", "build_structure", "nearest_rows", "rows_within"]
@@ -31,7 +31,7 @@ def nearest_rows(
     """Distances and rows (q, k) of the k nearest codes, nearest first; k is at most the number of
     codes.
     """
-    faiss: Any = importlib.import_module("faiss")  # imported late: it takes a quarter of a second
+    faiss: Any = core_module("faiss")  # late: it takes a quarter of a second
     step = max(1, _COUNTER_BYTES // (8 * k * (8 * codes.shape[1] + 1)))
     if len(queries) <= step:
         distances, rows = faiss.knn_hamming(queries, codes, k, variant="mc")
@@ -49,7 +49,7 @@ def rows_within(
     """Distances, rows and limits (q + 1,) of all codes within the radius, nearest first in each
     query.
     """
-    faiss: Any = importlib.import_module("faiss")  # imported late: it takes a quarter of a second
+    faiss: Any = core_module("faiss")  # late: it takes a quarter of a second
     result = faiss.RangeSearchResult(len(queries))
     # faiss' radius is exclusive.
     faiss.hamming_range_search(
@@ -122,7 +122,7 @@ def build_structure(structure: Structure, codes: NDArray[np.uint8]) -> Any | Non
     """A faiss index over the codes, or None where the exact scan serves (flat, or too few codes to
     train).
     """
-    faiss: Any = importlib.import_module("faiss")  # its stubs miss half of it
+    faiss: Any = core_module("faiss")
     n_bits = 8 * codes.shape[1]
     if isinstance(structure, IVF):
         if len(codes) < _POINTS_PER_CELL * structure.cells:

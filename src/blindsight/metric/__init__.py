@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from blindsight.core.checks import core_module
+
+core_module("sklearn")  # says which extra brings it
+
 from blindsight.metric.algorithm1 import RowNoise, Steps, Trace, algorithm1, step_sizes
 from blindsight.metric.estimator import DPPMetric, Forecast
 from blindsight.metric.graph import (

@@ -11,9 +11,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
+from blindsight.core.checks import core_module
 from blindsight.privacy.disclosure import Disclosure, Recovery
 from blindsight.privacy.guarantee import Assumption, Audited, Cost, Guarantee
 from blindsight.privacy.plan import Plan, Planned
@@ -53,5 +53,5 @@ def __getattr__(name: str) -> Any:
     # The ledger brings SQLAlchemy and estimators scikit-learn, which those who only want a
     # mechanism need not wait for.
     if name in _LATER:
-        return getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
+        return getattr(core_module(f"{__name__}.{_LATER[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

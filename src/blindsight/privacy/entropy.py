@@ -24,6 +24,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from blindsight.core.checks import core_module
 from blindsight.core.errors import InvalidParameter
 
 __all__ = [
@@ -114,7 +115,7 @@ def aes_generator(secret: bytes | None = None) -> np.random.Generator:
     """A numpy generator on AES-128 in counter mode; key and first counter are the 32 secret
     bytes.
     """
-    from randomgen import AESCounter
+    AESCounter = core_module("randomgen").AESCounter
 
     secret = os.urandom(32) if secret is None else secret
     if len(secret) != 32:

@@ -35,7 +35,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import betainc
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidParameter
@@ -219,6 +218,7 @@ def _more_than(count: ArrayLike, trials: ArrayLike, share: float) -> NDArray[np.
     """P[X > count] for a Binomial X."""
     at, n = np.broadcast_arrays(np.asarray(count, np.float64), np.asarray(trials, np.float64))
     inside = (at >= 0) & (at < n)
+    betainc = checks.core_module("scipy.special").betainc
     tail = betainc(np.where(inside, at + 1, 1.0), np.where(inside, n - at, 1.0), share)
     return np.where(inside, tail, np.where(at < 0, 1.0, 0.0))
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from blindsight.core.checks import core_module
+
+core_module("sklearn")  # says which extra brings it
+
 from blindsight.sketching.calibration import calibrate
 from blindsight.sketching.estimator import CodebookClassifier, CodebookSketcher, FlippedBits
 from blindsight.sketching.feature_statistics import FeatureStatistics

@@ -13,8 +13,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
+
+from blindsight.core.checks import core_module
 
 __all__ = [
     "P2MLGCN",
@@ -60,5 +61,5 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     # Lazily, so that the command line answers at once: torch alone takes seconds to import.
     if name in _HOMES:
-        return getattr(import_module(f"blindsight.tagging.{_HOMES[name]}"), name)
+        return getattr(core_module(f"blindsight.tagging.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

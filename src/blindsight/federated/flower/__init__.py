@@ -14,19 +14,19 @@ from blindsight.core.checks import optional_module
 
 optional_module("flwr", extra="flower")
 
-from blindsight.federated.flower.mod import (  # noqa: E402
+from blindsight.federated.flower.mod import (
     register_protocol,
     secure_sum_mod,
     simulated_site,
 )
-from blindsight.federated.flower.parties import (  # noqa: E402
+from blindsight.federated.flower.parties import (
     accept,
     join,
     make_roster,
     simulate_enrolment,
 )
-from blindsight.federated.flower.plan import SumPlan  # noqa: E402
-from blindsight.federated.flower.strategy import SecureFedAvg, SecureSumMixin  # noqa: E402
+from blindsight.federated.flower.plan import SumPlan
+from blindsight.federated.flower.strategy import SecureFedAvg, SecureSumMixin
 
 __all__ = [
     "SecureFedAvg",

@@ -12,6 +12,10 @@ Examples:
 
 from __future__ import annotations
 
+from blindsight.core.checks import core_module
+
+core_module("sqlalchemy")  # says which extra brings it
+
 from blindsight.privacy.ledger.amounts import Amount, Composition
 from blindsight.privacy.ledger.book import Balance, Ledger, datasets
 from blindsight.privacy.ledger.chain import Entry, Head

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import scipy  # its parts are imported when they are used: they take half a second
 from numpy.typing import NDArray
 
 from blindsight.core import checks
@@ -76,7 +75,7 @@ class PrivUnit:
     @property
     def gamma(self) -> float:
         """The cap's height with the largest expected inner product."""
-        best = scipy.optimize.minimize_scalar(
+        best = _scipy("optimize").minimize_scalar(
             lambda g: -self._inner(g), bounds=(0.0, 0.999), method="bounded"
         )
         return float(best.x)
@@ -88,9 +87,11 @@ class PrivUnit:
 
     def cap(self, gamma: float) -> tuple[float, float]:
         """(p, q): the probability of the cap, and its share of the sphere."""
-        q = 0.5 * float(scipy.special.betainc((self.dimensions - 1) / 2, 0.5, 1 - gamma * gamma))
+        q = 0.5 * float(
+            _scipy("special").betainc((self.dimensions - 1) / 2, 0.5, 1 - gamma * gamma)
+        )
         q = max(q, 1e-300)
-        return float(scipy.special.expit(self.epsilon - math.log1p(-q) + math.log(q))), q
+        return float(_scipy("special").expit(self.epsilon - math.log1p(-q) + math.log(q))), q
 
     @property
     def domain(self) -> Sphere:
@@ -119,7 +120,7 @@ class PrivUnit:
         # The height t = <v, u>: (1 - t)/2 is Beta((d-1)/2, (d-1)/2), and below q in the cap.
         level = rng.random(len(u)) * np.where(inside, q, 1 - q) + np.where(inside, 0.0, q)
         half = (self.dimensions - 1) / 2
-        t = 1 - 2 * scipy.special.betaincinv(half, half, level)
+        t = 1 - 2 * _scipy("special").betaincinv(half, half, level)
         # A row of zeros has no direction: any will do, drawn at random.
         u = np.where((norm == 0)[:, None], _unit(rng.standard_normal(u.shape)), u)
         side = rng.standard_normal(u.shape)
@@ -136,9 +137,9 @@ class PrivUnit:
 
     def _inner(self, gamma: float) -> float:
         p, q = self.cap(gamma)
-        log_mass = (self.dimensions - 1) / 2 * math.log1p(-gamma * gamma) - scipy.special.betaln(
-            0.5, (self.dimensions - 1) / 2
-        )
+        log_mass = (self.dimensions - 1) / 2 * math.log1p(-gamma * gamma) - _scipy(
+            "special"
+        ).betaln(0.5, (self.dimensions - 1) / 2)
         mass = math.exp(log_mass) / (self.dimensions - 1)  # E[t; t >= gamma]
         return p * mass / q - (1 - p) * mass / (1 - q)
 
@@ -256,8 +257,13 @@ class Duchi:
 
 
 def _log_choose(n: int, k: Any) -> Any:
+    special = _scipy("special")
     return (
-        scipy.special.gammaln(n + 1)
-        - scipy.special.gammaln(np.asarray(k) + 1)
-        - scipy.special.gammaln(n - np.asarray(k) + 1)
+        special.gammaln(n + 1)
+        - special.gammaln(np.asarray(k) + 1)
+        - special.gammaln(n - np.asarray(k) + 1)
     )
+
+
+def _scipy(part: str) -> Any:
+    return checks.core_module(f"scipy.{part}")

@@ -37,7 +37,6 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
-import scipy  # its parts are imported when they are used: they take half a second
 from numpy.typing import NDArray
 
 from blindsight.core import checks
@@ -125,6 +124,8 @@ def _table() -> tuple[NDArray[np.uint64], list[int]]:
 
 # h^2: the variance given to the rounding that turns a continuous Gaussian into the discrete one.
 _ROUNDING_VARIANCE = 9
+# Below, erfc comes near the least number that a float can hold.
+_ERFC_UNDERFLOWS = -35.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -370,10 +371,24 @@ def _delta(epsilon: float, ratio: float) -> float:
     """The exact privacy curve for sigma = ratio x sensitivity."""
     half, shift = 0.5 / ratio, epsilon * ratio
     # The second term in logarithms: e^epsilon alone overflows.
-    return float(
-        np.exp(scipy.special.log_ndtr(half - shift))
-        - np.exp(epsilon + scipy.special.log_ndtr(-half - shift))
-    )
+    return math.exp(_log_cdf(half - shift)) - math.exp(epsilon + _log_cdf(-half - shift))
+
+
+def _log_cdf(x: float) -> float:
+    """The logarithm of the standard normal distribution function.
+
+    In plain Python, so that whoever reads a guarantee needs no scientific library.
+    """
+    if x > 0:
+        return math.log1p(-0.5 * math.erfc(x / math.sqrt(2)))
+    if x > _ERFC_UNDERFLOWS:
+        return math.log(0.5 * math.erfc(-x / math.sqrt(2)))
+    # Abramowitz and Stegun 26.2.12; from here on six terms are exact to the last digit.
+    series, term = 1.0, 1.0
+    for odd in range(1, 12, 2):
+        term *= -odd / (x * x)
+        series += term
+    return -0.5 * x * x - math.log(-x * math.sqrt(2 * math.pi)) + math.log(series)
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:

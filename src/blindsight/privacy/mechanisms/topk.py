@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import scipy  # its parts are imported when they are used: they take half a second
 from numpy.typing import NDArray
 
 from blindsight.core import checks
@@ -92,9 +91,8 @@ class NoisyTopK:
         total = np.zeros(chosen.shape[:-1])
         for place in range(self.k):
             index = chosen[..., place : place + 1]
-            total += np.take_along_axis(left, index, axis=-1)[..., 0] - scipy.special.logsumexp(
-                left, axis=-1
-            )
+            total += np.take_along_axis(left, index, axis=-1)[..., 0]
+            total -= np.logaddexp.reduce(left, axis=-1)
             np.put_along_axis(left, index, -np.inf, axis=-1)
         return total
 

@@ -156,8 +156,9 @@ function spatial(input, side, channelsIn, layer) {
 }
 
 // Kernels come as (output, input, row, column).
-function laidOut(layer, kernel, bias) {
-  if (layer.side === 1) return { ...layer, kernel, bias };
+function laidOut(layer) {
+  const { kernel, bias } = layer;
+  if (layer.side === 1) return layer;
   const area = layer.side * layer.side;
   const perOutput = kernel.length / bias.length / area;
   const moved = new Float32Array(kernel.length);
@@ -168,7 +169,7 @@ function laidOut(layer, kernel, bias) {
       }
     }
   }
-  return { ...layer, kernel: moved, bias };
+  return { ...layer, kernel: moved };
 }
 
 // The features of one picture; `pause` lets the page stay alive between blocks.

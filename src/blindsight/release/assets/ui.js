@@ -3,7 +3,11 @@
 // The content security policy stops every other connection; this one it does not know.
 for (const name of ["RTCPeerConnection", "webkitRTCPeerConnection"]) delete globalThis[name];
 
-const LIMITS = { bytes: 60e6, pixels: 60e6, side: 20000, request: 200, vector: 4e6 };
+const LIMITS = {
+  bytes: 60e6, pixels: 60e6, side: 20000, request: 200, vector: 4e6,
+  // Of what the owner signed: a signature says who made it, and not that it can be computed with.
+  block: 128e6, entries: 200000, cells: 1e6, width: 1e5, id: 1000, operations: 2e10,
+};
 const byId = (id) => document.getElementById(id);
 let about = null; // read once its signature was checked
 
@@ -34,20 +38,49 @@ const shortId = (id) => (about.names === "keep" ? id : id.slice(0, 8));
 
 const fromBase64 = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
 
+function demand(holds, problem) {
+  if (!holds) throw new Error(`${problem} Ask the owner for a new copy.`);
+}
+
+// A few bytes may unpack to more than the memory holds, so they are counted as they come.
+async function inflate(bytes) {
+  const reader = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip")).getReader();
+  const parts = [];
+  let size = 0;
+  for (let { done, value } = await reader.read(); !done; { done, value } = await reader.read()) {
+    size += value.length;
+    if (size > LIMITS.block) await reader.cancel();
+    demand(size <= LIMITS.block, `A part unpacks to more than ${LIMITS.block / 1e6} MB.`);
+    parts.push(value);
+  }
+  return new Blob(parts).arrayBuffer();
+}
+
 async function unpack(text) {
-  const stream = new Blob([fromBase64(text)]).stream().pipeThrough(new DecompressionStream("gzip"));
-  const buffer = await new Response(stream).arrayBuffer();
+  const buffer = await inflate(fromBase64(text));
+  demand(buffer.byteLength >= 4, "A part is cut off.");
   const headLength = new DataView(buffer).getUint32(0, true);
+  demand(4 + headLength <= buffer.byteLength, "A part is cut off.");
   const head = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, headLength)));
   const arrays = {};
   for (const [name, entry] of Object.entries(head)) {
-    arrays[name] = readArray(buffer, 4 + headLength + entry.start, entry);
+    const { shape, type, start, bytes } = entry ?? {};
+    const numbers = Array.isArray(shape) ? [...shape, start, bytes] : [NaN];
+    demand(numbers.every((value) => isCount(value, LIMITS.block)), `The array “${name}” states no sizes.`);
+    const length = shape.reduce((a, b) => a * b, 1);
+    const needed = type === "json" ? bytes : (BYTES[type] ?? NaN) * length + (/^scaled/.test(type) ? 4 * shape[0] : 0);
+    const from = 4 + headLength + start;
+    demand(needed === bytes && from + bytes <= buffer.byteLength, `The array “${name}” has another size than it states.`);
+    arrays[name] = readArray(buffer, from, entry, length);
+    demand(type === "json" || arrays[name].every(Number.isFinite), `The array “${name}” holds values that are no numbers.`);
   }
   return arrays;
 }
 
-function readArray(buffer, start, entry) {
-  const length = entry.shape.reduce((a, b) => a * b, 1);
+const BYTES = { float32: 4, uint16: 2, uint32: 4, float16: 2, scaled8: 1, scaled16: 2 };
+const isCount = (value, most, least = 0) => Number.isInteger(value) && value >= least && value <= most;
+
+function readArray(buffer, start, entry, length) {
   switch (entry.type) {
     case "json": return JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, start, entry.bytes)));
     case "float32": return new Float32Array(buffer, start, length);
@@ -56,12 +89,13 @@ function readArray(buffer, start, entry) {
     case "float16": return Float32Array.from(new Uint16Array(buffer, start, length), fromHalf);
     case "scaled8": return rescaled(buffer, start, entry.shape[0], length, 1);
     case "scaled16": return rescaled(buffer, start, entry.shape[0], length, 2);
-    default: throw new Error(`an array of the unknown type ${entry.type}`);
+    default: throw new Error(`An array has the unknown type ${entry.type}.`);
   }
 }
 
 function fromHalf(bits) {
   const exponent = (bits >> 10) & 31;
+  if (exponent === 31) return NaN; // infinite, or no number
   const fraction = bits & 1023;
   const size = exponent ? 2 ** (exponent - 25) * (fraction + 1024) : 2 ** -24 * fraction;
   return bits & 32768 ? -size : size;
@@ -115,6 +149,92 @@ async function checkSignature() {
   }
 }
 
+// ---- Whether the parts fit each other. What is signed may still be wrong, or meant to do harm. ----
+
+function checkAbout({ release, names, pictures, size, networks, vector, book, labels }) {
+  const text = (value, most) => typeof value === "string" && value.length <= most;
+  demand(text(release, 200) && ["random", "keep"].includes(names), "The release has no number.");
+  demand(typeof pictures === "boolean" && isCount(size, 1024), "The size of pictures is not stated.");
+  demand(Array.isArray(networks) && networks.length <= 2, "There is no list of networks.");
+  demand(pictures || (isCount(vector?.length, LIMITS.width, 1) && text(vector.encoder, 1000)),
+    "The length of vectors is not stated.");
+  demand(!pictures || size, "The size of pictures is not stated.");
+  demand(["groups", "pairs", "classes", "labels", "bits"].includes(book?.kind), "The kind of groups is not known.");
+  const bits = book.kind === "bits";
+  demand(isCount(book.k, LIMITS.cells, bits ? 0 : 2) && isCount(book.width, LIMITS.width, 1), "The number of groups does not fit.");
+  demand(bits || (book.epsilon > 0 && book.epsilon < 1e6 && book.relevant > 0 && book.relevant < 1
+    && (book.slope === null || Number.isFinite(book.slope))), "What is stated of the noise does not fit.");
+  demand(Array.isArray(labels) && labels.length <= book.k
+    && labels.every((list) => Array.isArray(list) && list.every((label) => text(label, LIMITS.id))), "The names of groups do not fit.");
+}
+
+function checkNetworks() {
+  let features = page.networks.length ? 0 : 3 * about.size ** 2;
+  let operations = 0;
+  for (const { size, layers } of page.networks) {
+    demand(isCount(size, 1024, 1) && Array.isArray(layers) && layers.length <= 500, "The network does not fit.");
+    let [side, channels, entering] = [size, 3, ""];
+    for (const { side: reach, stride, pad, depthwise, starts, adds, kernel, bias } of layers) {
+      demand([1, 3, 5].includes(reach) && [1, 2].includes(stride) && isCount(pad, 4) && kernel && bias?.length,
+        "A layer of the network does not fit.");
+      if (starts) entering = `${side} ${channels}`;
+      const inputs = depthwise ? 1 : channels;
+      demand(kernel.length === bias.length * inputs * reach ** 2 && (!depthwise || bias.length === channels),
+        "A layer of the network does not fit.");
+      if (reach > 1) side = Math.ceil(side / stride);
+      channels = bias.length;
+      operations += side * side * kernel.length;
+      demand(!adds || entering === `${side} ${channels}`, "A layer of the network does not fit.");
+    }
+    features += channels;
+  }
+  demand(operations <= LIMITS.operations, "The network is too large.");
+  return about.pictures ? features : about.vector.length;
+}
+
+function checkBook(book, signs, features) {
+  const rows = (array, width) => (array && array.length % width === 0 ? array.length / width : NaN);
+  const below = (array, most) => array.every((value) => value < most);
+  const { kind, k, width } = book;
+  const fits = (holds) => demand(holds, "The groups do not fit each other.");
+  if (kind === "bits") {
+    fits(rows(book.weights, width) === features && book.offset?.length === width && (signs?.length ?? 0) === k * width);
+    return;
+  }
+  fits(rows(book.axes, width) === features && book.centre?.length === width);
+  fits(!book.classes || rows(book.classes, width) > 0);
+  const atoms = rows(book.atoms, width);
+  if (kind === "groups") {
+    fits(atoms > 0 && book.group?.length === atoms && below(book.group, k) && new Set(book.group).size === k);
+  } else if (kind === "pairs") {
+    fits(atoms > 0 && book.neighbours?.length === k && k % atoms === 0 && below(book.neighbours, atoms));
+    fits(book.norms?.length === k && book.norms.every((value) => value > 0));
+  } else {
+    const classes = rows(book.coefficients, width);
+    fits(classes > 0 && book.intercept?.length === classes);
+    fits(book.groups ? book.groups.length === k * classes : k === classes);
+  }
+}
+
+function checkEntries({ ids, cells }) {
+  demand(Array.isArray(ids) && ids.length <= LIMITS.entries, `There are more than ${number(LIMITS.entries)} entries.`);
+  demand(ids.every((id) => typeof id === "string" && id.length <= LIMITS.id), "The ids of the entries are no texts.");
+  demand(cells?.length === ids.length && cells.every((cell) => cell < page.book.k), "An entry names a group that does not exist.");
+}
+
+function checkWords({ vocabulary, vectors, classVectors, classNames, hyponyms }) {
+  const texts = (list) => Array.isArray(list) && list.length > 0 && list.every((word) => typeof word === "string");
+  const width = vectors?.length / vocabulary?.length;
+  const { stopWords, typicalNorm, temperature, hyponymShare } = about;
+  demand(texts(vocabulary) && texts(classNames) && texts(stopWords) && isCount(width, LIMITS.width, 1)
+    && classVectors?.length === classNames.length * width
+    && page.book.classes?.length === classNames.length * page.book.width
+    && typicalNorm > 0 && temperature > 0 && hyponymShare >= 0 && hyponymShare <= 1
+    && Object.values(hyponyms ?? { none: null }).every((list) =>
+      Array.isArray(list) && list.every((cls) => isCount(cls, classNames.length - 1))),
+  "The words do not fit each other.");
+}
+
 async function start() {
   const [valid, message] = await checkSignature();
   const box = byId("signature");
@@ -131,23 +251,27 @@ async function start() {
     return;
   }
   about = JSON.parse(byId("about").textContent);
+  checkAbout(about);
   const names = ["network", "book", "codes", "words"];
   const [network, book, codes, words] = await Promise.all(
     names.map((name) => (byId(name) ? unpack(byId(name).textContent) : null)),
   );
   page.networks = about.networks.map(({ prefix, size, layers }) => ({
     size,
-    layers: layers.map((layer, i) => laidOut(layer, network[`${prefix}${i}.kernel`], network[`${prefix}${i}.bias`])),
+    layers: layers.map((layer, i) => ({
+      ...layer, kernel: network?.[`${prefix}${i}.kernel`], bias: network?.[`${prefix}${i}.bias`],
+    })),
   }));
-  page.book = { ...about.book, ...book };
+  page.book = { ...book, ...about.book };
   page.book.classes ??= page.book.atoms;
+  checkBook(page.book, codes.signs, checkNetworks());
+  checkEntries(codes);
+  if (words) checkWords(words);
+  for (const each of page.networks) each.layers = each.layers.map((layer) => laidOut(layer));
   page.words = words;
   page.ids = codes.ids;
   page.entries = Array.from({ length: page.book.k }, () => []);
-  codes.cells.forEach((cell, entry) => {
-    if (cell >= page.book.k) throw new Error("an entry names a cell that does not exist");
-    page.entries[cell].push(entry);
-  });
+  codes.cells.forEach((cell, entry) => page.entries[cell].push(entry));
   const counts = Float64Array.from(page.entries, (list) => list.length);
   page.signs = codes.signs;
   page.reading = page.book.kind === "bits"

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from blindsight import open_shared
 from blindsight.app.library import pairs as pair_library
 from blindsight.app.library import photos as photo_library
 from blindsight.app.library import sending
@@ -173,6 +174,9 @@ def test_learning_costs_what_the_page_says_once_and_publishing_has_no_name_and_i
     assert client.post(f"/api/tags/{one.id}/publish", json={"sure": True}).status_code == 202
     work(app, tags, {"dataset": one.id, "step": "publish"})
     path = next(datasets.given.glob("*/tags.csv"))
+    assert open_shared(path.parent).manifest.kind == "tags"
+    taught = next(datasets.given.glob("*/tagger.safetensors"))
+    assert open_shared(taught.parent).manifest.kind == "tagger"
     first = path.read_text()
     rows = list(csv.DictReader(io.StringIO(first)))
     assert len(rows) == 60
@@ -372,6 +376,7 @@ def test_a_way_to_compare_is_learned_from_a_stream_of_pairs_shown_before_and_aft
     found = work(app, compare, order)
     (made,) = datasets.get(one.id).releases
     first = (datasets.folder(made) / "metric.safetensors").read_bytes()
+    assert open_shared(datasets.folder(made)).manifest.kind == "metric"
     assert found["held"] == 8 and 12 <= found["pairs"] <= 32, "a photo is in three of them at most"
     assert len(set(found["film"]["nearest"])) == 10 and 0 <= found["met"] <= 8
     work(app, compare, order)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from blindsight import open_shared
 from blindsight.app.library import sending
 from blindsight.privacy import Ledger
 from blindsight.sketching import FeatureStatistics
@@ -48,6 +49,9 @@ def test_statistics_are_shown_first_released_with_a_card_and_charged_once(
     (release,) = datasets.get(one.id).releases
     assert (release.kind, release.photos, release.epsilon) == ("statistics", 80, 6.0)
     folder = datasets.folder(release)
+    shared = open_shared(folder)
+    assert shared.manifest.kind == "statistics"
+    assert shared.guarantee is not None and shared.guarantee.epsilon <= 6.0
     sent = FeatureStatistics.load(folder / sending.STATISTICS_FILE)
     assert tuple(sent.classes_) == ALBUM
     assert "add or remove one" in (folder / "card.txt").read_text()

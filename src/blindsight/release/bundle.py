@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -18,13 +19,21 @@ from blindsight.core import durable
 from blindsight.core.errors import HostileFile
 from blindsight.privacy import Guarantee
 from blindsight.privacy.vault import Vault
-from blindsight.release.manifest import SIGNATURE, Manifest, Signer, sha256_of, write_manifest
+from blindsight.release.manifest import (
+    NOTE_FILE,
+    SIGNATURE,
+    Manifest,
+    Signer,
+    sha256_of,
+    write_manifest,
+)
 
-__all__ = ["BUNDLE_KINDS", "bundle_folder", "read_card", "write_bundle"]
+__all__ = ["BUNDLE_KINDS", "bundle_folder", "read_card", "share_folder", "write_bundle"]
 
 #: What can be shared beside photo codes, and what a receiver does with it.
 BUNDLE_KINDS = {
     "tagger": "blindsight tag apply FILE PHOTOS writes labels for photos of your own.",
+    "tags": "FILE lists the tags of each photo, by its id.",
     "metric": "blindsight metric distance FILE ID ... compares records of your own.",
     "statistics": "blindsight send fit FILE trains a classifier on it.",
     "sketches": "blindsight sketch recover FILE shows what attackers recover of it.",
@@ -64,34 +73,67 @@ def write_bundle(
     Returns:
         The manifest, which is on the disk.
     """
-    release = sha256_of(file)[:32]
-    signer = Signer(os.urandom(32) if vault is None else vault.signing_seed(release))
+
+    def copy(folder: Path) -> None:
+        with file.open("rb") as stream:
+            durable.write_file(folder / file.name, iter(partial(stream.read, _CHUNK), b""))
+
+    return share_folder(
+        bundle_folder(file), file.name, copy, kind, guarantee=guarantee, card=card, vault=vault
+    )
+
+
+def share_folder(
+    target: Path,
+    name: str,
+    write: Callable[[Path], None],
+    kind: str,
+    *,
+    guarantee: Guarantee | None,
+    card: str = "",
+    vault: Vault | None = None,
+) -> Manifest:
+    """Make a folder to share, with card, manifest and signature, in one step.
+
+    Parameters:
+        target: the folder, which is replaced; only its note for the workbench stays.
+        name: the file that is shared.
+        write: puts that file, and what belongs to it, into the folder that it is called with.
+        kind: one of `BUNDLE_KINDS`.
+        guarantee: what is promised; None where nothing is.
+        card: the card in words, where there is no guarantee.
+        vault: the owner's vault, from which the key is derived; without one it is used this once.
+
+    Returns:
+        The manifest, which is on the disk.
+    """
     promise = "no guarantee" if guarantee is None else guarantee.line()
     fields = {
         "format": _CARD_FORMAT,
         "kind": kind,
-        "file": file.name,
+        "file": name,
         "guarantee": None if guarantee is None else json.loads(guarantee.to_json()),
         "text": card if guarantee is None else guarantee.card(),
     }
-    readme = (
-        f"# {kind.capitalize()}: {file.name}\n\n"
-        f"What it promises about the data behind it: {promise} (see `card.txt`).\n\n"
-        f"1. {BUNDLE_KINDS[kind].replace('FILE', file.name)}\n"
-        "2. To check that nothing was changed: `blindsight open FOLDER`. The fingerprint must be "
-        f"the one that the owner told you:\n\n       {signer.fingerprint}\n"
-    )
-    target = bundle_folder(file)
     staging = durable.staging_folder(target)
     try:
-        with file.open("rb") as stream:
-            pieces = iter(partial(stream.read, _CHUNK), b"")
-            durable.write_file(staging / file.name, pieces)
+        write(staging)
+        if (target / NOTE_FILE).is_file():
+            durable.write_file(staging / NOTE_FILE, (target / NOTE_FILE).read_bytes())
+        release = sha256_of(staging / name)[:32]
+        signer = Signer(os.urandom(32) if vault is None else vault.signing_seed(release))
+        readme = (
+            f"# {kind.capitalize()}: {name}\n\n"
+            f"What it promises about the data behind it: {promise} (see `card.txt`).\n\n"
+            f"1. {BUNDLE_KINDS[kind].replace('FILE', name)}\n"
+            "2. To check that nothing was changed: `blindsight open FOLDER`. The fingerprint must "
+            f"be the one that the owner told you:\n\n       {signer.fingerprint}\n"
+        )
         durable.write_file(staging / "README.md", readme.encode())
         text = json.dumps(fields, indent=2, ensure_ascii=False)
         durable.write_file(staging / "card.json", text.encode() + b"\n")
         durable.write_file(staging / "card.txt", str(fields["text"]).encode() + b"\n")
-        facts = {"file": file.name, "guarantee": promise}
+        facts = {"file": name, "guarantee": promise}
         manifest = write_manifest(staging, signer, kind=kind, release=release, facts=facts)
         durable.replace_folder(staging, target, last=SIGNATURE)
         return manifest

@@ -33,6 +33,7 @@ from blindsight.core.errors import InvalidParameter
 from blindsight.core.storage import write_atomically
 from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.mechanisms.gaussian import gaussian_epsilon
+from blindsight.release.bundle import share_folder
 
 __all__ = [
     "GOOD_ANSWERS",
@@ -58,6 +59,7 @@ __all__ = [
 PAIR_UNIT: Final = "label"
 #: First budget for answers, in epsilon per answer.
 PAIR_BUDGET = 6.0
+METRIC_FILE: Final = "metric.safetensors"
 #: Where the owner may put the threshold: largest share of wrong "same" or of wrong "different".
 OPERATING_POINTS: dict[str, dict[str, float]] = {
     "balanced": {},
@@ -122,12 +124,17 @@ def learn_to_compare(
         )
     number = charged[-1]
     release = _release(datasets, data_set, number, len(used))
-    folder = datasets.folder(release)
     costs = _all_units(metric.guarantee_.costs, persons=bool(data_set.most))
     name_release(datasets, data_set, release, number, costs)
-    metric.save(folder / "metric.safetensors")
+    share_folder(
+        datasets.folder(release),
+        METRIC_FILE,
+        lambda folder: metric.save(folder / METRIC_FILE),
+        "metric",
+        guarantee=metric.guarantee_,
+        vault=vault,
+    )
     progress("looking at the answers that were kept aside", 2, 3)
-    (folder / "card.txt").write_text(metric.guarantee_.card() + "\n", encoding="utf-8")
     datasets.keep_release(data_set, release)
     known = metric.curve_.known
     measured = {
@@ -169,7 +176,7 @@ def answer_for(
     found = [] if last is None else [r for r in data_set.releases if r.id == last.get("release")]
     answer = None
     if found:
-        metric = DPPMetric.load(datasets.folder(found[0]) / "metric.safetensors")
+        metric = DPPMetric.load(datasets.folder(found[0]) / METRIC_FILE)
         rates = OPERATING_POINTS[point]
         if metric.curve_.known and metric.n_features_in_ == rows.shape[1]:
             with suppress(InvalidParameter):  # finer than the counts tell

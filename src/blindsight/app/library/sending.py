@@ -29,6 +29,7 @@ from blindsight.core.errors import InvalidParameter
 from blindsight.core.plots import data_uri
 from blindsight.core.storage import write_atomically
 from blindsight.privacy.mechanisms.gaussian import gaussian_epsilon
+from blindsight.release.bundle import share_folder
 from blindsight.sketching import FeatureStatistics
 from blindsight.sketching.statistics_rules import Forecast, gaussian_mu, width_for
 
@@ -166,9 +167,14 @@ def release_statistics(
     release = Release(number[:12], "statistics", folder, epsilon / most, 0, today(), False)
     name_release(datasets, data_set, release, number, sender.guarantee_.costs)
     sender.public_["release"] = number
-    sender.save(datasets.folder(release) / STATISTICS_FILE)
-    card = sender.guarantee_.card() + "\n"
-    write_atomically(datasets.folder(release) / "card.txt", card.encode())
+    share_folder(
+        datasets.folder(release),
+        STATISTICS_FILE,
+        lambda folder: sender.save(folder / STATISTICS_FILE),
+        "statistics",
+        guarantee=sender.guarantee_,
+        vault=vault,
+    )
     datasets.keep_release(data_set, replace(release, photos=len(records)))
     return {"photos": len(records), "classes": len(plan.classes)}
 

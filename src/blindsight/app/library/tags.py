@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,12 +26,14 @@ from blindsight.app.library.datasets import DataSet, DataSets, Release, today
 from blindsight.app.library.photos import image_encoder, rows_of
 from blindsight.app.result import Progress, no_progress
 from blindsight.app.train_tagger import DEFAULT_DELTA
+from blindsight.core import durable
 from blindsight.core.errors import MissingData
 from blindsight.core.storage import seal_json, write_atomically
 from blindsight.encoders import BuiltIn, OnnxEncoder
 from blindsight.privacy import Cost, Guarantee, Ledger
 from blindsight.privacy.mechanisms.gaussian import gaussian_epsilon
 from blindsight.privacy.vault import Vault
+from blindsight.release.bundle import share_folder
 from blindsight.tagging import CodebookAnswers, DPTraining, Exact, Prior, PrivateTagger
 from blindsight.tagging.answer_codebook import AnswerCodebook
 from blindsight.tagging.answers import NoCharge
@@ -70,6 +73,7 @@ PUBLISH_EPSILONS = (4.0, 8.0, 10.0)
 #: Labelled photos that learning needs: about MIN_HELD_OUT of them are held out.
 MIN_LABELLED = HELD_OUT_ONE_IN * MIN_HELD_OUT
 _MAX_FOLDER_LABELS = 60
+_MODEL_FILE = "tagger.safetensors"
 
 
 def learn_tags(
@@ -115,7 +119,7 @@ def learn_tags(
     )
     costs = _with_persons(tagger.guarantee_.costs, data_set.most)
     name_release(datasets, data_set, release, charged[-1], costs)
-    _give(datasets, release, tagger.guarantee_, {"tagger.safetensors": model})
+    _give(datasets, release, tagger.guarantee_, {_MODEL_FILE: model}, "tagger", vault)
     datasets.keep_release(data_set, replace(release, photos=len(used)))
     return found
 
@@ -210,7 +214,7 @@ def publish_data_set_tags(
         "guarantee.json": seal_json(json.loads(guarantee.to_json())),
     }
     name_release(datasets, data_set, release, number, guarantee.costs)
-    _give(datasets, release, guarantee, files)
+    _give(datasets, release, guarantee, files, "tags", vault)
     datasets.keep_release(
         data_set, replace(release, photos=len(records), left_out=len(where) - len(records))
     )
@@ -312,7 +316,7 @@ def _publisher(
     path = datasets.vault(data_set) / f"publisher-{model}-{epsilon:g}.safetensors"
     if path.exists():
         return PrivateTagger.load(path)
-    tagger = PrivateTagger.load(datasets.vault(data_set) / "tagger.safetensors")
+    tagger = PrivateTagger.load(datasets.vault(data_set) / _MODEL_FILE)
     labels = len(tagger.classes_)
     if prior is None:
         prior = _prior(data_set, [str(name) for name in tagger.classes_])
@@ -377,7 +381,7 @@ def _right_and_found(told: NDArray[np.bool_], truth: NDArray[np.bool_]) -> tuple
 
 
 def _keep_model(datasets: DataSets, data_set: DataSet, tagger: PrivateTagger) -> None:
-    tagger.save(datasets.vault(data_set) / "tagger.safetensors")
+    tagger.save(datasets.vault(data_set) / _MODEL_FILE)
 
 
 def _keep_answers(
@@ -399,7 +403,7 @@ def _keep_answers(
 
 
 def _model(datasets: DataSets, data_set: DataSet) -> bytes:
-    return (datasets.vault(data_set) / "tagger.safetensors").read_bytes()
+    return (datasets.vault(data_set) / _MODEL_FILE).read_bytes()
 
 
 def _release(
@@ -415,14 +419,21 @@ def _release(
 
 
 def _give(
-    datasets: DataSets, release: Release, guarantee: Guarantee, files: dict[str, bytes]
+    datasets: DataSets,
+    release: Release,
+    guarantee: Guarantee,
+    files: dict[str, bytes],
+    kind: str,
+    vault: Vault,
 ) -> None:
-    """Into the folder that may be shared, with the card."""
-    folder = datasets.folder(release)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, data in files.items():
-        write_atomically(folder / name, data)
-    (folder / "card.txt").write_text(guarantee.card() + "\n", encoding="utf-8")
+    """Into the folder that may be shared, with card and signature; the first file is it."""
+
+    def write(folder: Path) -> None:
+        for name, data in files.items():
+            durable.write_file(folder / name, data)
+
+    folder, (first, *_) = datasets.folder(release), files
+    share_folder(folder, first, write, kind, guarantee=guarantee, vault=vault)
 
 
 def plain_cell(text: str) -> str:

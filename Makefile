@@ -8,7 +8,7 @@ RUNS ?= 5
 BUSY ?= 0
 MEMORY := $(shell [ -w /dev/shm ] && [ "$$(df --output=avail -k /dev/shm | tail -1)" -gt 6000000 ] && echo PYTEST_DEBUG_TEMPROOT=/dev/shm)
 
-.PHONY: run test suite check serve bench docs examples clean apt
+.PHONY: run test suite check serve bench docs examples sbom clean apt
 run: $(STAMP)
 	$(BIN)/blindsight demo
 
@@ -35,6 +35,10 @@ bench: $(STAMP)
 
 docs: $(STAMP)
 	$(BIN)/mkdocs build --strict
+
+# What a release is made of, from what is installed: CycloneDX as JSON.
+sbom: $(STAMP)
+	$(BIN)/blindsight licences --sbom > sbom.json
 
 # What the gallery shows under each example; and the README's picture, from the last demo.
 examples: $(STAMP)

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from blindsight.cli import main
-from blindsight.cli.licences import UNKNOWN, Licence, _licence, licences
+from blindsight.cli.licences import UNKNOWN, Licence, _licence, bill_of_materials, licences
 
 
 def test_nothing_that_ships_is_under_the_gpl() -> None:
@@ -59,3 +59,24 @@ def test_the_verb_says_so_to_people_and_to_programs() -> None:
     assert "Under the GPL: none" in CliRunner().invoke(main.app, ["licences"]).output
     listed = json.loads(CliRunner().invoke(main.app, ["licences", "--json"]).output)
     assert not any(one["gpl"] for one in listed["packages"])
+
+
+def test_the_bill_of_materials_lists_every_package_with_what_it_needs() -> None:
+    bill = json.loads(CliRunner().invoke(main.app, ["licences", "--sbom"]).output)
+    assert (bill["bomFormat"], bill["specVersion"], bill["version"]) == ("CycloneDX", "1.6", 1)
+    assert bill["metadata"]["component"]["name"] == "blindsight"
+    listed = {one["name"]: one for one in bill["components"]}
+    assert listed.keys() == {one.package for one in licences()}
+    for one in licences():
+        component = listed[one.package]
+        assert component["version"] == one.version
+        assert component["licenses"] == [{"license": {"name": one.licence}}]
+        assert component["purl"].startswith("pkg:pypi/")
+        assert component["purl"].endswith(f"@{one.version}")
+    refs = {one["bom-ref"] for one in bill["components"]}
+    assert len(refs) == len(bill["components"])
+    graph = {one["ref"]: one["dependsOn"] for one in bill["dependencies"]}
+    assert graph.keys() == refs | {bill["metadata"]["component"]["bom-ref"]}
+    assert all(need in refs for needs in graph.values() for need in needs)
+    assert any("numpy@" in need for need in graph[bill["metadata"]["component"]["bom-ref"]])
+    assert bill_of_materials() == bill, "the same installation gives the same document"

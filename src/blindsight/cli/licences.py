@@ -1,11 +1,13 @@
 """`blindsight licences`: the licence of every package that Blindsight and its extras need, as
-installed here.
+installed here, and a bill of materials for whoever must know what is inside.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Iterable, Iterator
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -14,7 +16,7 @@ import typer
 
 from blindsight.cli.terminal import console, emit_json, table
 
-__all__ = ["Licence", "closure", "licences", "register"]
+__all__ = ["Licence", "bill_of_materials", "closure", "licences", "register"]
 
 #: extras that users install; the others are for those who work on Blindsight itself.
 SHIPPED = "all"
@@ -52,10 +54,16 @@ def register(app: typer.Typer) -> None:
 
 def show_licences(
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+    sbom: Annotated[
+        bool, typer.Option("--sbom", help="A bill of materials instead: CycloneDX 1.6 as JSON.")
+    ] = False,
 ) -> None:
     """List the licence of every package that the core and the extras need, as far as it is
     installed here.
     """
+    if sbom:
+        emit_json(bill_of_materials())
+        return
     found = licences()
     if json:
         emit_json({"packages": [{**one._asdict(), "gpl": one.gpl} for one in found]})
@@ -85,6 +93,56 @@ def licences(extras: str = SHIPPED) -> list[Licence]:
         for name, one in sorted(more.items(), key=lambda item: (item[0] not in core, item[0]))
         if name != "blindsight"
     ]
+
+
+def bill_of_materials(extras: str = SHIPPED) -> dict[str, object]:
+    """What Blindsight is made of as installed here, in the format CycloneDX 1.6.
+
+    Everything is read from the installed packages; the same installation gives the same document.
+
+    Parameters:
+        extras: what was installed with it.
+
+    Returns:
+        The document as JSON values.
+    """
+    found = closure("blindsight", (extras,))
+    refs = {name: f"pkg:pypi/{name}@{one.version}" for name, one in found.items()}
+    digest = hashlib.sha256("\n".join(sorted(refs.values())).encode()).digest()
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "serialNumber": f"urn:uuid:{uuid.UUID(bytes=digest[:16], version=5)}",
+        "version": 1,
+        "metadata": {"component": _component("application", found["blindsight"], refs)},
+        "components": [
+            _component("library", one, refs)
+            for name, one in sorted(found.items())
+            if name != "blindsight"
+        ],
+        "dependencies": [
+            {
+                "ref": refs[name],
+                "dependsOn": sorted(
+                    {refs[need] for need, _ in _needs(one, frozenset((extras,))) if need in refs}
+                    - {refs[name]}
+                ),
+            }
+            for name, one in sorted(found.items())
+        ],
+    }
+
+
+def _component(kind: str, one: metadata.Distribution, refs: Mapping[str, str]) -> dict[str, object]:
+    ref = refs[_plain(one.name)]
+    return {
+        "type": kind,
+        "bom-ref": ref,
+        "name": one.name,
+        "version": one.version,
+        "purl": ref,
+        "licenses": [{"license": {"name": _licence(one)}}],
+    }
 
 
 def closure(name: str, extras: Iterable[str]) -> dict[str, metadata.Distribution]:

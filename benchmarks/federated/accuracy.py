@@ -24,7 +24,7 @@ from benchmarks.federated import sets
 from benchmarks.federated.baselines import prr10, ra12
 from benchmarks.harness import Row
 from blindsight.core.errors import MissingData
-from blindsight.evaluation.multilabel import mean_average_precision
+from blindsight.evaluation.scores import mean_average_precision
 from blindsight.federated import CommonMask, FederatedClassifier, Paper, SumNoise, TopK, Weights
 from blindsight.federated.learning import SGD, Proximal, Sending, linear
 

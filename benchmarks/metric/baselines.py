@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from blindsight.core import checks
 from blindsight.core.errors import InvalidParameter
 from blindsight.metric.algorithm1 import AS_MEANT, Steps, Trace, algorithm1
-from blindsight.metric.descent import descend, reduce_rank
 from blindsight.metric.graph import PairGraph
 from blindsight.metric.guarantee import STRUCTURE
 from blindsight.metric.linear import LinearMetric, normalised, orthogonal, read_tuples
-from blindsight.metric.losses import contrastive_of
+from blindsight.metric.losses import contrastive_of, descend, reduce_rank
 from blindsight.privacy.cost import Cost
 from blindsight.privacy.door import Door
 from blindsight.privacy.entropy import training_rng

@@ -20,9 +20,9 @@ from benchmarks.metric.protocol import Split, make_split, measure
 from blindsight import data, encoders
 from blindsight.audit.methods.metric import flip_hub, flip_pair, match_conjectures
 from blindsight.metric import Contrastive, DPPMetric, EuclideanMetric, RowNoise, Steps
-from blindsight.metric.descent import descend
 from blindsight.metric.files import nearest_neighbours
 from blindsight.metric.linear import normalised, orthogonal
+from blindsight.metric.losses import descend
 from blindsight.metric.paper import DPPDML, MendedDML
 
 __all__ = ["attack_rows", "deep_rows", "digit_rows", "selection_rows"]

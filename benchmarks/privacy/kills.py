@@ -40,7 +40,7 @@ from blindsight.privacy.vault import Vault
 from blindsight.sketching import FlippedBits, SketchSet
 from blindsight.sketching.sketches import SketchWriter
 from blindsight.tagging import CodebookAnswers, DPTraining, PrivateTagger
-from blindsight.tagging.publishing import publish, train_once
+from blindsight.tagging.photos import publish, train_once
 
 __all__ = ["KINDS", "Work", "charges", "survive"]
 

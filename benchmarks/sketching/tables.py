@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from benchmarks.harness import Row
 from benchmarks.sketching.common import halves
 from blindsight.core.errors import MissingData
-from blindsight.evaluation.reconstruction import exact_pixels, mean_psnr, mean_ssim
+from blindsight.evaluation.scores import exact_pixels, mean_psnr, mean_ssim
 from blindsight.sketching import PAPER_Q, NegativeSketcher, QKParameters, leak_of
 from blindsight.sketching.gallery import settings_gallery
 

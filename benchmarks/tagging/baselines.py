@@ -20,8 +20,8 @@ from blindsight.core import checks
 from blindsight.privacy.clipping import clip_norm
 from blindsight.privacy.guarantee import Cost
 from blindsight.privacy.mechanisms import Laplace
-from blindsight.tagging.paper.gcn import MLGCN, TaggingLoss
-from blindsight.tagging.paper.taggers import Schedule
+from blindsight.tagging.gcn import MLGCN, TaggingLoss
+from blindsight.tagging.paper import Schedule
 
 __all__ = ["FeatureNoise", "noisy_weights"]
 

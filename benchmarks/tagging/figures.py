@@ -26,12 +26,18 @@ from benchmarks.harness import Row
 from benchmarks.tagging.baselines import FeatureNoise, noisy_weights
 from benchmarks.tagging.published import paper_numbers
 from benchmarks.tagging.sets import Problem, half_width, spread_note
-from blindsight.evaluation.multilabel import decision_scores, evaluate, top_k
+from blindsight.evaluation.scores import decision_scores, evaluate, top_k
 from blindsight.privacy.door import Door
 from blindsight.tagging import DPTraining, GraphHead, PrivateTagger
-from blindsight.tagging.paper.gcn import MLGCN, TaggingLoss, classifier_array, train
-from blindsight.tagging.paper.laplace import OUTPUTS, PaperLaplace, of_printed_training
-from blindsight.tagging.paper.taggers import PaperInputs, Penalty, Schedule
+from blindsight.tagging.gcn import MLGCN, TaggingLoss, classifier_array, train
+from blindsight.tagging.paper import (
+    OUTPUTS,
+    PaperInputs,
+    PaperLaplace,
+    Penalty,
+    Schedule,
+    of_printed_training,
+)
 
 __all__ = ["figure_rows", "rp2_rows"]
 

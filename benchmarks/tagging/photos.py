@@ -27,7 +27,7 @@ from blindsight.core import storage
 from blindsight.core.errors import BlindsightError, MissingData
 from blindsight.data import cache_folder
 from blindsight.encoders import built_in
-from blindsight.evaluation.multilabel import average_precisions, evaluate
+from blindsight.evaluation.scores import average_precisions, evaluate
 from blindsight.privacy.mechanisms import KaryResponse
 from blindsight.privacy.mechanisms.gaussian import gaussian_epsilon
 from blindsight.tagging import (

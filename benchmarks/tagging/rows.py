@@ -24,7 +24,7 @@ from benchmarks.tagging.published import published_rows
 from benchmarks.tagging.sets import Problem, load_sets, mean_scores, scenes, spread_note
 from blindsight.core import checks
 from blindsight.core.errors import MissingDependency
-from blindsight.evaluation.multilabel import (
+from blindsight.evaluation.scores import (
     MultiLabelScores,
     evaluate,
     mean_average_precision,
@@ -42,7 +42,7 @@ from blindsight.tagging import (
     Schedule,
     Tagger,
 )
-from blindsight.tagging.paper.label_graph import conditional, cooccurrence
+from blindsight.tagging.label_graph import conditional, cooccurrence
 
 __all__ = ["rows"]
 

@@ -19,7 +19,7 @@ from benchmarks.harness import Row
 from blindsight import data
 from blindsight.core.errors import MissingData, MissingDependency
 from blindsight.encoders import built_in, encode_images
-from blindsight.evaluation.multilabel import MultiLabelScores
+from blindsight.evaluation.scores import MultiLabelScores
 from blindsight.tagging import Prior, encoder_prior
 
 __all__ = [

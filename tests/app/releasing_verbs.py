@@ -42,7 +42,7 @@ from blindsight.privacy.vault import Vault
 from blindsight.privacy.vault_store import VaultStore
 from blindsight.sketching import SketchSet
 from blindsight.tagging import CodebookAnswers, Prior, PrivateTagger
-from blindsight.tagging.answers import AnswerCodebook
+from blindsight.tagging.guarantee import AnswerCodebook
 
 __all__ = ["VERBS", "Owner", "Verb", "work_in_this_process"]
 

@@ -30,7 +30,7 @@ from blindsight.index import encoder
 from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.vault import Vault
 from blindsight.tagging import CodebookAnswers, Prior, PrivateTagger
-from blindsight.tagging.answers import AnswerCodebook
+from blindsight.tagging.guarantee import AnswerCodebook
 from blindsight.workbench.infra.settings import Settings
 from contracts.replay import ReplayContract
 from contracts.test_replay_commands import INPUT, LEDGER, OWNER, SEED

@@ -21,7 +21,7 @@ from blindsight.tagging import (
     Prior,
     PrivateTagger,
 )
-from blindsight.tagging.publishing import publish
+from blindsight.tagging.photos import publish
 from contracts.replay import ReplayContract
 
 RNG = np.random.default_rng(3)

@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import average_precision_score, precision_recall_fscore_support
 
 from blindsight.core.errors import InvalidData, InvalidParameter
-from blindsight.evaluation.multilabel import (
+from blindsight.evaluation.scores import (
     average_precisions,
     decision_scores,
     evaluate,

@@ -5,7 +5,7 @@ import pytest
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
 from blindsight.core.errors import InvalidData
-from blindsight.evaluation import reconstruction
+from blindsight.evaluation import scores
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def test_psnr_equals_scikit_image(images):
         peak_signal_noise_ratio(a.astype(float), b, data_range=255)
         for a, b in zip(truth, guess, strict=True)
     ]
-    np.testing.assert_allclose(reconstruction.psnr(truth, guess), expected, rtol=1e-12)
+    np.testing.assert_allclose(scores.psnr(truth, guess), expected, rtol=1e-12)
 
 
 def test_ssim_equals_scikit_image(images):
@@ -38,7 +38,7 @@ def test_ssim_equals_scikit_image(images):
         structural_similarity(a.astype(float), b, **options)
         for a, b in zip(truth, guess, strict=True)
     ]
-    np.testing.assert_allclose(reconstruction.ssim(truth, guess), expected, rtol=1e-10)
+    np.testing.assert_allclose(scores.ssim(truth, guess), expected, rtol=1e-10)
 
 
 def test_ssim_of_colour_images_equals_scikit_image():
@@ -55,26 +55,24 @@ def test_ssim_of_colour_images_equals_scikit_image():
         structural_similarity(a, b, channel_axis=-1, **options)
         for a, b in zip(truth, guess, strict=True)
     ]
-    np.testing.assert_allclose(reconstruction.ssim(truth, guess), expected, rtol=1e-10)
+    np.testing.assert_allclose(scores.ssim(truth, guess), expected, rtol=1e-10)
 
 
 def test_identical_images_are_recovered_wholly(images):
     truth, _ = images
-    assert np.isinf(reconstruction.psnr(truth, truth)).all()
-    assert reconstruction.mean_psnr(truth, truth) == 100
-    np.testing.assert_allclose(reconstruction.ssim(truth, truth), 1)
-    assert reconstruction.exact_pixels(truth, truth) == 1
+    assert np.isinf(scores.psnr(truth, truth)).all()
+    assert scores.mean_psnr(truth, truth) == 100
+    np.testing.assert_allclose(scores.ssim(truth, truth), 1)
+    assert scores.exact_pixels(truth, truth) == 1
 
 
 def test_exact_pixels_counts_rounded_guesses():
     truth = np.array([[0, 1], [2, 3]])
-    assert reconstruction.exact_pixels(truth, truth + 0.4) == 1
-    assert reconstruction.exact_pixels(truth, truth + np.array([[0.6, 0], [0, 0]])) == 0.75
+    assert scores.exact_pixels(truth, truth + 0.4) == 1
+    assert scores.exact_pixels(truth, truth + np.array([[0.6, 0], [0, 0]])) == 0.75
 
 
-@pytest.mark.parametrize(
-    "measure", [reconstruction.psnr, reconstruction.ssim, reconstruction.exact_pixels]
-)
+@pytest.mark.parametrize("measure", [scores.psnr, scores.ssim, scores.exact_pixels])
 def test_images_of_different_shapes_are_refused(measure):
     with pytest.raises(InvalidData, match="one shape"):
         measure(np.zeros((2, 20, 20)), np.zeros((2, 20, 21)))
@@ -82,4 +80,4 @@ def test_images_of_different_shapes_are_refused(measure):
 
 def test_images_smaller_than_the_window_are_refused():
     with pytest.raises(InvalidData, match="larger than the window"):
-        reconstruction.ssim(np.zeros((8, 8)), np.zeros((8, 8)))
+        scores.ssim(np.zeros((8, 8)), np.zeros((8, 8)))

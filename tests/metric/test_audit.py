@@ -11,9 +11,9 @@ import pytest
 from blindsight.audit import distinguish
 from blindsight.audit.methods.metric import flip_hub, flip_pair, match_conjectures
 from blindsight.metric import Contrastive, DPPMetric, PairGraph, RowNoise, algorithm1, kappa
-from blindsight.metric.descent import descend, noisy_descent
 from blindsight.metric.guarantee import MIN_BINS
 from blindsight.metric.linear import orthogonal
+from blindsight.metric.losses import descend, noisy_descent
 from blindsight.metric.paper import pure_descent, pure_plan
 from blindsight.privacy import Door, Guarantee
 from blindsight.privacy.mechanisms import DiscreteGaussian

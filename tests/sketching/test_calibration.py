@@ -5,7 +5,7 @@ import pytest
 
 from blindsight import data
 from blindsight.core.errors import InvalidParameter
-from blindsight.evaluation.reconstruction import mean_psnr
+from blindsight.evaluation.scores import mean_psnr
 from blindsight.sketching import NegativeSketcher, QKParameters, leak_of
 from blindsight.sketching.attackers import Suite
 from blindsight.sketching.attackers.suite import best_psnr, bound_of

@@ -16,7 +16,7 @@ from blindsight.cli.main import app
 from blindsight.core.errors import InvalidData
 from blindsight.data import ImageSet
 from blindsight.data.listing import load_folder
-from blindsight.evaluation.reconstruction import exact_pixels, psnr, ssim
+from blindsight.evaluation.scores import exact_pixels, psnr, ssim
 from blindsight.privacy import Cost, Ledger
 from blindsight.sketching import SketchSet
 from blindsight.sketching.attackers.suite import quietest_needed
@@ -148,6 +148,6 @@ def test_strips_give_the_whole_images_similarity(monkeypatch):
     truth = RNG.integers(0, 256, (2, 40, 30, 3)).astype(np.uint8)
     guess = np.clip(truth + RNG.normal(0, 30, truth.shape), 0, 255)
     whole = [measure(truth, guess) for measure in (psnr, ssim, exact_pixels)]
-    monkeypatch.setattr("blindsight.evaluation.reconstruction._VALUES_PER_STRIP", 7 * 90)
+    monkeypatch.setattr("blindsight.evaluation.scores._VALUES_PER_STRIP", 7 * 90)
     for measure, expected in zip((psnr, ssim, exact_pixels), whole, strict=True):
         np.testing.assert_allclose(measure(truth, guess), expected, rtol=1e-12)

@@ -10,7 +10,7 @@ import pytest
 from blindsight import data
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, UncheckedFile
 from blindsight.data import ImageSet
-from blindsight.evaluation.reconstruction import mean_psnr, mean_ssim
+from blindsight.evaluation.scores import mean_psnr, mean_ssim
 from blindsight.index.bulk import sketch_to
 from blindsight.sketching import NegativeSketcher, QKParameters, SketchSet
 from blindsight.sketching.sketches import SketchWriter

@@ -22,10 +22,10 @@ from blindsight.tagging.answer_codebook import (
     shifted_to,
     spread_rows,
 )
-from blindsight.tagging.answers import CodebookAnswers, LaplaceAnswers
 from blindsight.tagging.estimator import PrivateTagger
+from blindsight.tagging.guarantee import CodebookAnswers, LaplaceAnswers
 from blindsight.tagging.labels import sigmoid
-from blindsight.tagging.paper.laplace import PaperLaplace
+from blindsight.tagging.paper import PaperLaplace
 
 
 def spread(c=4):

@@ -28,7 +28,7 @@ from blindsight.tagging import (
     Tagger,
 )
 from blindsight.tagging.answer_codebook import AnswerCodebook
-from blindsight.tagging.paper.laplace import PaperLaplace
+from blindsight.tagging.paper import PaperLaplace
 
 pytestmark = pytest.mark.filterwarnings("ignore::blindsight.core.errors.UnchargedRelease")
 HEAD, LONG = GraphHead(hidden=64), Schedule(epochs=60, learning_rate=5e-3)

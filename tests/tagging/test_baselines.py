@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("torch")
 
 from benchmarks.tagging.baselines import FeatureNoise, noisy_weights
-from blindsight.tagging.paper.gcn import MLGCN, classifier_array, torch_generator
-from blindsight.tagging.paper.taggers import Schedule
+from blindsight.tagging.gcn import MLGCN, classifier_array, torch_generator
+from blindsight.tagging.paper import Schedule
 
 
 def test_proven_feature_noise_bounds_any_two_rows():

@@ -201,7 +201,7 @@ def test_the_file_does_not_tell_whether_a_photo_was_held_out(photos, tmp_path):
     for shade in range(24):  # the side depends on nothing but the picture; both come soon
         (folder / name).write_bytes(picture((shade, 2 * shade, 3 * shade)))
         (folder / "some.csv").write_text("\n".join(lines))
-        train_once = mock.patch("blindsight.tagging.publishing.train_once", side_effect=Stopped)
+        train_once = mock.patch("blindsight.tagging.photos.train_once", side_effect=Stopped)
         with train_once as called, contextlib.suppress(Stopped):
             run(
                 "train",

@@ -28,7 +28,7 @@ from blindsight.core.errors import (
     InvalidParameter,
     NotProven,
 )
-from blindsight.evaluation.multilabel import evaluate
+from blindsight.evaluation.scores import evaluate
 from blindsight.privacy import Cost, Ledger
 from blindsight.tagging import (
     CodebookAnswers,

@@ -9,16 +9,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from blindsight.evaluation.multilabel import mean_average_precision  # noqa: E402
-from blindsight.tagging.paper.gcn import (  # noqa: E402
+from blindsight.evaluation.scores import mean_average_precision  # noqa: E402
+from blindsight.tagging.gcn import (  # noqa: E402
     MLGCN,
     TaggingLoss,
     classifier_array,
     torch_generator,
     train,
 )
-from blindsight.tagging.paper.label_graph import LabelGraph  # noqa: E402
-from blindsight.tagging.paper.taggers import Schedule  # noqa: E402
+from blindsight.tagging.label_graph import LabelGraph  # noqa: E402
+from blindsight.tagging.paper import Schedule  # noqa: E402
 
 
 def problem(seed=0, n=400, d=20, c=6):

@@ -15,7 +15,7 @@ from blindsight.core.errors import BudgetExceeded, InvalidParameter, NotProven
 from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.door import listening
 from blindsight.tagging import P2MLGCN, RP2MLGCN, Corollary, GraphHead, Schedule, Tagger
-from blindsight.tagging.paper.taggers import PaperInputs
+from blindsight.tagging.paper import PaperInputs
 
 pytestmark = pytest.mark.filterwarnings("ignore::blindsight.core.errors.UnchargedRelease")
 SMALL, SHORT = GraphHead(hidden=8), Schedule(epochs=2)

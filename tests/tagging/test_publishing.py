@@ -21,7 +21,7 @@ from blindsight.tagging import (
     PrivateTagger,
 )
 from blindsight.tagging.answer_codebook import AnswerCodebook
-from blindsight.tagging.publishing import publish, train_once
+from blindsight.tagging.photos import publish, train_once
 
 pytestmark = pytest.mark.filterwarnings("ignore::blindsight.core.errors.UnchargedRelease")
 RNG = np.random.default_rng(0)

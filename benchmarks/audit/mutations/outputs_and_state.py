@@ -343,7 +343,7 @@ NEW: tuple[Mutant, ...] = (
         ),
     ),
     *bugs(
-        "tagging/publishing.py",
+        "tagging/photos.py",
     ),
     *bugs(
         "metric/linear.py",
@@ -372,7 +372,7 @@ NEW: tuple[Mutant, ...] = (
         ),
     ),
     *bugs(
-        "metric/descent.py",
+        "metric/losses.py",
         (
             "new-metric-progress-tells",
             "progress(tau + 1, steps)",

@@ -46,7 +46,7 @@ EARLY: tuple[Mutant, ...] = (
         ),
     ),
     *bugs(
-        "tagging/paper/label_graph.py",
+        "tagging/label_graph.py",
         (
             "tagging-graph-unclipped",
             "noisy = door.total(_COUNTS, Outer(y, y))",
@@ -55,7 +55,7 @@ EARLY: tuple[Mutant, ...] = (
         ),
     ),
     *bugs(
-        "tagging/answers.py",
+        "tagging/guarantee.py",
         (
             "tagging-laplace-half-sensitivity",
             "sensitivity=2 * self.bound * n_labels,",

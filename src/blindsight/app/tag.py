@@ -252,8 +252,7 @@ def publish_tags(
         InvalidParameter: if the answers of this model are exact.
         MissingData: if the model, the vault or a photo does not exist.
     """
-    from blindsight.tagging.photos import image_files
-    from blindsight.tagging.publishing import publish
+    from blindsight.tagging.photos import image_files, publish
 
     model_path = Path(model)
     tagger, extractor = _load(model_path, encoder)

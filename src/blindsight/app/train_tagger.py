@@ -461,13 +461,13 @@ def fit_and_measure(
     Returns:
         The fitted tagger, and its quality; None if too few photos were held out.
     """
-    from blindsight.tagging import publishing
+    from blindsight.tagging import photos
     from blindsight.tagging.photos import MIN_HELD_OUT, quality, split
 
     used, held, expected = split(rows)
     measurable = len(held) >= MIN_HELD_OUT and bool(labels[held].any())
     validation = (rows[held], labels[held]) if measurable else None
-    fitted = publishing.train_once(
+    fitted = photos.train_once(
         tagger,
         rows[used],
         labels[used],

@@ -1,1 +1,1 @@
-"""Measures of answers: `retrieval`, `multilabel` tags, and `reconstruction` by an attacker."""
+"""Measures of answers: `retrieval`, and `scores` of tags and of recovered images."""

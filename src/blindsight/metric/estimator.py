@@ -18,17 +18,22 @@ from blindsight.core import checks, storage
 from blindsight.core.arrays import Floats
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.data import PairSet
-from blindsight.metric.descent import CLIP, STEPS, largest_step, noisy_descent, reduce_rank, start
 from blindsight.metric.graph import PairGraph, pair_labels, person_numbers, select
 from blindsight.metric.guarantee import bins_for, metric_guarantee, reach, unit_noise
 from blindsight.metric.kappa import kappa as count_kappa
 from blindsight.metric.linear import LinearMetric, orthogonal, read_tuples
 from blindsight.metric.losses import (
+    CLIP,
+    STEPS,
     Contrastive,
     Gradients,
     Triplet,
     TupleLoss,
     group_size,
+    largest_step,
+    noisy_descent,
+    reduce_rank,
+    start,
     tuple_pairs,
 )
 from blindsight.metric.moments import (

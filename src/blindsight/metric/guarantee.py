@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from blindsight.metric.algorithm1 import SCALE, Batches, RowNoise
-from blindsight.metric.descent import CLIP, STEPS
+from blindsight.metric.losses import CLIP, STEPS
 from blindsight.metric.moments import BUCKETS, release_size
 from blindsight.privacy.cost import Cost, Unit
 from blindsight.privacy.entropy import EntropyName

@@ -1,14 +1,13 @@
 """Tags of images: private training on labelled images, and private publication of tags.
 
 - `estimator`: `PrivateTagger`, the main class of this folder,
-- `guarantee`: its guarantees as values,
+- `guarantee`: how answers are released, and its guarantees as values,
 - `training`: how a tagger is trained, `learning`: what it learns from its records,
-- `answers`: how answers are released,
 - `prior`: what is public about labels and features,
 - `answer_codebook`: published answers as one of k code words,
-- `publishing`: train a model once and publish each answer once, with a vault,
-- `labels`, `photos`: files of labels, and photos to features,
-- `paper`: ML-GCN, P2-ML-GCN and RP2-ML-GCN as the paper describes them.
+- `labels`: files of labels; `photos`: photos to features, and tags that are published once,
+- `paper`: ML-GCN, P2-ML-GCN and RP2-ML-GCN as the paper describes them, with their network (`gcn`)
+  and their `label_graph`.
 """
 
 from __future__ import annotations
@@ -38,21 +37,21 @@ __all__ = [
 ]
 
 _HOMES = {
-    "CodebookAnswers": "answers",
-    "Corollary": "paper.taggers",
+    "CodebookAnswers": "guarantee",
+    "Corollary": "paper",
     "DPTraining": "training",
-    "Exact": "answers",
+    "Exact": "guarantee",
     "FromLabels": "labels",
-    "GraphHead": "paper.taggers",
-    "LabelGraph": "paper.label_graph",
-    "LaplaceAnswers": "answers",
+    "GraphHead": "paper",
+    "LabelGraph": "label_graph",
+    "LaplaceAnswers": "guarantee",
     "Ordinary": "training",
-    "P2MLGCN": "paper.taggers",
+    "P2MLGCN": "paper",
     "Prior": "prior",
     "PrivateTagger": "estimator",
-    "RP2MLGCN": "paper.taggers",
-    "Schedule": "paper.taggers",
-    "Tagger": "paper.taggers",
+    "RP2MLGCN": "paper",
+    "Schedule": "paper",
+    "Tagger": "paper",
     "Untrained": "training",
     "encoder_prior": "prior",
 }

@@ -25,7 +25,7 @@ from sklearn.utils.validation import check_is_fitted
 from blindsight.core import checks
 from blindsight.core.arrays import Bytes, Floats
 from blindsight.core.errors import InvalidData, InvalidParameter, MissingData
-from blindsight.evaluation.multilabel import mean_average_precision
+from blindsight.evaluation.scores import mean_average_precision
 from blindsight.privacy import accounting
 from blindsight.privacy.door import Door
 from blindsight.privacy.entropy import RandomState, SeededSource, Source
@@ -36,7 +36,7 @@ from blindsight.tagging import guarantee as guarantees
 from blindsight.tagging.answer_codebook import (
     AnswerCodebook,
 )
-from blindsight.tagging.answers import (
+from blindsight.tagging.guarantee import (
     AnswerNoise,
     Answers,
     CodebookAnswers,

@@ -28,7 +28,7 @@ from blindsight.tagging.answer_codebook import (
     shifted_to,
     spread_rows,
 )
-from blindsight.tagging.answers import AnswerNoise, CodebookAnswers, Exact
+from blindsight.tagging.guarantee import AnswerNoise, CodebookAnswers, Exact
 from blindsight.tagging.labels import log_odds, sigmoid
 from blindsight.tagging.prior import CONSTANT, Inputs, Prior, feature_rows, unit_rows
 from blindsight.tagging.training import (

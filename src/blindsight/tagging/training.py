@@ -30,7 +30,7 @@ import numpy as np
 from blindsight.core import checks
 from blindsight.core.arrays import Array, Bytes, Floats, Floats32
 from blindsight.core.errors import InvalidData
-from blindsight.evaluation.multilabel import mean_average_precision
+from blindsight.evaluation.scores import mean_average_precision
 from blindsight.privacy.accounting import least_noise
 from blindsight.privacy.mechanisms import DiscreteGaussian
 from blindsight.privacy.plan import Plan, Planned

@@ -36,18 +36,19 @@ from blindsight.privacy.vault import Vault
 from blindsight.release.bundle import share_folder
 from blindsight.tagging import CodebookAnswers, DPTraining, Exact, Prior, PrivateTagger
 from blindsight.tagging.answer_codebook import AnswerCodebook
-from blindsight.tagging.answers import NoCharge
-from blindsight.tagging.guarantee import of_publishing
+from blindsight.tagging.guarantee import NoCharge, of_publishing
 from blindsight.tagging.photos import (
     HELD_OUT_ONE_IN,
     MIN_HELD_OUT,
     Extractor,
     expected_training,
     public_knowledge,
+    publish,
     quality,
+    release_of,
     split,
+    train_once,
 )
-from blindsight.tagging.publishing import publish, release_of, train_once
 from blindsight.tagging.training import Forecast, forecast
 
 __all__ = [

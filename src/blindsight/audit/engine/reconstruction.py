@@ -16,7 +16,7 @@ import numpy as np
 from blindsight.core import checks
 from blindsight.core.arrays import Bytes, Floats
 from blindsight.core.errors import InvalidData
-from blindsight.evaluation.reconstruction import mean_psnr, mean_ssim
+from blindsight.evaluation.scores import mean_psnr, mean_ssim
 from blindsight.privacy import Recovery
 
 __all__ = ["Reconstruction", "reconstruct"]

@@ -21,7 +21,7 @@ from blindsight.audit.target import Audit
 from blindsight.core import checks
 from blindsight.core.arrays import Array, Bytes, Floats
 from blindsight.core.errors import InvalidData
-from blindsight.evaluation.reconstruction import mean_psnr
+from blindsight.evaluation.scores import mean_psnr
 from blindsight.privacy import Audited, Disclosure, Recovery
 from blindsight.sketching import (
     CodebookSketcher,

@@ -40,9 +40,9 @@ from blindsight.tagging import (
     PrivateTagger,
     Schedule,
 )
-from blindsight.tagging.answers import LaplaceAnswers
+from blindsight.tagging.guarantee import LaplaceAnswers
 from blindsight.tagging.labels import label_names
-from blindsight.tagging.paper.laplace import PaperLaplace
+from blindsight.tagging.paper import PaperLaplace
 
 __all__ = [
     "attack_answers",

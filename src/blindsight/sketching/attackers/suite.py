@@ -24,7 +24,7 @@ from scipy.stats import t as student
 
 from blindsight.core.arrays import Array, Bytes, Floats, Floats32
 from blindsight.core.errors import InvalidData, InvalidParameter
-from blindsight.evaluation.reconstruction import exact_pixels, psnr, ssim
+from blindsight.evaluation.scores import exact_pixels, psnr, ssim
 from blindsight.privacy import Recovery
 from blindsight.privacy.entropy import RandomState
 from blindsight.sketching.attackers.denoising import read, smooth

@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from blindsight.core import checks
 from blindsight.core.arrays import Array, Floats32
 from blindsight.core.errors import InvalidData
-from blindsight.evaluation.multilabel import mean_average_precision
+from blindsight.evaluation.scores import mean_average_precision
 
 if TYPE_CHECKING:
-    from blindsight.tagging.paper.taggers import Schedule
+    from blindsight.tagging.paper import Schedule
 
 __all__ = ["MLGCN", "Curves", "TaggingLoss", "classifier_array", "torch_generator", "train"]
 

@@ -20,8 +20,8 @@ from blindsight.audit.methods.sketching import propagate_beliefs
 from blindsight.sketching import PAPER_Q, NegativeSketcher, QKParameters
 from blindsight.sketching.attackers import Recovered, Suite, measure
 from blindsight.sketching.estimator import FlippedBits
-from blindsight.sketching.gallery import draw_gallery
 from blindsight.sketching.negative_database import hide_image
+from blindsight.sketching.paper import draw_gallery
 from blindsight.sketching.parameters import to_bits
 
 __all__ = ["Attacked", "attack", "attack_rows", "public_images"]

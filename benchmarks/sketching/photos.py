@@ -16,9 +16,8 @@ from benchmarks.harness import Row
 from blindsight import data
 from blindsight.core.errors import MissingData
 from blindsight.sketching import QKParameters, calibrate
-from blindsight.sketching.attackers import Suite, measure
-from blindsight.sketching.attackers.suite import best_psnr, rehearse
-from blindsight.sketching.gallery import draw_gallery
+from blindsight.sketching.attackers import Suite, best_psnr, measure, rehearse
+from blindsight.sketching.paper import draw_gallery
 
 __all__ = ["photo_rows", "photos"]
 

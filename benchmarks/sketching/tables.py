@@ -14,7 +14,7 @@ from benchmarks.sketching.common import halves
 from blindsight.core.errors import MissingData
 from blindsight.evaluation.scores import exact_pixels, mean_psnr, mean_ssim
 from blindsight.sketching import PAPER_Q, NegativeSketcher, QKParameters, leak_of
-from blindsight.sketching.gallery import settings_gallery
+from blindsight.sketching.paper import settings_gallery
 
 __all__ = ["table_rows"]
 

@@ -20,7 +20,7 @@ from blindsight.sketching import (
     fit_from_statistics,
     sample_rows,
 )
-from blindsight.sketching.permanent import Permanent
+from blindsight.sketching.sketches import Permanent
 from contracts.replay import ReplayContract
 
 RNG = np.random.default_rng(3)

@@ -9,17 +9,19 @@ from sklearn.datasets import load_sample_images
 from blindsight import data
 from blindsight.core.errors import InvalidData
 from blindsight.sketching import FlipParameters, FlippedBits, NegativeSketcher, QKParameters
-from blindsight.sketching.attackers import ATTACKS, Suite, measure
-from blindsight.sketching.attackers.denoising import (
+from blindsight.sketching.attackers import (
+    ATTACKS,
     WIDTHS,
+    Suite,
     _filtered,
     denoise,
+    measure,
     read,
     read_again,
     smooth,
 )
-from blindsight.sketching.attackers.learned import rehearse
 from blindsight.sketching.leak import bit_moments
+from blindsight.sketching.learned_attacker import rehearse
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +154,7 @@ def test_on_photos_the_network_is_not_below_those_who_learned_nothing(photos, na
 
 def test_a_network_that_does_not_help_is_shut(digits):
     torch = pytest.importorskip("torch")
-    from blindsight.sketching.attackers.learned import LearnedPrior, _Tiles
+    from blindsight.sketching.learned_attacker import LearnedPrior, _Tiles
 
     parameters = QKParameters.paper("Q6")
     learner = LearnedPrior(steps=1, width=4).fit(digits[1][:20], parameters)
@@ -179,7 +181,7 @@ def test_images_of_any_shape_are_attacked(shape):
 
 
 def test_tiles_do_not_show(photos):
-    from blindsight.sketching.attackers import suite as module
+    from blindsight.sketching import attackers as module
 
     parameters = QKParameters.paper("Q5")
     sketches = rehearse(photos[:1], parameters, rng=np.random.default_rng(0))

@@ -7,10 +7,14 @@ from blindsight import data
 from blindsight.core.errors import InvalidParameter
 from blindsight.evaluation.scores import mean_psnr
 from blindsight.sketching import NegativeSketcher, QKParameters, leak_of
-from blindsight.sketching.attackers import Suite
-from blindsight.sketching.attackers.suite import best_psnr, bound_of
-from blindsight.sketching.calibration import balanced_p, calibrate, expected_psnr, usefulness
-from blindsight.sketching.image_statistics import ImageStatistics
+from blindsight.sketching.attackers import Suite, best_psnr, bound_of
+from blindsight.sketching.calibration import (
+    ImageStatistics,
+    balanced_p,
+    calibrate,
+    expected_psnr,
+    usefulness,
+)
 
 
 def informed_psnr(parameters, reference):

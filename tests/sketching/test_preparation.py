@@ -19,11 +19,10 @@ from blindsight.data.listing import load_folder
 from blindsight.evaluation.scores import exact_pixels, psnr, ssim
 from blindsight.privacy import Cost, Ledger
 from blindsight.sketching import SketchSet
-from blindsight.sketching.attackers.suite import quietest_needed
-from blindsight.sketching.gallery import draw_gallery
-from blindsight.sketching.image_statistics import ImageStatistics
-from blindsight.sketching.parameters import QKParameters
-from blindsight.sketching.preparation import ImagePreparation, read_like
+from blindsight.sketching.attackers import quietest_needed
+from blindsight.sketching.calibration import ImageStatistics
+from blindsight.sketching.paper import draw_gallery
+from blindsight.sketching.parameters import ImagePreparation, QKParameters, read_like
 
 RNG = np.random.default_rng(0)
 
@@ -138,7 +137,7 @@ def test_calibration_attacks_a_window_of_large_photos(monkeypatch):
         sizes.append(images.shape[1:])
         return np.zeros(len(images))
 
-    monkeypatch.setattr("blindsight.sketching.attackers.suite.best_psnr", best)
+    monkeypatch.setattr("blindsight.sketching.attackers.best_psnr", best)
     large = np.zeros((8, 600, 700), np.uint8)
     quietest_needed(lambda at: QKParameters.paper("Q3"), large, 20.0, steps=1)
     assert set(sizes) == {(512, 512)}

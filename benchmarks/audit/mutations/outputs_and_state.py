@@ -438,7 +438,7 @@ NEW: tuple[Mutant, ...] = (
         ),
     ),
     *bugs(
-        "sketching/permanent.py",
+        "sketching/sketches.py",
         (
             "new-permanent-names-by-one-pixel",
             "np.ascontiguousarray(image).tobytes()",

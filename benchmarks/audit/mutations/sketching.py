@@ -48,7 +48,7 @@ LATE: tuple[Mutant, ...] = (
         ),
     ),
     *bugs(
-        "sketching/permanent.py",
+        "sketching/sketches.py",
         (
             "last-sketching-one-name",
             "hashlib.sha256(head + np.ascontiguousarray(image).tobytes()).digest()",

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from blindsight.privacy.ledger import Ledger
     from blindsight.privacy.vault import Vault
     from blindsight.sketching import FlippedBits, NegativeSketcher, QKParameters, SketchSet
-    from blindsight.sketching.permanent import Permanent
-    from blindsight.sketching.preparation import ImagePreparation
+    from blindsight.sketching.parameters import ImagePreparation
+    from blindsight.sketching.sketches import Permanent
 
 __all__ = [
     "ATTACKED_SKETCHES",
@@ -307,7 +307,7 @@ def sketch(
         >>> made.n_sketches, made.simulation
         (3, True)
     """
-    from blindsight.sketching.preparation import ImagePreparation
+    from blindsight.sketching.parameters import ImagePreparation
 
     if sum(value is not None for value in (max_psnr, epsilon_per_pixel, flip_epsilon)) > 1:
         raise InvalidParameter(
@@ -421,8 +421,8 @@ def recover_sketches(
     """
     from blindsight.sketching import QKParameters, SketchSet, leak_of
     from blindsight.sketching.attackers import Suite, measure, measured_verdict
-    from blindsight.sketching.gallery import draw_gallery, settings_gallery
-    from blindsight.sketching.preparation import read_like
+    from blindsight.sketching.paper import draw_gallery, settings_gallery
+    from blindsight.sketching.parameters import read_like
 
     stored = SketchSet.open(Path(sketches))
     chosen = stored[: _affordable(count, stored)]
@@ -524,8 +524,7 @@ def _parameters(
 ) -> QKParameters:
     """The parameters that were given, or those that meet the goal that was given."""
     from blindsight.sketching import calibration
-    from blindsight.sketching.parameters import resolve
-    from blindsight.sketching.preparation import read_like
+    from blindsight.sketching.parameters import read_like, resolve
 
     if max_psnr is None and epsilon_per_pixel is None:
         return resolve(q, p=p, r=r)
@@ -613,7 +612,7 @@ def _flip(
 
 
 def _permanent(vault: Vault, images: ImageSet, out: Path) -> Permanent:
-    from blindsight.sketching.permanent import Permanent
+    from blindsight.sketching.sketches import Permanent
 
     return Permanent(vault, tuple(_records(vault, images)), out)
 
@@ -644,7 +643,7 @@ def _originals(
     images: ImageSet, stored: SketchSet, size: int | None, grey: bool
 ) -> NDArray[np.uint8]:
     """The images behind these sketches; comparing others would make the sketches look safe."""
-    from blindsight.sketching.preparation import ImagePreparation
+    from blindsight.sketching.parameters import ImagePreparation
 
     part = images[: len(stored)]
     truth = ImagePreparation.of(part, size=size, grey=grey)(part)

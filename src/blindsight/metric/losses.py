@@ -10,12 +10,10 @@ The gradient of each loss with respect to W is, for one pair or tuple, a sum of 
 products l r'. Norms follow from inner products of the factors, so clipping n gradients of a d' x d
 matrix costs O(n (d' + d)) and their sum is one matrix product; no matrix per pair is formed.
 
-Gradient descent on a loss of pairs or tuples: the whole matrix clipped once per pair, no scale
-that depends on data.
-
-Few large steps over all pairs from a map that keeps all directions alike, the later half averaged.
-Clipping far below the usual gradient makes each pair vote with its direction only, which costs
-little here and makes the step size free of scale.
+Gradient descent on a loss (`noisy_descent`) takes few large steps over all pairs, from a map that
+keeps all directions alike, and averages the later half. Clipping far below the usual gradient makes
+each pair vote with its direction only, which costs little here and makes the step size independent
+of the scale of the data.
 """
 
 from __future__ import annotations

@@ -11,14 +11,12 @@ core_module("sklearn")  # says which extra brings it
 
 from blindsight.sketching.calibration import calibrate
 from blindsight.sketching.estimator import CodebookClassifier, CodebookSketcher, FlippedBits
-from blindsight.sketching.feature_statistics import FeatureStatistics
+from blindsight.sketching.feature_statistics import FeatureStatistics, PrivateHead
 from blindsight.sketching.leak import Leak, leak_of
 from blindsight.sketching.negative_database import NegativeDatabase
 from blindsight.sketching.paper import NegativeSketcher, SketchServer, SketchUser
 from blindsight.sketching.parameters import PAPER_Q, FlipParameters, QKParameters
-from blindsight.sketching.permanent import Permanent
-from blindsight.sketching.private_head import PrivateHead
-from blindsight.sketching.sketches import SketchSet
+from blindsight.sketching.sketches import Permanent, SketchSet
 from blindsight.sketching.statistics import (
     FeatureBasis,
     Statistics,

@@ -28,8 +28,7 @@ from blindsight.privacy.estimator import Protected
 from blindsight.privacy.mechanisms import KaryResponse
 from blindsight.sketching.guarantee import CELL, PIXEL, codebook_guarantee, flips_guarantee
 from blindsight.sketching.parameters import FlipParameters, as_images, pixels_of, to_bits
-from blindsight.sketching.permanent import Permanent
-from blindsight.sketching.sketches import SketchSet
+from blindsight.sketching.sketches import Permanent, SketchSet
 
 if TYPE_CHECKING:
     from blindsight.privacy import Ledger

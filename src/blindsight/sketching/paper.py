@@ -4,6 +4,8 @@
 memory). `SketchUser` sketches, `SketchServer` trains, and only bytes pass between them. A message
 holds counts, labels and public parameters (`SketchSet.to_bytes`), and the server has no function
 that accepts images. The transport is the caller's choice: a file, a socket, a queue.
+
+`settings_gallery` draws originals above what attackers recover, setting by setting.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,20 +29,27 @@ from blindsight.sketching.leak import Leak, leak_of
 from blindsight.sketching.negative_database import NegativeDatabase, hide_image
 from blindsight.sketching.parameters import (
     PAPER_P,
+    PAPER_Q,
     PAPER_R,
     QKParameters,
     as_images,
     pixels_of,
     resolve,
 )
-from blindsight.sketching.permanent import Permanent
 from blindsight.sketching.sampler import Dice, draw_sketches
-from blindsight.sketching.sketches import SketchSet
+from blindsight.sketching.sketches import Permanent, SketchSet
 
 if TYPE_CHECKING:
     from blindsight.sketching.trainer import NegDL
 
-__all__ = ["NegativeSketcher", "SketchServer", "SketchUser", "disclosure_of"]
+__all__ = [
+    "NegativeSketcher",
+    "SketchServer",
+    "SketchUser",
+    "disclosure_of",
+    "draw_gallery",
+    "settings_gallery",
+]
 
 
 class NegativeSketcher(TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -277,3 +286,68 @@ class SketchServer:
     def answer(self, message: bytes) -> Ints:
         """Testing phase: classes of the sketched images."""
         return self.model.predict(SketchSet.from_bytes(message))
+
+
+_SIDE = 512  # pixels of a picture that are drawn
+
+
+def draw_gallery(
+    path: str | Path, rows: Sequence[tuple[str, Array]], *, peak: float = 255.0
+) -> Path:
+    """Write rows of images, each with its caption, as SVG or PNG (by the file's ending)."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    if not rows or not all(len(images) for _, images in rows):
+        raise InvalidData("a gallery needs at least one row of images.")
+    columns = max(len(images) for _, images in rows)
+    figure = Figure(figsize=(1.6 + columns * 0.9, 0.95 * len(rows)))
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(len(rows), columns, squeeze=False)
+    for line, (caption, images) in zip(axes, rows, strict=True):
+        for axis in line:
+            axis.axis("off")
+        for axis, image in zip(line, images, strict=False):
+            step = max(
+                1, max(image.shape[:2]) // _SIDE
+            )  # not averaged: that would be an attack of its own
+            axis.imshow(
+                np.clip(image[::step, ::step] / peak, 0, 1),
+                cmap="gray",
+                vmin=0,
+                vmax=1,
+                interpolation="nearest",
+            )
+        line[0].text(
+            -0.15, 0.5, caption, transform=line[0].transAxes, ha="right", va="center", fontsize=8
+        )
+    figure.subplots_adjust(
+        left=1.5 / (1.6 + columns * 0.9),
+        right=0.99,
+        top=0.99,
+        bottom=0.01,
+        wspace=0.05,
+        hspace=0.05,
+    )
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(target, dpi=150)
+    return target
+
+
+def settings_gallery(
+    path: str | Path,
+    images: Any,
+    *,
+    names: Sequence[str] = tuple(PAPER_Q),
+    p: Sequence[float] = PAPER_P,
+    r: float = PAPER_R,
+    random_state: RandomState = None,
+) -> Path:
+    """Originals, and what the paper's attacker recovers of them under each setting Q1 to Q12."""
+    pixels = pixels_of(images)
+    rows: list[tuple[str, Array]] = [("original", pixels)]
+    for name in names:
+        sketcher = NegativeSketcher(name, p=p, r=r, random_state=random_state).fit(pixels)
+        rows.append((name, sketcher.sketch(pixels).pictures()))
+    return draw_gallery(path, rows)

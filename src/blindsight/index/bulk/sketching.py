@@ -19,8 +19,7 @@ from blindsight.core.errors import InvalidParameter, UnchargedRelease
 from blindsight.index.bulk.pools import HERE, Contents, Pool, Spool
 from blindsight.privacy import Ledger
 from blindsight.sketching.parameters import pixels_of
-from blindsight.sketching.permanent import Permanent, state_of
-from blindsight.sketching.sketches import SketchSet, SketchWriter
+from blindsight.sketching.sketches import Permanent, SketchSet, SketchWriter, state_of
 
 __all__ = ["sketch_to"]
 

@@ -25,12 +25,10 @@ from blindsight.core import checks
 from blindsight.core.arrays import Array, Floats32
 from blindsight.core.errors import InvalidData
 from blindsight.privacy.entropy import RandomState
-from blindsight.sketching.attackers.denoising import SketchReading, moments, read
-from blindsight.sketching.attackers.suite import rehearse
+from blindsight.sketching.attackers import SketchReading, moments, read, rehearse
 from blindsight.sketching.parameters import SketchParameters, as_images
 
 __all__ = ["LearnedPrior"]
-
 
 TILE = 48  # pixels a side of what it learns from; smaller images are taken whole
 VALUES = 1 << 15  # a step's worth of pixels times channels, about

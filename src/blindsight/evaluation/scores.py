@@ -12,7 +12,8 @@ default (`absent="skip"`), or counted as zero (`absent="zero"`). A label that is
 counts as zero in CP, as in the literature. For an image without labels every predicted label is
 wrong.
 
-PSNR, SSIM and the share of exactly recovered pixels: Images are (n, h, w) or (n, h, w, channels), or one image (h, w). `psnr` and `ssim` return one value
+PSNR, SSIM and the share of exactly recovered pixels compare recovered images with originals.
+Images are (n, h, w) or (n, h, w, channels), or one image (h, w). `psnr` and `ssim` return one value
 per image. For colour images SSIM is the mean over the channels.
 """
 

@@ -4,8 +4,8 @@ given leak.
 The paper's twelve settings were chosen by hand. Here the goal is a bound, on the PSNR of every
 attacker or on the implied epsilon per pixel, and what is maximised is the information in the bits
 that a network can use: weighted by their worth, or, against the informed attacker, what
-neighbouring pixels share (`ImageStatistics`). With mu = K/2 (the default here) a bit with q = 1/L leaks
-nothing, so the leak can be put where it is useful.
+neighbouring pixels share (`ImageStatistics`). With mu = K/2 (the default here) a bit with q = 1/L
+leaks nothing, so the leak can be put where it is useful.
 
 In digits that are nearly black and white, all bits of a pixel are nearly equal. The paper's
 posterior mean ignores that: it takes bits as independent and weights them by 2^(L-j), so it misses

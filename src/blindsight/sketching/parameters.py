@@ -7,8 +7,8 @@ bit is a sketch with exactly one observation of each bit, wrong with probability
 beta_j, Equations 5 to 7 and everything built on them apply unchanged, and epsilon per pixel is the
 sum over its bits of ln((1 - beta_j)/beta_j): randomised response, pure, in the local model.
 
-Images of several sizes and modes are brought to one shape before anything is charged or drawn: a job
-that stops at the ninth photo would have paid for all.
+Images of several sizes and modes are brought to one shape before anything is charged or drawn: a
+job that stops at the ninth photo would have paid for all.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ learned, per query for noisy answers.
 Noise is for *publishing tags of private images*: neighbours are any two images that might have been
 asked about, and each further answer about the same image costs as much again. Where training is
 private and the asked images are not secret, noise on answers buys nothing.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

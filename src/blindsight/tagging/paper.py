@@ -15,8 +15,8 @@ cards name, and a ledger refuses what has no finite price.
 λI), so against the mean loss it is λ/N: `penalty="ridge"`. `"mean"` puts λ against the mean loss,
 which at λ = 0.5 destroys the model; `"decay"` shrinks the parameters beside the gradient step.
 
-The noise as printed, Lap(S_b S / ε) on every raw logit with S = C (text) or 1 (published code), proves
-nothing: logits have no bound. Clipped to ±B it is worth 2BC / scale per query.
+The noise as printed, Lap(S_b S / ε) on every raw logit with S = C (text) or 1 (published code),
+proves nothing: logits have no bound. Clipped to ±B it is worth 2BC / scale per query.
 """
 
 from __future__ import annotations

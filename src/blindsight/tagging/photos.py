@@ -1,5 +1,5 @@
-"""Photos to features, public knowledge about their labels, and the quality of a tagger; train a tagger
-once and publish one answer per photo, stored in a vault and charged once.
+"""Photos to features, public knowledge about their labels, and the quality of a tagger; train a
+tagger once and publish one answer per photo, stored in a vault and charged once.
 
 A photo has the same published answer after a crash, from another folder or in another process: its
 noise is a function of the vault's key, the content of the photo and the model (permanent randomised

@@ -1,4 +1,4 @@
-"""Scores of predictions: multi-label measures (`multilabel_report`), and how much of an image an
+"""Scores of predictions: multi-label measures, and how much of an image an
 attacker recovered.
 
 Per class (CP, CR, CF1), overall (OP, OR, OF1), mean average precision, and their top-3 variants:

@@ -8,8 +8,8 @@ set is opened.
 
 Permanent noise: two sketches of an image with independent noise tell more about it than one. With a
 vault's key the noise is a function of the content of the image, the parameters and the shape:
-moved, renamed, copied, or sent a second time, the image has the same sketch, and where a guarantee is
-charged (flipped bits), it is charged once.
+moved, renamed, copied, or sent a second time, the image has the same sketch, and where a
+guarantee is charged (flipped bits), it is charged once.
 """
 
 from __future__ import annotations

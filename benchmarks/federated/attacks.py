@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks.harness import Row
-from blindsight.audit.methods.federated.cheats import stopped_by
+from blindsight.audit.methods.federated_cheats import stopped_by
 
 __all__ = ["attack_rows"]
 

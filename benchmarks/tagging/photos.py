@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from benchmarks.harness import Row, race
 from benchmarks.tagging.sets import spread_note
 from blindsight import data
-from blindsight.audit.engine.membership import infer_membership
+from blindsight.audit.engine.inference import infer_membership
 from blindsight.codebooks.build import build_codebook
 from blindsight.codebooks.codebook import own_share
 from blindsight.core import storage

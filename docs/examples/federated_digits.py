@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from blindsight import data
-from blindsight.audit.methods.federated import attacks as federation
-from blindsight.audit.methods.federated import cheats
+from blindsight.audit.methods import federated as federation
+from blindsight.audit.methods import federated_cheats as cheats
 from blindsight.federated import FederatedClassifier
 
 

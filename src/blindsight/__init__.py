@@ -48,7 +48,11 @@ if TYPE_CHECKING:
     from blindsight.app.train_tagger import TrainedTagger, start_tagger, train_tagger
     from blindsight.app.train_together import TrainedTogether, train_together
     from blindsight.app.watch import WatchedFolder, watch
-    from blindsight.audit.others import PrivacyViolation, assert_private, assert_private_training
+    from blindsight.audit.assertions import (
+        PrivacyViolation,
+        assert_private,
+        assert_private_training,
+    )
     from blindsight.core.errors import BlindsightError, BudgetExceeded, NotProven, UnchargedRelease
     from blindsight.federated import FederatedClassifier
     from blindsight.hashing import (
@@ -232,7 +236,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "app.train_tagger": ("TrainedTagger", "start_tagger", "train_tagger"),
     "app.train_together": ("TrainedTogether", "train_together"),
     "app.search": ("SearchResult", "find_duplicates", "search"),
-    "audit.others": ("PrivacyViolation", "assert_private", "assert_private_training"),
+    "audit.assertions": ("PrivacyViolation", "assert_private", "assert_private_training"),
     "core.errors": ("BlindsightError", "BudgetExceeded", "NotProven", "UnchargedRelease"),
     "federated": ("FederatedClassifier",),
     "hashing": (

@@ -33,7 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def assert_private(request: pytest.FixtureRequest) -> Callable[..., Any]:
     """`blindsight.assert_private`, whose measurements are listed at the end of the run."""
-    from blindsight.audit.others import assertions
+    from blindsight.audit import assertions
 
     def check(subject: Any, data: Any, neighbour: Any, **options: Any) -> Any:
         trials = request.config.getoption("--privacy-trials")

@@ -14,8 +14,8 @@ from benchmarks.hashing.privunit import PrivUnitHasher
 from benchmarks.hashing.sampling import SampledPHashing
 from benchmarks.metric.baselines import InputPerturbation
 from blindsight.audit import audit, audit_file
-from blindsight.audit.engine.worst_inputs import worst_inputs
-from blindsight.audit.report.advice import changes
+from blindsight.audit.engine.blackbox import worst_inputs
+from blindsight.audit.report.file_report import changes
 from blindsight.core import codes
 from blindsight.core.errors import BlindsightError, HostileFile, InvalidData, InvalidParameter
 from blindsight.federated import FederatedClassifier, SumNoise

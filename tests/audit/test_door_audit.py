@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from blindsight.audit.engine import DoorAudit, audit_door, neighbours_of, unrelated_datasets
-from blindsight.audit.engine.accountant import Gauss, Pure, epsilon_of
+from blindsight.audit.engine.independent_checks import Gauss, Pure, epsilon_of
 from blindsight.privacy import Guarantee, Planned
 from blindsight.privacy.accounting import price
 from blindsight.privacy.entropy import SystemSource, aes_generator

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from blindsight.audit.methods.federated import cheats
-from blindsight.audit.methods.federated.attacks import (
+from blindsight.audit.methods import federated_cheats as cheats
+from blindsight.audit.methods.federated import (
     match_activity,
     single_contributors,
     single_user_decryption,
     subset_subtraction,
     support_intersection,
 )
-from blindsight.audit.methods.federated.cheats import CHEATS
+from blindsight.audit.methods.federated_cheats import CHEATS
 from blindsight.federated.paper import paillier
 from blindsight.federated.paper.paillier import PrivateKey
 from blindsight.federated.sums.messages import Code

@@ -13,8 +13,8 @@ import pytest
 from numpy.typing import NDArray
 
 from blindsight.app.defaults import code_recipe
+from blindsight.audit.release.album import kinds_of
 from blindsight.audit.release.attacks import view_of
-from blindsight.audit.release.kinds import kinds_of
 from blindsight.audit.release.measurement import found_again, measure_view
 from blindsight.encoders import Classes, feature_recipe
 from blindsight.index.encoder import make_encoder

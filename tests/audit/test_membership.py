@@ -7,8 +7,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from blindsight.audit.engine.membership import infer_membership, roc
-from blindsight.audit.engine.reconstruction import reconstruct
+from blindsight.audit.engine.inference import infer_membership, reconstruct, roc
 from blindsight.core.errors import InvalidData
 from blindsight.privacy.mechanisms import Gaussian
 

@@ -24,7 +24,7 @@ from blindsight.audit.release import (
     audit_release,
     audit_sketches,
     audit_tags,
-    sketches,
+    sketches_and_tags,
 )
 from blindsight.audit.release.album import read_album
 from blindsight.audit.target import audit_file
@@ -227,7 +227,7 @@ def test_sketches_are_attacked_with_the_photos_behind_them(photos, tmp_path) -> 
     done = CliRunner().invoke(app, ["sketch", str(photos), str(sent), "--grey", "--q", "Q1"])
     assert done.exit_code == 0, done.output
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sketches, "_STEPS", 2)
+        patch.setattr(sketches_and_tags, "_STEPS", 2)
         words = ["audit", str(sent), "--photos", str(photos), "--out", str(page)]
         done = CliRunner().invoke(app, words, env={"COLUMNS": "80"})
     assert done.exit_code == 0, done.output

@@ -15,8 +15,7 @@ import pytest
 
 from blindsight.audit import audit
 from blindsight.audit.engine.outputs import frozen
-from blindsight.audit.report.advice import changes
-from blindsight.audit.report.of_file import report_of
+from blindsight.audit.report.file_report import changes, report_of
 from blindsight.audit.report.page import Report
 from blindsight.hashing import LSH, PITQ, CodebookHasher, PHashing
 from blindsight.metric import DPPMetric

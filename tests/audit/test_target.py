@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from blindsight.audit.report.figures import Figure, gallery, three_numbers
-from blindsight.audit.report.page import Report
+from blindsight.audit.report.page import Figure, Report, gallery, three_numbers
 from blindsight.audit.target import audit_file
 from blindsight.cli.main import app
 from blindsight.core.errors import BlindsightError, HostileFile, InvalidData

@@ -10,7 +10,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from blindsight.audit.methods.shuffle import epsilon_of_shuffled_counts
+from blindsight.audit.methods.hashing import epsilon_of_shuffled_counts
 from blindsight.core.errors import InvalidParameter
 from blindsight.privacy.shuffle import ShuffleStatement, shuffled_delta, shuffled_epsilon
 

@@ -128,7 +128,7 @@ def audit_release(
             "--photos and --labels say more of a release whose --vault is given."
         )
     if vault is None and photos is None:
-        from blindsight.audit.report.of_file import report_of
+        from blindsight.audit.report.file_report import report_of
         from blindsight.audit.target import audit_file
 
         progress(f"attacking {target}", 0, 0)

@@ -12,14 +12,11 @@ import numpy as np
 from sklearn.base import clone
 
 from blindsight import data
+from blindsight.audit.engine.inference import Membership, infer_membership, reconstruct
 from blindsight.audit.engine.listeners import drawing_from
-from blindsight.audit.engine.membership import Membership, infer_membership
-from blindsight.audit.engine.reconstruction import reconstruct
-from blindsight.audit.methods import hashing, metric, sketching, tagging
-from blindsight.audit.methods.federated import verdicts as federated
+from blindsight.audit.methods import federated, hashing, metric, sketching, tagging
 from blindsight.audit.methods.tagging import membership_scores
-from blindsight.audit.report.figures import Figure, curves, gallery, roc_curves, three_numbers
-from blindsight.audit.report.page import Report
+from blindsight.audit.report.page import Figure, Report, curves, gallery, roc_curves, three_numbers
 from blindsight.audit.report.verdict import Verdict
 from blindsight.core import codes
 from blindsight.core.arrays import Array, Bools

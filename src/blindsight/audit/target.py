@@ -19,7 +19,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from blindsight.audit.engine.worst_inputs import Attack, attack_mechanism
+from blindsight.audit.engine.blackbox import Attack, attack_mechanism
 from blindsight.audit.report.verdict import Room, Verdict
 from blindsight.codebooks import Codebook
 from blindsight.core import storage
@@ -329,7 +329,7 @@ def _codebook_sketches(sketcher: Any, name: str, trials: int, seed: int) -> Audi
 
 
 def _federated(model: Any, name: str, trials: int, seed: int) -> Audit:
-    from blindsight.audit.methods.federated.verdicts import attack_sum
+    from blindsight.audit.methods.federated import attack_sum
 
     notes = [
         "Not attacked here: the encrypted messages; blindsight audit --all attacks the protocol."

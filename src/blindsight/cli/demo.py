@@ -25,7 +25,7 @@ from blindsight.core.errors import InvalidParameter, MissingData, MissingDepende
 
 if TYPE_CHECKING:
     from blindsight.audit.release import ReleaseAudit
-    from blindsight.audit.report.figures import Figure
+    from blindsight.audit.report.page import Figure
     from blindsight.audit.report.verdict import Verdict
 
 __all__ = ["Strip", "film", "register"]
@@ -361,7 +361,7 @@ def _report(
     """The three numbers of every method, then the papers, and the report."""
     from dataclasses import replace
 
-    from blindsight.audit.report.figures import Figure, three_numbers
+    from blindsight.audit.report.page import Figure, three_numbers
 
     report = attacked.report()
     verdicts: list[Verdict] = _judged(seed) if papers else []
@@ -448,7 +448,7 @@ def pictures(place: Place, found: dict[str, Any]) -> list[Figure]:
     """Search results with and without protection, for the report and for the README."""
     import base64
 
-    from blindsight.audit.report.figures import Figure
+    from blindsight.audit.report.page import Figure
     from blindsight.core.storage import write_atomically
 
     titles = (

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.audit.methods.federated.cheats import Stage
+from blindsight.audit.methods.federated_cheats import Stage
 from blindsight.federated.agreement import agree
 from blindsight.federated.noise import GaussianShares
 from blindsight.federated.sums import User

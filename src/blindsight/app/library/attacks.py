@@ -88,7 +88,7 @@ def _model(datasets: DataSets, release: Release) -> dict[str, Any]:
     """A model or published tags: what is released about one record, attacked on the worst that it
     could be.
     """
-    from blindsight.audit.release.tags import read_guarantee
+    from blindsight.audit.release.sketches_and_tags import read_guarantee
     from blindsight.audit.target import audit, audit_file
 
     folder = datasets.folder(release)

@@ -28,7 +28,7 @@ from blindsight.app.library.photos import (
     rows_of,
 )
 from blindsight.app.result import Progress, no_progress
-from blindsight.audit.release.kinds import Kinds
+from blindsight.audit.release.album import Kinds
 from blindsight.core import storage
 from blindsight.core.errors import (
     HostileFile,
@@ -249,7 +249,7 @@ def _public_rows(
 
 def kinds_shown(datasets: DataSets, data_set: DataSet) -> tuple[Kinds, ...]:
     """Return what each photo shows, by its folder and by the encoder's classes."""
-    from blindsight.audit.release.kinds import kinds_of
+    from blindsight.audit.release.album import kinds_of
 
     names = [photo.name for photo in datasets.photos(data_set)]
     return kinds_of(

@@ -22,7 +22,7 @@ from blindsight.app.library.photos import (
     rows_of,
     word_point,
 )
-from blindsight.audit.release.kinds import Kinds, folder_kinds
+from blindsight.audit.release.album import Kinds, folder_kinds
 
 if TYPE_CHECKING:
     from blindsight.encoders.words import Understood

@@ -1,3 +1,1 @@
-"""One folder per part: `attacks` (what is tried), `verdicts` (on the paper's claim and our
-promise), `figures`.
-"""
+"""One module per method: what is tried, and the verdicts on the paper's claim and on ours."""

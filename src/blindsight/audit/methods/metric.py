@@ -11,10 +11,16 @@ from typing import Any, Literal
 import numpy as np
 from sklearn.base import clone
 
-from blindsight.audit.engine.blackbox import Outcomes, collect, distinguish, distinguish_outcomes
+from blindsight.audit.engine.blackbox import (
+    Attack,
+    Outcomes,
+    attack_outcomes,
+    collect,
+    distinguish,
+    distinguish_outcomes,
+)
 from blindsight.audit.engine.bounds import clopper_pearson
-from blindsight.audit.engine.worst_inputs import Attack, attack_outcomes
-from blindsight.audit.report.figures import Figure, guesses
+from blindsight.audit.report.page import Figure, guesses
 from blindsight.audit.report.verdict import Verdict
 from blindsight.audit.target import Audit
 from blindsight.core import checks

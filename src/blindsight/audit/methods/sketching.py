@@ -12,10 +12,16 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 from blindsight import data
-from blindsight.audit.engine.blackbox import Outcomes, collect, distinguish_outcomes
+from blindsight.audit.engine.blackbox import (
+    Attack,
+    Outcomes,
+    attack_outcomes,
+    attack_release,
+    collect,
+    distinguish_outcomes,
+)
 from blindsight.audit.engine.listeners import drawing_from
-from blindsight.audit.engine.worst_inputs import Attack, attack_outcomes, attack_release
-from blindsight.audit.report.figures import Figure, gallery
+from blindsight.audit.report.page import Figure, gallery
 from blindsight.audit.report.verdict import Verdict
 from blindsight.audit.target import Audit
 from blindsight.core import checks

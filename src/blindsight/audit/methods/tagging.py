@@ -10,21 +10,19 @@ import numpy as np
 from sklearn.base import clone
 
 from blindsight.audit.engine.blackbox import (
+    Attack,
     Outcomes,
+    attack_mechanism,
+    attack_outcomes,
+    attack_release,
     collect,
     collect_at_once,
     distinguish,
     distinguish_outcomes,
 )
+from blindsight.audit.engine.inference import roc
 from blindsight.audit.engine.listeners import drawing_from
-from blindsight.audit.engine.membership import roc
-from blindsight.audit.engine.worst_inputs import (
-    Attack,
-    attack_mechanism,
-    attack_outcomes,
-    attack_release,
-)
-from blindsight.audit.report.figures import Figure, curves
+from blindsight.audit.report.page import Figure, curves
 from blindsight.audit.report.verdict import Verdict
 from blindsight.audit.target import Audit
 from blindsight.core import checks

@@ -21,12 +21,10 @@ from typing import Any
 import numpy as np
 
 from blindsight.audit.release import attacks
-from blindsight.audit.release.album import Album, read_album
-from blindsight.audit.release.kinds import Kinds, kinds_of
+from blindsight.audit.release.album import Album, Kinds, kinds_of, read_album
 from blindsight.audit.release.measurement import measure_view
 from blindsight.audit.release.result import Budget, ReleaseAudit
-from blindsight.audit.release.sketches import audit_sketches
-from blindsight.audit.release.tags import audit_tags
+from blindsight.audit.release.sketches_and_tags import audit_sketches, audit_tags
 from blindsight.audit.target import attacked_index
 from blindsight.core import checks
 from blindsight.core.errors import BlindsightError

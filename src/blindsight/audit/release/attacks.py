@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from scipy import stats
 
-from blindsight.audit.engine.reconstruction import reconstruct
+from blindsight.audit.engine.inference import reconstruct
 from blindsight.core.arrays import Array, Bools, Bytes, Floats, Ints
 from blindsight.core.codes import hamming, pack, unpack
 from blindsight.core.errors import UnchargedRelease

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from blindsight.audit.release.album import Kinds
 from blindsight.audit.release.attacks import (
     AttributeResult,
     LinkageResult,
@@ -24,7 +25,6 @@ from blindsight.audit.release.attacks import (
     single_out,
     view_of,
 )
-from blindsight.audit.release.kinds import Kinds
 from blindsight.core.arrays import Array, Floats, Ints
 from blindsight.index.encoder import PhotoEncoder
 

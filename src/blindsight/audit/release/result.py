@@ -18,8 +18,7 @@ from blindsight.audit.release.attacks import (
     UtilityResult,
 )
 from blindsight.audit.release.measurement import Measurement
-from blindsight.audit.report.figures import Figure, curves, gallery
-from blindsight.audit.report.page import Report
+from blindsight.audit.report.page import Figure, Report, curves, gallery
 from blindsight.audit.report.verdict import Verdict
 from blindsight.privacy import Guarantee
 

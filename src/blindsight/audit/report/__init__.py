@@ -1,3 +1,1 @@
-"""What an audit says: `verdict` (a line), `page` (HTML, JSON), `text` (terminal, Markdown),
-`figures`, `advice`.
-"""
+"""What an audit says: `verdict` (a line), `page` (HTML, JSON, text and figures), `file_report`."""

@@ -158,7 +158,7 @@ def open_sum(
 class PaperSimulation:
     """The parties of Algorithm 1 in one process, everybody following the protocol.
 
-    It reproduces the paper, weaknesses included; `blindsight.audit.methods.federated.attacks`
+    It reproduces the paper, weaknesses included; `blindsight.audit.methods.federated`
     shows what those cost. Use `blindsight.federated.sums` for anything else.
 
     Parameters:

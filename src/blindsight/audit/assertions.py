@@ -16,8 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from blindsight.audit.others.callables import Statistic, audit_callable, measurement_loss
-from blindsight.audit.others.training import Train, TrainingAudit, audit_training
+from blindsight.audit.others import (
+    Statistic,
+    Train,
+    TrainingAudit,
+    audit_callable,
+    audit_training,
+    measurement_loss,
+)
 from blindsight.core import checks
 from blindsight.core.arrays import Floats
 from blindsight.core.errors import InvalidData, InvalidParameter

@@ -1,1 +1,0 @@
-"""Sums of encrypted updates: attacks and verdicts."""

@@ -24,7 +24,7 @@ from blindsight.privacy.guarantee import Guarantee
 if TYPE_CHECKING:
     from blindsight.data.listing import FilesRead
     from blindsight.data.sources import DecodedPhotos
-    from blindsight.metric import DPPMetric, Forecast, OperatingPoint, PairGraph
+    from blindsight.metric import DPPMetric, MetricForecast, OperatingPoint, PairGraph
     from blindsight.metric.files import Records
     from blindsight.privacy.vault import Vault
 
@@ -112,7 +112,7 @@ class LearnedMetric(Result):
     loss: str
     kappa: int
     kappa_bounds: dict[str, int]
-    forecast: Forecast
+    forecast: MetricForecast
     point: OperatingPoint | None = None
     equal_error: OperatingPoint | None = None
     neighbour_test: NeighbourTest | None = None
@@ -276,7 +276,7 @@ def predict_metric(
     delta: float = DEFAULT_DELTA,
     unit: str = DEFAULT_UNIT,
     pairs_of_unit: int = 1,
-) -> Forecast:
+) -> MetricForecast:
     """Whether learning is expected to beat the plain distance, from public numbers only.
 
     Parameters:
@@ -327,7 +327,7 @@ def learn_metric(
     purpose: str = "",
     force: bool = False,
     random_state: int | None = None,
-    announce: Callable[[Forecast], None] | None = None,
+    announce: Callable[[MetricForecast], None] | None = None,
     progress: Progress = no_progress,
 ) -> LearnedMetric:
     """Find a threshold with its error rates for labelled pairs, and learn a distance where a public

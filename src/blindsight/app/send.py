@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from blindsight.privacy.ledger import Ledger
     from blindsight.privacy.vault import Vault
     from blindsight.sketching import FeatureStatistics, PrivateHead, Statistics
-    from blindsight.sketching.statistics_rules import Forecast
+    from blindsight.sketching.statistics_rules import StatisticsForecast
 
 __all__ = [
     "DEFAULT_DELTA",
@@ -99,7 +99,7 @@ class SentStatistics(Result):
     width: int
     moments: float
     guarantee: Guarantee
-    forecast: Forecast
+    forecast: StatisticsForecast
     vault: Path | None = None
     charged: bool = False
     ledger: bool = False
@@ -232,7 +232,7 @@ def predict_sending(
     epsilon: float = DEFAULT_EPSILON,
     delta: float = DEFAULT_DELTA,
     images_per_person: int = 1,
-) -> Forecast:
+) -> StatisticsForecast:
     """Predict what statistics of so many images will be good for; nothing is looked at or charged.
 
     Parameters:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from blindsight.tagging import PrivateTagger
     from blindsight.tagging.labels import LabelsFile
     from blindsight.tagging.photos import Extractor
-    from blindsight.tagging.training import Forecast
+    from blindsight.tagging.training import TaggingForecast
 
 __all__ = [
     "DEFAULT_DELTA",
@@ -561,7 +561,7 @@ def _trained(
     charged: bool = False,
     labelled: LabelsFile | None = None,
     notice: str | None = None,
-    predicted: Forecast | None = None,
+    predicted: TaggingForecast | None = None,
 ) -> TrainedTagger:
     return TrainedTagger(
         model=model,

@@ -7,7 +7,7 @@ from blindsight.core.checks import core_module
 core_module("sklearn")  # says which extra brings it
 
 from blindsight.metric.algorithm1 import RowNoise, Steps, Trace, algorithm1, step_sizes
-from blindsight.metric.estimator import DPPMetric, Forecast
+from blindsight.metric.estimator import DPPMetric, MetricForecast
 from blindsight.metric.graph import (
     PairGraph,
     PairReport,
@@ -27,18 +27,18 @@ from blindsight.metric.losses import (
     mean_dissimilar_distance,
 )
 from blindsight.metric.paper import DPPDML, MendedDML
-from blindsight.metric.verification import Answer, ErrorCurve, OperatingPoint
+from blindsight.metric.verification import ErrorCurve, OperatingPoint, PairAnswer
 
 __all__ = [
     "DPPDML",
-    "Answer",
     "Contrastive",
     "DPPMetric",
     "ErrorCurve",
     "EuclideanMetric",
-    "Forecast",
     "MendedDML",
+    "MetricForecast",
     "OperatingPoint",
+    "PairAnswer",
     "PairGraph",
     "PairReport",
     "RowNoise",

@@ -47,7 +47,7 @@ from blindsight.metric.moments import (
     worth_learning,
     worth_moments,
 )
-from blindsight.metric.verification import Answer, ErrorCurve, OperatingPoint
+from blindsight.metric.verification import ErrorCurve, OperatingPoint, PairAnswer
 from blindsight.privacy.door import Door
 from blindsight.privacy.entropy import RandomState
 from blindsight.privacy.estimator import Protected
@@ -57,14 +57,14 @@ if TYPE_CHECKING:
     from blindsight.privacy.ledger import Ledger
     from blindsight.privacy.vault import Vault
 
-__all__ = ["LOSSES", "UNITS", "DPPMetric", "Forecast", "learn_once"]
+__all__ = ["LOSSES", "UNITS", "DPPMetric", "MetricForecast", "learn_once"]
 
 LOSSES = ("auto", "plain", "moments", "contrastive", "triplet")
 UNITS = ("label", "pair", "kappa pairs", "record", "person")
 
 
 @dataclass(frozen=True)
-class Forecast:
+class MetricForecast:
     """Whether learning is expected to pay, from public numbers, before anything is charged.
 
     Parameters:
@@ -219,15 +219,15 @@ class DPPMetric(LinearMetric, Protected):
 
     def forecast(
         self, *, n_pairs: int, n_features: int, groups: dict[str, int], tuples: bool = False
-    ) -> Forecast:
+    ) -> MetricForecast:
         """Whether learning is expected to pay; the parameters are those of `promise`."""
         loss = self._resolved(n_pairs, n_features, groups, tuples)
         needed = worth_learning(n_features, self._noise(groups, "gradients"))
-        return Forecast(loss, n_pairs, needed)
+        return MetricForecast(loss, n_pairs, needed)
 
     def forecast_of(
         self, pairs: ArrayLike, y: ArrayLike | None = None, *, people: ArrayLike | None = None
-    ) -> Forecast:
+    ) -> MetricForecast:
         """The forecast for these pairs, of which only what is public is used."""
         public = self._read(pairs, y, people)[1]
         return self.forecast(
@@ -311,7 +311,7 @@ class DPPMetric(LinearMetric, Protected):
 
     def answers(
         self, pairs: ArrayLike, *, point: OperatingPoint | None = None, share_same: float = 0.5
-    ) -> list[Answer]:
+    ) -> list[PairAnswer]:
         """Same or different for each pair, and how often such an answer is wrong.
 
         Parameters:

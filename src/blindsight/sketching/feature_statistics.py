@@ -28,7 +28,7 @@ from blindsight.privacy.plan import Planned
 from blindsight.sketching.statistics import FeatureBasis, Statistics, StatisticsLayout, UnitRows
 from blindsight.sketching.statistics_rules import (
     DEFAULT_DELTA,
-    Forecast,
+    StatisticsForecast,
     forecast,
     moments_share,
     width_for,
@@ -210,7 +210,7 @@ class FeatureStatistics(Protected):
             entropy=self.entropy_,
         )
 
-    def predict_use(self, n_records: int, n_classes: int) -> Forecast:
+    def predict_use(self, n_records: int, n_classes: int) -> StatisticsForecast:
         """Predict what a release would be good for, from public numbers, before it is charged."""
         most = self.most if self.unit == "person" else 1
         return forecast(n_records, n_classes, epsilon=self.epsilon, delta=self.delta, most=most)

@@ -23,7 +23,7 @@ from blindsight.privacy.mechanisms import Gaussian
 __all__ = [
     "DEFAULT_DELTA",
     "WIDTHS",
-    "Forecast",
+    "StatisticsForecast",
     "forecast",
     "gaussian_mu",
     "least_images",
@@ -118,7 +118,7 @@ def least_images(
 
 
 @dataclass(frozen=True)
-class Forecast:
+class StatisticsForecast:
     """What a release of statistics will be good for, by public numbers alone.
 
     Parameters:
@@ -184,7 +184,7 @@ def forecast(
     delta: float = DEFAULT_DELTA,
     most: int = 1,
     noiseless: float = _ASSUMED_ACCURACY,
-) -> Forecast:
+) -> StatisticsForecast:
     """Predict what statistics of so many images will be good for, before anything is charged.
 
     Parameters:
@@ -224,7 +224,7 @@ def forecast(
         if t < limit:
             level = name  # type: ignore[assignment]
             break
-    return Forecast(
+    return StatisticsForecast(
         level=level,
         accuracy=float(accuracy),
         noiseless=float(best),

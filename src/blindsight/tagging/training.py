@@ -45,10 +45,10 @@ __all__ = [
     "GRADIENT",
     "SPREAD",
     "DPTraining",
-    "Forecast",
     "HeldOut",
     "LinearHead",
     "Ordinary",
+    "TaggingForecast",
     "Training",
     "TrainingFacts",
     "Untrained",
@@ -299,7 +299,7 @@ _PAYING_EVIDENCE, _FEW_LABELS, _LABELS_POWER = 4.0, 20, 0.8
 
 
 @dataclass(frozen=True)
-class Forecast:
+class TaggingForecast:
     """Whether training is expected to gain on public knowledge, known before anything is charged.
 
     Parameters:
@@ -336,11 +336,11 @@ class Forecast:
         )
 
 
-def forecast(training: DPTraining, n_records: int, n_labels: int) -> Forecast:
+def forecast(training: DPTraining, n_records: int, n_labels: int) -> TaggingForecast:
     """Predict from public numbers alone whether training on so many photos pays."""
     labels = max(n_labels, _FEW_LABELS) / _FEW_LABELS
     least = _PAYING_EVIDENCE * labels**_LABELS_POWER / training.evidence(1)
-    return Forecast(n_records, training.epsilon, int(math.ceil(least / 10) * 10))
+    return TaggingForecast(n_records, training.epsilon, int(math.ceil(least / 10) * 10))
 
 
 @dataclass(frozen=True, kw_only=True)

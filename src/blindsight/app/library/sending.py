@@ -31,7 +31,7 @@ from blindsight.core.storage import write_atomically
 from blindsight.privacy.mechanisms.gaussian import gaussian_epsilon
 from blindsight.release.bundle import share_folder
 from blindsight.sketching import FeatureStatistics
-from blindsight.sketching.statistics_rules import Forecast, gaussian_mu, width_for
+from blindsight.sketching.statistics_rules import StatisticsForecast, gaussian_mu, width_for
 
 __all__ = [
     "SEND_EPSILON",
@@ -75,7 +75,7 @@ class SendingPlan:
     classes: tuple[str, ...]
     photos: int
     classified: int
-    forecasts: dict[float, Forecast]
+    forecasts: dict[float, StatisticsForecast]
     released: Release | None
 
 

@@ -49,7 +49,7 @@ from blindsight.tagging.photos import (
     split,
     train_once,
 )
-from blindsight.tagging.training import Forecast, forecast
+from blindsight.tagging.training import TaggingForecast, forecast
 
 __all__ = [
     "MIN_LABELLED",
@@ -143,7 +143,7 @@ def start_from_words(
     return found
 
 
-def learning_forecast(datasets: DataSets, data_set: DataSet) -> Forecast | None:
+def learning_forecast(datasets: DataSets, data_set: DataSet) -> TaggingForecast | None:
     """Whether learning is expected to gain on the free start, before anything is charged.
 
     Returns:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from blindsight.audit.engine.door import (
     DoorAudit,
-    Finding,
+    DoorFinding,
     Neighbour,
     Reached,
     audit_door,
@@ -23,7 +23,7 @@ from blindsight.audit.engine.outputs import watch
 
 __all__ = [
     "DoorAudit",
-    "Finding",
+    "DoorFinding",
     "Neighbour",
     "Reached",
     "audit_door",

@@ -33,7 +33,7 @@ import numpy as np
 from blindsight.audit.engine import independent_checks
 from blindsight.audit.engine.independent_checks import Gauss, Pure, epsilon_of
 from blindsight.audit.engine.listeners import (
-    Entry,
+    DoorEntry,
     Opening,
     RecordingListener,
     ReplayListener,
@@ -47,7 +47,7 @@ from blindsight.privacy.mechanisms import Mechanism
 
 __all__ = [
     "DoorAudit",
-    "Finding",
+    "DoorFinding",
     "Neighbour",
     "Reached",
     "audit_door",
@@ -83,7 +83,7 @@ class Neighbour:
 
 
 @dataclass(frozen=True)
-class Finding:
+class DoorFinding:
     """One contradiction: what kind, where, and in words."""
 
     kind: str
@@ -116,7 +116,7 @@ class Reached:
 class DoorAudit:
     """What was found; nothing found means not refuted, never proved."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[DoorFinding, ...]
     reached: tuple[Reached, ...]
     passages: int
     replays: int
@@ -141,7 +141,7 @@ class _Audit:
     seed: int
     here: RecordingListener
     outputs: Outputs
-    findings: dict[tuple[str, str], Finding] = field(default_factory=dict)
+    findings: dict[tuple[str, str], DoorFinding] = field(default_factory=dict)
     reached: dict[str, tuple[float, float]] = field(default_factory=dict)
     # What stood at the doors on neighbours in the same record, which are neighbours of each other.
     stood: dict[int, list[tuple[Neighbour, list[Any]]]] = field(default_factory=dict)
@@ -150,7 +150,7 @@ class _Audit:
 
     def find(self, kind: str, where: str, says: str) -> None:
         """One finding for each kind and place: the rest is echo."""
-        self.findings.setdefault((kind, where), Finding(kind, where, says))
+        self.findings.setdefault((kind, where), DoorFinding(kind, where, says))
 
     def replay(self, data: Any, absent: Sequence[int] = ()) -> tuple[ReplayListener, Outputs]:
         listener = ReplayListener(self.here.log, self.seed, absent=absent)
@@ -285,7 +285,7 @@ def _among_neighbours(audit: _Audit) -> None:
 
 
 def _sensitivity(
-    audit: _Audit, entry: Entry, here: Any, value: Any, removals: int, who: str
+    audit: _Audit, entry: DoorEntry, here: Any, value: Any, removals: int, who: str
 ) -> None:
     """`removals`: how many times a unit is taken away or put in between the two."""
     domain = entry.planned.mechanism.domain
@@ -303,7 +303,7 @@ def _sensitivity(
         _likelihood(audit, entry, here, value, steps)
 
 
-def _likelihood(audit: _Audit, entry: Entry, here: Any, value: Any, steps: int) -> None:
+def _likelihood(audit: _Audit, entry: DoorEntry, here: Any, value: Any, steps: int) -> None:
     """Pure releases: what was released may be e^epsilon times as likely here as on the neighbour,
     never more.
     """

@@ -34,8 +34,8 @@ from blindsight.privacy.ledger.amounts import MICRO
 from blindsight.privacy.plan import Planned
 
 __all__ = [
-    "Account",
-    "Entry",
+    "ChargedAccount",
+    "DoorEntry",
     "Opening",
     "RecordingListener",
     "ReplayListener",
@@ -50,7 +50,7 @@ START = 512  # bytes of each of the door's own streams that are looked at
 
 
 @dataclass(frozen=True)
-class Entry:
+class DoorEntry:
     """One value that passed: through which door, by which planned release, before and after, and
     from which streams.
 
@@ -219,7 +219,7 @@ class RecordingListener(_Ear):
 
     def __init__(self, seed: int = 0, *, absent: Sequence[int] = ()) -> None:
         super().__init__(seed, absent)
-        self.log: list[Entry] = []
+        self.log: list[DoorEntry] = []
 
     def passing(self, passage: Passage) -> None:
         """Let it draw."""
@@ -229,7 +229,7 @@ class RecordingListener(_Ear):
         door = self._door_of(passage)
         drawn = self.openings[door].latest()
         self.log.append(
-            Entry(
+            DoorEntry(
                 door,
                 passage.title,
                 passage.planned,
@@ -264,7 +264,7 @@ def unheard(seed: int) -> Iterator[None]:
 
 
 @dataclass
-class Account:
+class ChargedAccount:
     """A ledger that every door was charged to, and what was due."""
 
     ledger: Ledger
@@ -301,7 +301,7 @@ class Account:
 
 
 @contextmanager
-def charging(costs: Sequence[Cost]) -> Iterator[Account]:
+def charging(costs: Sequence[Cost]) -> Iterator[ChargedAccount]:
     """Every door that is opened without a ledger is charged to one with a large budget."""
     opened = Door.__init__
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
@@ -310,7 +310,7 @@ def charging(costs: Sequence[Cost]) -> Iterator[Account]:
             for unit, neighbours in sorted({(cost.unit, cost.neighbours) for cost in costs}):
                 grant: Any = {"unit": unit, "neighbours": neighbours}
                 ledger.grant(Cost(epsilon=_BUDGET, delta=0.9, **grant))
-        account = Account(ledger)
+        account = ChargedAccount(ledger)
 
         def charged(door: Door, guarantee: Guarantee, **given: Any) -> None:
             if given.get("ledger") is None:
@@ -329,7 +329,9 @@ class ReplayListener(_Ear):
     From there on releases are drawn again and nothing is compared: the rest would be echo.
     """
 
-    def __init__(self, log: Sequence[Entry], seed: int = 0, *, absent: Sequence[int] = ()) -> None:
+    def __init__(
+        self, log: Sequence[DoorEntry], seed: int = 0, *, absent: Sequence[int] = ()
+    ) -> None:
         super().__init__(seed, absent)
         self._log = log
         self.values: list[Array] = []

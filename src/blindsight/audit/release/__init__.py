@@ -23,14 +23,14 @@ import numpy as np
 from blindsight.audit.release import attacks
 from blindsight.audit.release.album import Album, Kinds, kinds_of, read_album
 from blindsight.audit.release.measurement import measure_view
-from blindsight.audit.release.result import Budget, ReleaseAudit
+from blindsight.audit.release.result import BudgetResult, ReleaseAudit
 from blindsight.audit.release.sketches_and_tags import audit_sketches, audit_tags
 from blindsight.audit.target import attacked_index
 from blindsight.core import checks
 from blindsight.core.errors import BlindsightError
 from blindsight.encoders import Encoder
 
-__all__ = ["Budget", "ReleaseAudit", "audit_release", "audit_sketches", "audit_tags"]
+__all__ = ["BudgetResult", "ReleaseAudit", "audit_release", "audit_sketches", "audit_tags"]
 
 _EPSILONS = (1.0, 2.0, 4.0, 8.0, 16.0)
 Progress = Callable[[int, int, str], None]
@@ -121,7 +121,7 @@ def _path(given: str | Path | None) -> Path | None:
 
 def _at(
     epsilon: float, album: Album, kinds: Sequence[Kinds], rng: np.random.Generator
-) -> Budget | None:
+) -> BudgetResult | None:
     """The same photos under another budget; None where the public pictures it was learned from are
     gone.
     """
@@ -137,7 +137,7 @@ def _at(
         return None
     view = attacks.view_of(encoder)
     measured = measure_view(view, album.rows, view.drawn(album.rows), kinds, rng)
-    return Budget(
+    return BudgetResult(
         epsilon=epsilon,
         hits=measured.searched.hits,
         top1=measured.linked.top1,

@@ -22,7 +22,7 @@ from blindsight.audit.report.page import Figure, Report, curves, gallery
 from blindsight.audit.report.verdict import Verdict
 from blindsight.privacy import Guarantee
 
-__all__ = ["Budget", "ReleaseAudit"]
+__all__ = ["BudgetResult", "ReleaseAudit"]
 
 #: from this share of what codes without noise give, noise is said to hide nothing.
 _AS_GOOD = 0.8
@@ -30,7 +30,7 @@ _OFTEN = 0.1
 
 
 @dataclass(frozen=True)
-class Budget:
+class BudgetResult:
     """What another epsilon would give on these photos: hits of ten, first guess right, what is
     shown guessed.
     """
@@ -56,7 +56,7 @@ class ReleaseAudit:
     problems: tuple[str, ...]
     measured: Measurement
     rebuilt: ReconstructionResult
-    budgets: tuple[Budget, ...]
+    budgets: tuple[BudgetResult, ...]
 
     @property
     def singled(self) -> LinkageResult:

@@ -50,12 +50,12 @@ class PrivacyViolation(AssertionError):
 
 def assert_private(
     subject: Any,
-    data: Any,
-    neighbour: Any,
+    data: object,
+    neighbour: object,
     *,
     epsilon: float | None = None,
     delta: float = 0.0,
-    d_in: Any = 1,
+    d_in: object = 1,
     trials: int = 5000,
     false_alarm: float = FALSE_ALARM,
     statistic: Statistic | None = None,
@@ -208,11 +208,11 @@ def _require_power(trials: int, epsilon: float, delta: float, false_alarm: float
     )
 
 
-def _fitted(estimator: Any) -> Callable[[Any], Floats]:
+def _fitted(estimator: object) -> Callable[[Any], Floats]:
     """A function of the data: what a fresh copy of the estimator learns from it, as numbers."""
     from sklearn.base import clone
 
-    def run(data: Any) -> Floats:
+    def run(data: object) -> Floats:
         given = data if isinstance(data, tuple) else (data,)
         return _learned(vars(clone(estimator).fit(*given)))
 

@@ -58,8 +58,8 @@ _THEIRS = Assumption(
 
 def audit_callable(
     run: Callable[[Any], Any],
-    data: Any,
-    neighbour: Any,
+    data: object,
+    neighbour: object,
     *,
     epsilon: float,
     delta: float = 0.0,
@@ -133,10 +133,10 @@ def audit_callable(
 
 def audit_measurement(
     measurement: Any,
-    data: Any,
-    neighbour: Any,
+    data: object,
+    neighbour: object,
     *,
-    d_in: Any = 1,
+    d_in: object = 1,
     delta: float = 1e-6,
     unit: str = "record",
     trials: int = 5000,
@@ -161,7 +161,7 @@ def audit_measurement(
     )
 
 
-def measurement_loss(measurement: Any, d_in: Any, delta: float) -> tuple[float, float]:
+def measurement_loss(measurement: Any, d_in: object, delta: float) -> tuple[float, float]:
     """(epsilon, delta) that an OpenDP measurement states for inputs at a distance `d_in`.
 
     Parameters:
@@ -178,7 +178,7 @@ def measurement_loss(measurement: Any, d_in: Any, delta: float) -> tuple[float, 
     return float(told), 0.0
 
 
-def _asked(run: Callable[[Any], Any], given: Any) -> Any:
+def _asked(run: Callable[[Any], Any], given: object) -> Any:
     try:
         return run(given)
     except Exception as error:  # that it refuses is an answer too
@@ -202,7 +202,7 @@ def _numbers(answers: list[Any], name: str) -> Floats:
     return np.array([[float(kind == one) for one in usual] for kind in kinds])
 
 
-def _kind(answer: Any) -> str:
+def _kind(answer: object) -> str:
     """What is told apart: numbers by how many they are, the rest by what it says."""
     if isinstance(answer, Exception):
         return f"raised {type(answer).__name__}"

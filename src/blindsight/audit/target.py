@@ -58,7 +58,9 @@ class Audit:
     others: tuple[tuple[str, Guarantee], ...] = ()
 
 
-def audit(subject: Any, *, name: str | None = None, trials: int = 200_000, seed: int = 0) -> Audit:
+def audit(
+    subject: object, *, name: str | None = None, trials: int = 200_000, seed: int = 0
+) -> Audit:
     """Audit a fitted estimator, a set of sketches or a mechanism, unchanged."""
     name = name or type(subject).__name__
     if hasattr(subject, "release") and hasattr(subject, "cost"):
@@ -386,7 +388,7 @@ def _sketches(subject: Any, name: str, trials: int, seed: int) -> Audit:
 
 
 def _judged(
-    subject: Any,
+    subject: object,
     name: str,
     room: Room,
     guarantee: Guarantee,

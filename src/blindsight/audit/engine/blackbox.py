@@ -26,7 +26,13 @@ from blindsight.core import checks
 from blindsight.core.arrays import Array, Floats, Ints
 from blindsight.core.errors import InvalidData
 from blindsight.privacy import Audited
-from blindsight.privacy.mechanisms import BitFlip, KaryResponse, NoisyTopK, SubsetSelection
+from blindsight.privacy.mechanisms import (
+    BitFlip,
+    KaryResponse,
+    Mechanism,
+    NoisyTopK,
+    SubsetSelection,
+)
 
 __all__ = [
     "CONFIDENCE",
@@ -74,7 +80,7 @@ class Told:
 
 
 def collect(
-    run: Run, data: Any, neighbour: Any, *, trials: int, seed: int, workers: int = 1
+    run: Run, data: object, neighbour: object, *, trials: int, seed: int, workers: int = 1
 ) -> Outcomes:
     """Run `trials` times on each side.
 
@@ -94,7 +100,9 @@ def collect(
     return Outcomes(data=np.concatenate(parts[0::2]), neighbour=np.concatenate(parts[1::2]))
 
 
-def collect_at_once(release: Run, data: Any, neighbour: Any, *, trials: int, seed: int) -> Outcomes:
+def collect_at_once(
+    release: Run, data: object, neighbour: object, *, trials: int, seed: int
+) -> Outcomes:
     """The same for a release that takes one input a row: millions of trials in a few calls."""
     trials = checks.whole("trials", trials, least=4)
     sides = []
@@ -110,8 +118,8 @@ def collect_at_once(release: Run, data: Any, neighbour: Any, *, trials: int, see
 
 def distinguish(
     run: Run,
-    data: Any,
-    neighbour: Any,
+    data: object,
+    neighbour: object,
     *,
     trials: int = 10_000,
     seed: int = 0,
@@ -243,7 +251,7 @@ def _forked(one: Callable[[Any], Any], jobs: list[Any], workers: int) -> list[An
 _inherited: Callable[[Any], Any] | None = None
 
 
-def _call(job: Any) -> Any:
+def _call(job: object) -> Any:
     assert _inherited is not None  # noqa: S101  (set before the fork)
     return _inherited(job)
 
@@ -275,7 +283,7 @@ class Attack:
         return dataclasses.replace(found, epsilon=found.epsilon / self.steps, attack=self.what)
 
 
-def worst_inputs(mechanism: Any, *, unit: str | None = None) -> Pair:
+def worst_inputs(mechanism: Mechanism, *, unit: str | None = None) -> Pair:
     """Two inputs that one unit apart differ most. What is promised per bit differs in one bit."""
     if isinstance(mechanism, BitFlip):
         return _codes(
@@ -299,7 +307,7 @@ def worst_inputs(mechanism: Any, *, unit: str | None = None) -> Pair:
 
 
 def attack_mechanism(
-    mechanism: Any,
+    mechanism: Mechanism,
     *,
     unit: str | None = None,
     trials: int = 200_000,

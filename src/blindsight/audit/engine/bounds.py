@@ -16,12 +16,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import stats
 
 from blindsight.core import checks
 from blindsight.core.arrays import Array, Bools, Floats
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.privacy import Audited
+from blindsight.privacy.mechanisms import Mechanism
 
 __all__ = [
     "audit_in_one_run",
@@ -115,7 +117,9 @@ def _chance_of_guesses(
     return min(1.0, chance + 2 * canaries * delta * worst)
 
 
-def exact_epsilon(mechanism: Any, x: Any, neighbour: Any, outcomes: Any) -> Audited:
+def exact_epsilon(
+    mechanism: Mechanism, x: ArrayLike, neighbour: ArrayLike, outcomes: ArrayLike
+) -> Audited:
     """The largest |ln Pr(o | x) - ln Pr(o | neighbour)| over the given outcomes, from the
     mechanism's `log_prob`.
 
@@ -133,7 +137,9 @@ def exact_epsilon(mechanism: Any, x: Any, neighbour: Any, outcomes: Any) -> Audi
     )
 
 
-def likelihood_ratio(mechanism: Any, released: Any, x: Any, neighbour: Any) -> Floats:
+def likelihood_ratio(
+    mechanism: Mechanism, released: ArrayLike, x: ArrayLike, neighbour: ArrayLike
+) -> Floats:
     """ln Pr(released | x) - ln Pr(released | neighbour) of every release: the best statistic there
     is.
     """
@@ -141,7 +147,7 @@ def likelihood_ratio(mechanism: Any, released: Any, x: Any, neighbour: Any) -> F
     return _whole(mechanism, listed, x) - _whole(mechanism, listed, neighbour)
 
 
-def _whole(mechanism: Any, outcomes: Array, x: Any) -> Floats:
+def _whole(mechanism: Mechanism, outcomes: Array, x: ArrayLike) -> Floats:
     value = np.asarray(x)
     parts = np.asarray(
         mechanism.log_prob(outcomes, np.broadcast_to(value, (len(outcomes), *value.shape)))

@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from blindsight.audit.engine import independent_checks
 from blindsight.audit.engine.independent_checks import Gauss, Pure, epsilon_of
@@ -71,7 +72,7 @@ class Neighbour:
     """
 
     name: str
-    data: Any
+    data: object
     record: int | None = None
     absent: tuple[int, ...] = ()
     removed: bool = False
@@ -152,7 +153,7 @@ class _Audit:
         """One finding for each kind and place: the rest is echo."""
         self.findings.setdefault((kind, where), DoorFinding(kind, where, says))
 
-    def replay(self, data: Any, absent: Sequence[int] = ()) -> tuple[ReplayListener, Outputs]:
+    def replay(self, data: object, absent: Sequence[int] = ()) -> tuple[ReplayListener, Outputs]:
         listener = ReplayListener(self.here.log, self.seed, absent=absent)
         self.replays += 1
         return listener, collect(self.run, data, listener, seed=self.seed)
@@ -160,7 +161,7 @@ class _Audit:
 
 def audit_door(
     run: Run,
-    data: Any,
+    data: object,
     *,
     neighbours: Iterable[Neighbour] = (),
     unrelated: Iterable[Any] = (),
@@ -204,7 +205,7 @@ def audit_door(
     )
 
 
-def _same_again(audit: _Audit, data: Any) -> None:
+def _same_again(audit: _Audit, data: object) -> None:
     """On the same data everything comes out the same, or a clock or entropy of its own is in it."""
     listener, left = audit.replay(data)
     parted = listener.finished()
@@ -222,7 +223,7 @@ def _same_again(audit: _Audit, data: Any) -> None:
         )
 
 
-def _same_unheard(audit: _Audit, data: Any) -> None:
+def _same_unheard(audit: _Audit, data: object) -> None:
     """With nobody at the door, and the same streams, everything comes out as it was recorded."""
     audit.replays += 1
     with unheard(audit.seed):
@@ -232,7 +233,7 @@ def _same_unheard(audit: _Audit, data: Any) -> None:
             audit.find("listener", name, "differs when nobody listens at the door")
 
 
-def _ledger(audit: _Audit, data: Any) -> None:
+def _ledger(audit: _Audit, data: object) -> None:
     """With a ledger, outputs are the same, and every account is charged at least what is due."""
     guarantees = [opening.guarantee for opening in audit.here.openings]
     promised = [guarantee for guarantee in guarantees if guarantee is not None]
@@ -285,7 +286,7 @@ def _among_neighbours(audit: _Audit) -> None:
 
 
 def _sensitivity(
-    audit: _Audit, entry: DoorEntry, here: Any, value: Any, removals: int, who: str
+    audit: _Audit, entry: DoorEntry, here: ArrayLike, value: ArrayLike, removals: int, who: str
 ) -> None:
     """`removals`: how many times a unit is taken away or put in between the two."""
     domain = entry.planned.mechanism.domain
@@ -303,7 +304,9 @@ def _sensitivity(
         _likelihood(audit, entry, here, value, steps)
 
 
-def _likelihood(audit: _Audit, entry: DoorEntry, here: Any, value: Any, steps: int) -> None:
+def _likelihood(
+    audit: _Audit, entry: DoorEntry, here: ArrayLike, value: ArrayLike, steps: int
+) -> None:
     """Pure releases: what was released may be e^epsilon times as likely here as on the neighbour,
     never more.
     """
@@ -489,7 +492,7 @@ def _reused(audit: _Audit) -> None:
                     break
 
 
-def _other_noise(audit: _Audit, data: Any) -> None:
+def _other_noise(audit: _Audit, data: object) -> None:
     """With other streams at the door the noise is other, too; whole numbers may come out equal by
     chance.
     """
@@ -514,7 +517,7 @@ _FAR, _HUGE = 1e6, 1e308
 
 
 def neighbours_of(
-    data: Any,
+    data: object,
     *,
     records: Sequence[int] = (0,),
     removed: bool = False,
@@ -544,7 +547,7 @@ def neighbours_of(
 
 
 def unrelated_datasets(
-    data: Any, *, seed: int = 0, bounds: tuple[float, float] | None = None
+    data: object, *, seed: int = 0, bounds: tuple[float, float] | None = None
 ) -> list[Any]:
     """Data of the same shapes and of the same public domains, but otherwise wholly different."""
     arrays, whole = _arrays(data)
@@ -553,7 +556,7 @@ def unrelated_datasets(
     return [whole([way(array, rng, bounds) for array in arrays]) for way in ways]
 
 
-def _arrays(data: Any) -> tuple[list[Array], Any]:
+def _arrays(data: object) -> tuple[list[Array], Any]:
     arrays = [np.asarray(part) for part in data] if isinstance(data, tuple) else [np.asarray(data)]
     if len({len(array) for array in arrays}) != 1 or len(arrays[0]) < 3:
         raise InvalidParameter(
@@ -562,7 +565,9 @@ def _arrays(data: Any) -> tuple[list[Array], Any]:
     return arrays, (tuple if isinstance(data, tuple) else lambda parts: parts[0])
 
 
-def _rows(arrays: list[Array], record: int, bounds: Any) -> Iterator[tuple[str, list[Array]]]:
+def _rows(
+    arrays: list[Array], record: int, bounds: tuple[float, float] | None
+) -> Iterator[tuple[str, list[Array]]]:
     """What the record may become: every array at the same extreme, and each array by itself."""
     kept = [array[record].copy() for array in arrays]
     other = (record + len(arrays[0]) // 2) % len(arrays[0])
@@ -576,7 +581,9 @@ def _rows(arrays: list[Array], record: int, bounds: Any) -> Iterator[tuple[str, 
                 yield f"{name} in part {place}", [*kept[:place], each[name], *kept[place + 1 :]]
 
 
-def _extremes(array: Array, record: int, bounds: Any) -> Iterator[tuple[str, Array]]:
+def _extremes(
+    array: Array, record: int, bounds: tuple[float, float] | None
+) -> Iterator[tuple[str, Array]]:
     row = array[record]
     low, high = _ends(array, bounds)
     yield "low", np.full_like(row, low)
@@ -609,20 +616,20 @@ def _ends(array: Array, bounds: tuple[float, float] | None) -> tuple[Any, Any]:
     return array.min(), array.max()
 
 
-def _random(array: Array, rng: Any, bounds: Any) -> Array:
+def _random(array: Array, rng: Any, bounds: tuple[float, float] | None) -> Array:
     low, high = _ends(array, bounds)
     if array.dtype.kind == "f":
         return np.asarray(rng.uniform(low, high, array.shape), array.dtype)
     return np.asarray(rng.integers(int(low), int(high) + 1, array.shape), array.dtype)
 
 
-def _constant(array: Array, rng: Any, bounds: Any) -> Array:
+def _constant(array: Array, rng: Any, bounds: tuple[float, float] | None) -> Array:
     return np.full_like(array, _ends(array, bounds)[0])
 
 
-def _constant_high(array: Array, rng: Any, bounds: Any) -> Array:
+def _constant_high(array: Array, rng: Any, bounds: tuple[float, float] | None) -> Array:
     return np.full_like(array, _ends(array, bounds)[1])
 
 
-def _shuffled(array: Array, rng: Any, bounds: Any) -> Array:
+def _shuffled(array: Array, rng: Any, bounds: tuple[float, float] | None) -> Array:
     return np.asarray(array[rng.permutation(len(array))][::-1].copy())

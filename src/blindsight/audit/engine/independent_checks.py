@@ -26,7 +26,8 @@ from scipy.special import ndtr
 from blindsight.audit.engine.outputs import frozen
 from blindsight.core.arrays import Array
 from blindsight.core.errors import InvalidParameter
-from blindsight.privacy.entropy import SystemEntropy, SystemSource
+from blindsight.privacy.entropy import Source, SystemEntropy, SystemSource
+from blindsight.privacy.mechanisms import Mechanism
 from blindsight.privacy.mechanisms.domain import Cells, Reals
 
 __all__ = [
@@ -44,7 +45,9 @@ _SIGMAS = 6.2
 _LEAST_KEY = 16  # bytes: 128 bits
 
 
-def law_problems(mechanism: Any, value: Array, source: Any, *, rolls: int) -> Iterator[str]:
+def law_problems(
+    mechanism: Mechanism, value: Array, source: Source, *, rolls: int
+) -> Iterator[str]:
     """Draw the mechanism again at a recorded value: only from the handed stream, and by the law it
     states.
     """
@@ -72,7 +75,7 @@ def law_problems(mechanism: Any, value: Array, source: Any, *, rolls: int) -> It
     yield from _rounding_problems(mechanism)
 
 
-def measured_scale(mechanism: Any, source: Any, *, rolls: int = 200_000) -> float:
+def measured_scale(mechanism: Mechanism, source: Source, *, rolls: int = 200_000) -> float:
     """The standard deviation that really is drawn, from above, so that sound noise is never called
     too small.
     """
@@ -84,7 +87,7 @@ def measured_scale(mechanism: Any, source: Any, *, rolls: int = 200_000) -> floa
     return float(np.sqrt(np.mean(noise**2) * (1 + _SIGMAS * math.sqrt(2 / rolls))))
 
 
-def _of_shares(mechanism: Any, source: Any, rolls: int) -> Array:
+def _of_shares(mechanism: Any, source: Source, rolls: int) -> Array:
     """What the parties that count add to a sum of nothing, each by itself: the noise that is really
     there.
     """
@@ -95,7 +98,7 @@ def _of_shares(mechanism: Any, source: Any, rolls: int) -> Array:
     return np.asarray(drawn * mechanism.step)
 
 
-def _open_source(source: Any) -> Any:
+def _open_source(source: Source) -> Any:
     """A vault's key answers for its own records only: mechanisms are then drawn from the system's
     entropy.
     """
@@ -109,7 +112,7 @@ def _stacked(value: Array, rolls: int) -> Array:
     return np.repeat(np.asarray(value)[None], times, axis=0)
 
 
-def _stream_problems(mechanism: Any, value: Array) -> Iterator[str]:
+def _stream_problems(mechanism: Mechanism, value: Array) -> Iterator[str]:
     """All randomness from the stream that is handed over, and some of it: whatever other generators
     do.
     """
@@ -125,7 +128,7 @@ def _stream_problems(mechanism: Any, value: Array) -> Iterator[str]:
         yield "its noise does not depend on the door's stream"
 
 
-def _likely(mechanism: Any, outcome: Array, draws: Array) -> bool:
+def _likely(mechanism: Mechanism, outcome: Array, draws: Array) -> bool:
     """Whether whole numbers may come out equal by chance: at a large epsilon they are nearly always
     the truth.
     """
@@ -147,7 +150,7 @@ def _same(one: Array, other: Array) -> bool:
     )
 
 
-def _additive_problems(mechanism: Any, noise: Array, shape: tuple[int, ...]) -> Iterator[str]:
+def _additive_problems(mechanism: Mechanism, noise: Array, shape: tuple[int, ...]) -> Iterator[str]:
     """Mean, spread, whole distribution, coordinates one by one, and neighbours in the vector."""
     points, mass = _stated_law(mechanism, noise)
     if abs(mass.sum() - 1) > 0.01:
@@ -193,7 +196,7 @@ def _additive_problems(mechanism: Any, noise: Array, shape: tuple[int, ...]) -> 
             return
 
 
-def _likelihood_score(mechanism: Any, noise: Array, points: Array, mass: Array) -> float:
+def _likelihood_score(mechanism: Mechanism, noise: Array, points: Array, mass: Array) -> float:
     """How far the mean of ln Pr(noise) is from what the law says, in standard deviations: sharp for
     heavy tails.
     """
@@ -206,7 +209,7 @@ def _likelihood_score(mechanism: Any, noise: Array, points: Array, mass: Array) 
     return float((found.mean() - mean) / deviation * math.sqrt(flat.size))
 
 
-def _stated_law(mechanism: Any, noise: Array) -> tuple[Array, Array]:
+def _stated_law(mechanism: Mechanism, noise: Array) -> tuple[Array, Array]:
     """Points and probabilities of a mechanism's noise at zero, from its `log_prob`; exact noise
     lies on a grid.
     """
@@ -226,11 +229,12 @@ def _stated_law(mechanism: Any, noise: Array) -> tuple[Array, Array]:
     return points, np.exp(mechanism.log_prob(points, np.zeros(len(points)))) * stride
 
 
-def _cell_problems(mechanism: Any, released: Array, cells: Array) -> Iterator[str]:
+def _cell_problems(mechanism: Mechanism, released: Array, cells: Array) -> Iterator[str]:
     """How often each cell's answer is the true one, and whether lies are spread as they should
     be.
     """
-    k = mechanism.domain.k
+    domain: Any = mechanism.domain
+    k = domain.k
     for cell in np.unique(cells)[:4]:
         answers = released[cells == cell]
         stated = np.exp(mechanism.log_prob(np.arange(k), np.full(k, cell)))
@@ -250,7 +254,7 @@ def _cell_problems(mechanism: Any, released: Array, cells: Array) -> Iterator[st
             return
 
 
-def _bit_problems(mechanism: Any, flipped: Array, bits: Array) -> Iterator[str]:
+def _bit_problems(mechanism: Mechanism, flipped: Array, bits: Array) -> Iterator[str]:
     """Every bit flips as often as stated, and neighbours flip on their own."""
     zero = np.zeros(1, bits.dtype) if bits.min() >= 0 else -np.ones(1, bits.dtype)
     stated = float(np.exp(mechanism.log_prob(np.ones(1, bits.dtype), zero))[0])
@@ -272,7 +276,9 @@ def _bit_problems(mechanism: Any, flipped: Array, bits: Array) -> Iterator[str]:
             return
 
 
-def _ratio_problems(mechanism: Any, value: Array, source: Any, *, rolls: int) -> Iterator[str]:
+def _ratio_problems(
+    mechanism: Mechanism, value: Array, source: Source, *, rolls: int
+) -> Iterator[str]:
     """What is drawn at one of two worst inputs, weighed by the stated ratio, must be as likely as
     it is at the other.
 
@@ -318,7 +324,7 @@ def _ratio_problems(mechanism: Any, value: Array, source: Any, *, rolls: int) ->
             return
 
 
-def _rounding_problems(mechanism: Any) -> Iterator[str]:
+def _rounding_problems(mechanism: Mechanism) -> Iterator[str]:
     """Neighbours as far apart as the domain lets them be, placed so that rounding to the grid moves
     them most.
     """
@@ -347,7 +353,7 @@ def _rounding_problems(mechanism: Any) -> Iterator[str]:
         )
 
 
-def source_problems(source: Any, *, simulated: bool) -> Iterator[str]:
+def source_problems(source: Source, *, simulated: bool) -> Iterator[str]:
     """The operating system's entropy or a cipher keyed by it, fresh for every stream; a seed only
     where asked for.
     """

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from blindsight.audit.engine.bounds import audit_scores
 from blindsight.core import checks
@@ -113,7 +114,7 @@ def _log_ratio(seen: Floats, coins: Bools, target: Floats) -> Floats:
     return np.asarray(((target - mean_out) ** 2 - (target - mean_in) ** 2) / (2 * variance))
 
 
-def _checked(scores: Any, count: int) -> Floats:
+def _checked(scores: ArrayLike, count: int) -> Floats:
     values = np.asarray(scores, np.float64)
     if values.shape != (count,) or not np.isfinite(values).all():
         raise InvalidData(
@@ -149,10 +150,10 @@ class Reconstruction:
 
 
 def reconstruct(
-    public_released: Any,
-    public_images: Any,
-    released: Any,
-    images: Any,
+    public_released: ArrayLike,
+    public_images: ArrayLike,
+    released: ArrayLike,
+    images: ArrayLike,
     *,
     decoder: Decoder = "ridge",
     seed: int = 0,
@@ -212,7 +213,7 @@ def _fit(decoder: Decoder, seed: int, x: Floats, y: Floats) -> Any:
         return network.fit(x.astype(np.float32), y.astype(np.float32))
 
 
-def _rows(name: str, value: Any) -> Floats:
+def _rows(name: str, value: ArrayLike) -> Floats:
     rows = checks.finite_array(name, np.asarray(value, np.float64))
     if rows.ndim < 2:
         raise InvalidData(f"{name} must have one row an image, got shape {rows.shape}.")

@@ -55,7 +55,7 @@ class Outputs:
         return [name for name in names if self.parts.get(name) != other.parts.get(name)]
 
 
-def collect(run: Run, data: Any, listener: Listener | None, *, seed: int = 0) -> Outputs:
+def collect(run: Run, data: object, listener: Listener | None, *, seed: int = 0) -> Outputs:
     """Run once with a listener at the door and return every output.
 
     Parameters:
@@ -112,14 +112,14 @@ def frozen(seed: int) -> Iterator[None]:
             torch.set_rng_state(kept)
 
 
-def parts_of(value: Any, name: str = "returned") -> Iterator[tuple[str, bytes]]:
+def parts_of(value: object, name: str = "returned") -> Iterator[tuple[str, bytes]]:
     """(name, bytes) of everything inside a value: arrays, containers, dataclasses and attributes of
     objects.
     """
     yield from _walk(value, name, {})
 
 
-def _walk(value: Any, name: str, seen: dict[int, Any]) -> Iterator[tuple[str, bytes]]:
+def _walk(value: object, name: str, seen: dict[int, Any]) -> Iterator[tuple[str, bytes]]:
     if value is None or isinstance(value, (bool, int, float, complex, str, bytes, Path)):
         yield name, f"{type(value).__name__} {value!r}".encode()
         return
@@ -143,7 +143,7 @@ def _walk(value: Any, name: str, seen: dict[int, Any]) -> Iterator[tuple[str, by
             yield from _walk(inner, f"{name}.{key}", seen)
 
 
-def _inside(value: Any) -> Iterator[tuple[str, Any]]:
+def _inside(value: object) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         yield "keys", [str(key) for key in value]
         yield from ((str(key), inner) for key, inner in value.items())

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from sklearn.base import clone
@@ -30,14 +30,30 @@ from blindsight.core import checks, codes
 from blindsight.core.arrays import Array
 from blindsight.hashing import LSH, PITQ, CodebookHasher, PHashing
 from blindsight.index.cell_index import from_codes
+from blindsight.privacy import Guarantee
 from blindsight.privacy.mechanisms import KaryResponse
 from blindsight.privacy.shuffle import ShuffleStatement
 
-__all__ = ["attack_codes", "attack_learning", "epsilon_of_shuffled_counts", "verdicts"]
+__all__ = [
+    "PrivateHasher",
+    "attack_codes",
+    "attack_learning",
+    "epsilon_of_shuffled_counts",
+    "verdicts",
+]
+
+
+class PrivateHasher(Protocol):
+    """A fitted hasher that releases codes."""
+
+    guarantee_: Guarantee
+
+    def transform(self, X: Array) -> Array:
+        """Release a code for each row."""
 
 
 def attack_codes(
-    hasher: Any, *, trials: int, seed: int, unit: str, confidence: float = CONFIDENCE
+    hasher: PrivateHasher, *, trials: int, seed: int, unit: str, confidence: float = CONFIDENCE
 ) -> Attack:
     """The hasher's own `transform` of two inputs that differ as much as one unit may."""
     pair = _apart(hasher, np.random.default_rng(seed), one_bit=unit == "bit")
@@ -100,7 +116,7 @@ def _plain(hasher: Any, rows: Array) -> Array:
     return np.asarray(np.eye(len(came), dtype=np.float32)[which])
 
 
-def attack_learning(hasher: Any, *, runs: int, seed: int) -> Attack:
+def attack_learning(hasher: PrivateHasher, *, runs: int, seed: int) -> Attack:
     """Replace one of 100 digits: do the released projection, cells or codes tell whose image it
     was?
     """
@@ -149,7 +165,9 @@ def verdicts(rows: Array, *, trials: int, seed: int = 0, workers: int = 1) -> It
     yield _codebook(rows, trials=trials, seed=seed)
 
 
-def _flips(n_bits: int, epsilon: float, calibration: Any, *, trials: int, seed: int) -> Verdict:
+def _flips(
+    n_bits: int, epsilon: float, calibration: Literal["proven", "paper"], *, trials: int, seed: int
+) -> Verdict:
     rows = np.random.default_rng(seed).standard_normal((200, 64))
     hasher = PHashing(
         LSH(n_bits, random_state=seed),
@@ -170,7 +188,9 @@ def _flips(n_bits: int, epsilon: float, calibration: Any, *, trials: int, seed: 
     )
 
 
-def _pitq(rows: Array, calibration: Any, *, trials: int, seed: int, workers: int) -> Verdict:
+def _pitq(
+    rows: Array, calibration: Literal["proven", "paper"], *, trials: int, seed: int, workers: int
+) -> Verdict:
     make = partial(PITQ, 8, epsilon=1.0, calibration=calibration, n_iterations=3)
     other = rows.copy()
     other[0] = rows.max(axis=0) - rows[0]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import clone
 
 from blindsight.audit.engine.blackbox import (
@@ -76,14 +77,14 @@ class Conjectures:
         )
 
 
-def flip_pair(y: Any, pair: int) -> Bools:
+def flip_pair(y: ArrayLike, pair: int) -> Bools:
     """The other conjecture about one pair's label."""
     other = np.array(y, dtype=bool)
     other[pair] = ~other[pair]
     return other
 
 
-def flip_hub(pairs: Any, y: Any, hub: int) -> Bools:
+def flip_hub(pairs: ArrayLike, y: ArrayLike, hub: int) -> Bools:
     """The labels if the hub were of the other of two classes: all its pairs change."""
     touched = (np.asarray(pairs) == hub).any(axis=1)
     if not touched.any():
@@ -93,8 +94,8 @@ def flip_hub(pairs: Any, y: Any, hub: int) -> Bools:
 
 def match_conjectures(
     learn: Learner,
-    first: Any,
-    second: Any,
+    first: ArrayLike,
+    second: ArrayLike,
     *,
     trials: int,
     seed: int = 0,
@@ -179,7 +180,7 @@ def pair_learner(
     """
     first = pairs[0, 0] - pairs[0, 1]
 
-    def run(y: Any, dice: np.random.Generator) -> Floats:
+    def run(y: ArrayLike, dice: np.random.Generator) -> Floats:
         learned = refitted(metric, pairs, y, dice, **changes)
         M = learned.get_mahalanobis_matrix()
         seen = [first @ M @ first, np.trace(M)]
@@ -193,7 +194,9 @@ def pair_learner(
     return run
 
 
-def refitted(metric: Any, pairs: Any, y: Any, dice: np.random.Generator, **changes: Any) -> Any:
+def refitted(
+    metric: Any, pairs: ArrayLike, y: ArrayLike, dice: np.random.Generator, **changes: Any
+) -> Any:
     """The same estimator, learned from these pairs."""
     settings = {
         "random_state": dice,

@@ -13,11 +13,11 @@ numbers stored beside it.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from blindsight.audit.engine.blackbox import Attack, attack_mechanism
 from blindsight.audit.report.verdict import Room, Verdict
@@ -26,8 +26,14 @@ from blindsight.core import storage
 from blindsight.core.errors import HostileFile, InvalidData
 from blindsight.index.cell_index import cell_bits
 from blindsight.privacy import Disclosure, Guarantee
-from blindsight.privacy.mechanisms import BitFlip, KaryResponse, SubsetSelection
+from blindsight.privacy.mechanisms import BitFlip, KaryResponse, Mechanism, SubsetSelection
 from blindsight.privacy.plan import Planned
+
+if TYPE_CHECKING:
+    from blindsight.audit.methods.hashing import PrivateHasher
+    from blindsight.metric import DPPMetric
+    from blindsight.sketching import CodebookSketcher, FlippedBits
+    from blindsight.tagging import P2MLGCN, PrivateTagger
 
 __all__ = ["Audit", "attacked_index", "audit", "audit_file"]
 
@@ -64,7 +70,7 @@ def audit(
     """Audit a fitted estimator, a set of sketches or a mechanism, unchanged."""
     name = name or type(subject).__name__
     if hasattr(subject, "release") and hasattr(subject, "cost"):
-        return _mechanism(subject, name, trials, seed)
+        return _mechanism(cast("Mechanism", subject), name, trials, seed)
     if isinstance(subject, Codebook):
         return _codebook(subject, name, trials, seed)
     # After codebooks: sketches need the extra `compiled`, and a release of photos does not.
@@ -101,7 +107,7 @@ def audit_file(path: str | Path, *, trials: int = 200_000, seed: int = 0) -> Aud
     return audit(_read(kind, source), name=source.name, trials=trials, seed=seed)
 
 
-def _mechanism(mechanism: Any, name: str, trials: int, seed: int) -> Audit:
+def _mechanism(mechanism: Mechanism, name: str, trials: int, seed: int) -> Audit:
     planned = Planned(what="value", mechanism=mechanism)
     promise = Guarantee(
         releases=(planned,), mechanism=repr(mechanism), delta=mechanism.cost.delta, model="central"
@@ -117,7 +123,7 @@ def _mechanism(mechanism: Any, name: str, trials: int, seed: int) -> Audit:
     )
 
 
-def _hasher(hasher: Any, name: str, trials: int, seed: int) -> Audit:
+def _hasher(hasher: PrivateHasher, name: str, trials: int, seed: int) -> Audit:
     from blindsight.audit.methods.hashing import attack_codes, attack_learning
 
     guarantee: Guarantee = hasher.guarantee_
@@ -171,7 +177,7 @@ def _folder(source: Path, trials: int, seed: int) -> Audit:
 
 
 def attacked_index(
-    source: Path, mechanism: Any, guarantee: Guarantee, trials: int, seed: int
+    source: Path, mechanism: Mechanism, guarantee: Guarantee, trials: int, seed: int
 ) -> tuple[Verdict, Guarantee]:
     """The verdict on an index whose mechanism is known, and its card with what the attack
     measured.
@@ -202,7 +208,9 @@ def _index(source: Path, trials: int, seed: int) -> Audit:
     return _described(source, mechanism, guarantee, trials, seed)
 
 
-def _described(source: Path, mechanism: Any, guarantee: Guarantee, trials: int, seed: int) -> Audit:
+def _described(
+    source: Path, mechanism: Mechanism, guarantee: Guarantee, trials: int, seed: int
+) -> Audit:
     attack = attack_mechanism(mechanism, unit=guarantee.unit, trials=trials, seed=seed)
     return _judged(
         mechanism, source.name, "hashing", guarantee, [attack], notes=(_DESCRIBED,), method="index"
@@ -244,7 +252,7 @@ def _released(source: Path, guarantee: Guarantee) -> Any:
     return mechanism
 
 
-def _metric(metric: Any, name: str, trials: int, seed: int) -> Audit:
+def _metric(metric: DPPMetric, name: str, trials: int, seed: int) -> Audit:
     from blindsight.audit.methods.metric import attack_metric
 
     attack = attack_metric(metric, runs=max(100, 3 * trials // 2000), seed=seed)
@@ -256,7 +264,7 @@ def _metric(metric: Any, name: str, trials: int, seed: int) -> Audit:
     return _judged(metric, name, "metric", metric.guarantee_, [attack], notes=notes)
 
 
-def _tagger(tagger: Any, name: str, trials: int, seed: int) -> Audit:
+def _tagger(tagger: PrivateTagger, name: str, trials: int, seed: int) -> Audit:
     from blindsight.audit.methods.tagging import (
         attack_answers,
         attack_plan,
@@ -300,7 +308,7 @@ def _statistics(sender: Any, name: str, trials: int, seed: int) -> Audit:
     return _judged(sender, name, "sketching", guarantee, attacks, notes=notes)
 
 
-def _printed_tagger(model: Any, name: str, trials: int, seed: int) -> Audit:
+def _printed_tagger(model: P2MLGCN, name: str, trials: int, seed: int) -> Audit:
     from blindsight.audit.methods.tagging import attack_printed
 
     attacks = [attack_printed(model.release_, trials=trials, seed=seed)]
@@ -309,7 +317,7 @@ def _printed_tagger(model: Any, name: str, trials: int, seed: int) -> Audit:
     return replace(found, others=(("Training records", model.training_guarantee_),))
 
 
-def _flips(flipper: Any, name: str, trials: int, seed: int) -> Audit:
+def _flips(flipper: FlippedBits, name: str, trials: int, seed: int) -> Audit:
     from blindsight.audit.methods.sketching import attack_pixel
 
     attack = attack_pixel(flipper.parameters_, trials=trials, seed=seed)
@@ -323,7 +331,7 @@ def _flips(flipper: Any, name: str, trials: int, seed: int) -> Audit:
     )
 
 
-def _codebook_sketches(sketcher: Any, name: str, trials: int, seed: int) -> Audit:
+def _codebook_sketches(sketcher: CodebookSketcher, name: str, trials: int, seed: int) -> Audit:
     from blindsight.audit.methods.sketching import attack_prototypes
 
     attack = attack_prototypes(sketcher, trials=trials, seed=seed)
@@ -392,9 +400,9 @@ def _judged(
     name: str,
     room: Room,
     guarantee: Guarantee,
-    attacks: Any,
+    attacks: Sequence[Attack],
     *,
-    notes: Any,
+    notes: Sequence[str],
     method: str | None = None,
 ) -> Audit:
     ranked = tuple(sorted(attacks, key=lambda attack: -attack.audited.epsilon))

@@ -13,10 +13,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from blindsight.core import checks
 from blindsight.core.arrays import Bools, Floats, Ints
@@ -293,34 +292,34 @@ class Scores:
 
 
 def nearest_neighbours(
-    gallery: Any, classes: Any, queries: Any, truth: Any, *, k: int = 5
+    gallery: ArrayLike, classes: ArrayLike, queries: ArrayLike, truth: ArrayLike, *, k: int = 5
 ) -> Scores:
     """Classify mapped `queries` by majority of the k nearest of the mapped `gallery`; ties go to
     the nearest class.
     """
     import faiss
 
-    classes, truth = np.asarray(classes), np.asarray(truth)
-    if len(np.unique(classes)) < 2:
+    known, wanted = np.asarray(classes), np.asarray(truth)
+    if len(np.unique(known)) < 2:
         raise InvalidData(
             "the gallery holds a single class: nearest neighbours have nothing to tell apart."
         )
-    if len(truth) == 0:
+    if len(wanted) == 0:
         raise InvalidData("there are no held-out records to test on.")
     index = faiss.IndexFlatL2(np.shape(gallery)[1])
     index.add(np.ascontiguousarray(gallery, dtype=np.float32))
     _, found = index.search(
-        np.ascontiguousarray(queries, dtype=np.float32), min(checks.whole("k", k), len(classes))
+        np.ascontiguousarray(queries, dtype=np.float32), min(checks.whole("k", k), len(known))
     )
-    names, codes = np.unique(classes, return_inverse=True)
-    votes = np.zeros((len(truth), len(names)))
+    names, codes = np.unique(known, return_inverse=True)
+    votes = np.zeros((len(wanted), len(names)))
     near = codes[found]
     for rank in range(near.shape[1]):
         # A little less for each rank breaks ties in favour of the nearer.
-        votes[np.arange(len(truth)), near[:, rank]] += 1 - 1e-6 * rank
-    hit = names[votes.argmax(axis=1)] == truth
-    per_class = [float(hit[truth == name].mean()) for name in np.unique(truth)]
-    return Scores(float(hit.mean()), float(np.mean(per_class)), len(truth))
+        votes[np.arange(len(wanted)), near[:, rank]] += 1 - 1e-6 * rank
+    hit = names[votes.argmax(axis=1)] == wanted
+    per_class = [float(hit[wanted == name].mean()) for name in np.unique(wanted)]
+    return Scores(float(hit.mean()), float(np.mean(per_class)), len(wanted))
 
 
 def split_by_pairs(edges: Ints, n_records: int) -> tuple[Ints, Ints]:

@@ -35,7 +35,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from blindsight.core import checks
-from blindsight.core.arrays import Bools, Integers, Ints
+from blindsight.core.arrays import Array, Bools, Integers, Ints
 from blindsight.core.checks import njit
 from blindsight.core.errors import InvalidParameter
 from blindsight.metric.graph import PairGraph
@@ -58,7 +58,13 @@ _NODE, _FOUND, _LOW, _CURSOR, _END, _ENTRY, _BLOCKS = range(7)
 
 @njit(cache=True)
 def _walk(
-    start: Any, links: Any, allowed: Any, found: Any, way: Any, blocks: Any, bridge: Any
+    start: Integers,
+    links: Integers,
+    allowed: Array,
+    found: Integers,
+    way: Integers,
+    blocks: Integers,
+    bridge: Array,
 ) -> None:
     """Blocks at each node and whether each edge is a bridge, in the subgraph of `allowed` edges
     (empty: all).

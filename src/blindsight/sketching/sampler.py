@@ -54,7 +54,7 @@ def seeded_key(rng: np.random.Generator) -> NDArray[np.uint32]:
 
 
 @njit()
-def _quarter(a: Any, b: Any, c: Any, d: Any) -> Any:
+def _quarter(a: u32, b: u32, c: u32, d: u32) -> Any:
     a = u32(a + b)
     d = u32(d ^ a)
     d = u32((d << u32(16)) | (d >> u32(16)))
@@ -72,8 +72,8 @@ def _quarter(a: Any, b: Any, c: Any, d: Any) -> Any:
 
 @njit()
 def _double_round(
-    a0: Any, a1: Any, a2: Any, a3: Any, b0: Any, b1: Any, b2: Any, b3: Any,
-    c0: Any, c1: Any, c2: Any, c3: Any, d0: Any, d1: Any, d2: Any, d3: Any,
+    a0: u32, a1: u32, a2: u32, a3: u32, b0: u32, b1: u32, b2: u32, b3: u32,
+    c0: u32, c1: u32, c2: u32, c3: u32, d0: u32, d1: u32, d2: u32, d3: u32,
 ) -> Any:  # fmt: skip
     a0, b0, c0, d0 = _quarter(a0, b0, c0, d0)
     a1, b1, c1, d1 = _quarter(a1, b1, c1, d1)
@@ -250,7 +250,9 @@ def _one(
 
 
 @njit(nogil=True, cache=True)
-def _two(words: Any, n: Any, other: Any, row: Any, next_row: Any, again: Any) -> None:
+def _two(
+    words: Integers, n: int, other: int, row: Integers, next_row: Integers, again: Integers
+) -> None:
     """The same for two positions a word, below n and `other`: the two leading digits of word /
     2^32.
     """
@@ -389,8 +391,8 @@ def _mend(
 def _count(
     of_type: Integers,
     first: Integers,
-    M: Any,
-    m: Any,
+    M: int,
+    m: int,
     base: int,
     edges: Integers,
     key: Integers,

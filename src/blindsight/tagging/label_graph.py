@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -67,7 +67,7 @@ def cooccurrence(labels: ArrayLike) -> Ints:
     return (y.T @ y).astype(np.int64)
 
 
-def conditional(counts: Any) -> Floats:
+def conditional(counts: ArrayLike) -> Floats:
     """P_ij = M_ij / N_i, within [0, 1]; a label that never occurs has an empty row.
 
     The diagonal is 0.
@@ -79,7 +79,7 @@ def conditional(counts: Any) -> Floats:
     return np.clip(p, 0.0, 1.0)
 
 
-def correlation(probabilities: Any, threshold: float = 0.4) -> Floats:
+def correlation(probabilities: ArrayLike, threshold: float = 0.4) -> Floats:
     """A_ij = 1 where P_ij >= tau: noisy edges are cut (Equation 7 of ML-GCN). No self loops yet."""
     p = checks.finite_array("probabilities", probabilities, ndim=2)
     a = (p >= checks.positive("threshold", threshold)).astype(np.float64)
@@ -87,7 +87,7 @@ def correlation(probabilities: Any, threshold: float = 0.4) -> Floats:
     return a
 
 
-def reweight(adjacency: Any, p: float = 0.2) -> Floats:
+def reweight(adjacency: ArrayLike, p: float = 0.2) -> Floats:
     """A'_ij = p / sum_j A_ij for neighbours, 1 - p for the label itself (Equation 8 of ML-GCN).
 
     A label without neighbours keeps its whole weight: there is nobody to give p to.
@@ -101,7 +101,7 @@ def reweight(adjacency: Any, p: float = 0.2) -> Floats:
     return np.asarray(weighted)
 
 
-def normalise(adjacency: Any) -> Floats:
+def normalise(adjacency: ArrayLike) -> Floats:
     """D^-1/2 A D^-1/2 with D the row sums (Kipf and Welling), for graph convolutions."""
     a = checks.finite_array("adjacency", adjacency, ndim=2)
     scale = 1.0 / np.sqrt(np.maximum(a.sum(axis=1), 1e-12))

@@ -616,20 +616,22 @@ def _ends(array: Array, bounds: tuple[float, float] | None) -> tuple[Any, Any]:
     return array.min(), array.max()
 
 
-def _random(array: Array, rng: Any, bounds: tuple[float, float] | None) -> Array:
+def _random(array: Array, rng: np.random.Generator, bounds: tuple[float, float] | None) -> Array:
     low, high = _ends(array, bounds)
     if array.dtype.kind == "f":
         return np.asarray(rng.uniform(low, high, array.shape), array.dtype)
     return np.asarray(rng.integers(int(low), int(high) + 1, array.shape), array.dtype)
 
 
-def _constant(array: Array, rng: Any, bounds: tuple[float, float] | None) -> Array:
+def _constant(array: Array, rng: np.random.Generator, bounds: tuple[float, float] | None) -> Array:
     return np.full_like(array, _ends(array, bounds)[0])
 
 
-def _constant_high(array: Array, rng: Any, bounds: tuple[float, float] | None) -> Array:
+def _constant_high(
+    array: Array, rng: np.random.Generator, bounds: tuple[float, float] | None
+) -> Array:
     return np.full_like(array, _ends(array, bounds)[1])
 
 
-def _shuffled(array: Array, rng: Any, bounds: tuple[float, float] | None) -> Array:
+def _shuffled(array: Array, rng: np.random.Generator, bounds: tuple[float, float] | None) -> Array:
     return np.asarray(array[rng.permutation(len(array))][::-1].copy())

@@ -352,7 +352,7 @@ def _importing() -> bool:
     return False
 
 
-def _note(recorder: _Recorder, path: Any) -> None:
+def _note(recorder: _Recorder, path: object) -> None:
     if isinstance(path, (str, bytes, os.PathLike)):
         found = Path(os.fsdecode(path)).absolute()
         if "__pycache__" not in found.parts and found.parts[:2] not in (

@@ -319,7 +319,7 @@ def _verdict(
     method: str,
     setting: str,
     unit: str,
-    calibration: Any,
+    calibration: Literal["proven", "paper"],
     promise: str,
     found: Recovery,
     broken: bool,

@@ -146,7 +146,7 @@ def _matching(known: Outcomes) -> Callable[[Array], Floats]:
     )
 
 
-def toy_pairs(metric: Any, *, seed: int = 0) -> tuple[Array, Array, Array]:
+def toy_pairs(metric: DPPMetric, *, seed: int = 0) -> tuple[Array, Array, Array]:
     """Four pairs, and two conjectures about their labels that differ in the first, whose records
     are far apart.
     """
@@ -156,7 +156,7 @@ def toy_pairs(metric: Any, *, seed: int = 0) -> tuple[Array, Array, Array]:
     return pairs, np.array([0, 1, 0, 1]), np.array([1, 1, 0, 1])
 
 
-def attack_metric(metric: Any, *, runs: int, seed: int) -> Attack:
+def attack_metric(metric: DPPMetric, *, runs: int, seed: int) -> Attack:
     """Change one pair's label: do its learned distance, and the map's size, tell?"""
     pairs, similar, other = toy_pairs(metric, seed=seed)
     outcomes: Outcomes = collect(
@@ -173,7 +173,7 @@ def attack_metric(metric: Any, *, runs: int, seed: int) -> Attack:
 
 
 def pair_learner(
-    metric: Any, pairs: Array, **changes: Any
+    metric: DPPMetric, pairs: Array, **changes: Any
 ) -> Callable[[Any, np.random.Generator], Floats]:
     """(labels, rng) -> what the attacker looks at of the metric they give: the first pair's
     distance, the size of the map, and the counts of similar and dissimilar pairs that far apart.
@@ -195,7 +195,7 @@ def pair_learner(
 
 
 def refitted(
-    metric: Any, pairs: ArrayLike, y: ArrayLike, dice: np.random.Generator, **changes: Any
+    metric: DPPMetric, pairs: ArrayLike, y: ArrayLike, dice: np.random.Generator, **changes: Any
 ) -> Any:
     """The same estimator, learned from these pairs."""
     settings = {
@@ -207,7 +207,7 @@ def refitted(
     return clone(metric).set_params(**{**settings, **changes}).fit(pairs, y)
 
 
-def pair_settings(metric: Any) -> dict[str, Any]:
+def pair_settings(metric: DPPMetric) -> dict[str, Any]:
     """How `DPPMetric` is set to learn from other pairs as it did from its own; nothing for the
     paper's estimators.
 

@@ -42,7 +42,7 @@ from blindsight.sketching import (
 from blindsight.sketching.attackers import Suite, measure, measured_verdict
 from blindsight.sketching.negative_database import NegativeDatabase
 from blindsight.sketching.paper import disclosure_of
-from blindsight.sketching.parameters import QKParameters, as_images, from_bits
+from blindsight.sketching.parameters import QKParameters, SketchParameters, as_images, from_bits
 from blindsight.sketching.sketches import SketchSet
 
 __all__ = [
@@ -197,7 +197,7 @@ def attack_card(
     return fitted.disclosure_.with_recovery(*rows, verdict=verdict)
 
 
-def attack_pixel(parameters: Any, *, trials: int, seed: int) -> Attack:
+def attack_pixel(parameters: FlipParameters, *, trials: int, seed: int) -> Attack:
     """A pixel of 0 or of all ones, by the likelihood ratio of its bits' counts."""
     top = 2**parameters.depth - 1
     wrong = np.clip(parameters.p_diff, 1e-12, 1 - 1e-12)
@@ -227,7 +227,7 @@ def attack_pixel(parameters: Any, *, trials: int, seed: int) -> Attack:
     )
 
 
-def sketch_card(parameters: Any, shape: tuple[int, int, int]) -> tuple[Disclosure, float]:
+def sketch_card(parameters: QKParameters, shape: tuple[int, int, int]) -> tuple[Disclosure, float]:
     """The disclosure of sketches with these parameters, and the epsilon per pixel that they
     imply.
     """
@@ -235,7 +235,7 @@ def sketch_card(parameters: Any, shape: tuple[int, int, int]) -> tuple[Disclosur
     return disclosure_of(parameters, leak, shape), leak.epsilon_pixel
 
 
-def attack_prototypes(sketcher: Any, *, trials: int, seed: int) -> Attack:
+def attack_prototypes(sketcher: CodebookSketcher, *, trials: int, seed: int) -> Attack:
     """The sketcher's own answers about two of its prototypes' pictures."""
     pictures = np.asarray(sketcher.prototypes_.reshape(-1, *sketcher.image_shape_))
     nearest = sketcher.nearest(pictures)
@@ -247,7 +247,7 @@ def attack_prototypes(sketcher: Any, *, trials: int, seed: int) -> Attack:
     )
 
 
-def _flipped(parameters: Any, value: int, trials: int, seed: int) -> Bytes:
+def _flipped(parameters: FlipParameters, value: int, trials: int, seed: int) -> Bytes:
     """Counts of one pixel of this value, a row per trial, as `FlippedBits` itself releases them."""
     images = np.full((trials, 1, 1, 1), value, np.uint8 if parameters.depth <= 8 else np.uint16)
     with drawing_from(np.random.default_rng(seed)):
@@ -369,7 +369,7 @@ def figures(found: Audit, *, seed: int = 0) -> list[Figure]:
     return [*shown, _gallery(own, digits.array()[order], seed)]
 
 
-def _drawn(parameters: Any, given: Array, seed: int) -> SketchSet:
+def _drawn(parameters: SketchParameters, given: Array, seed: int) -> SketchSet:
     if isinstance(parameters, QKParameters):
         return NegativeSketcher(parameters, n_jobs=1, random_state=seed).fit(given).sketch(given)
     flipper = FlippedBits(parameters.epsilon_pixel, depth=parameters.depth, random_state=seed).fit(
@@ -403,7 +403,7 @@ def _in_the_file(sketches: SketchSet) -> Figure:
     )
 
 
-def _gallery(own: Any, images: Array, seed: int) -> Figure:
+def _gallery(own: SketchParameters, images: Array, seed: int) -> Figure:
     peak, to_bytes = 2.0**own.depth - 1, 255 / (2.0**own.depth - 1)
     given = _at_depth(images, own.depth)
     truth, known = given[_TRAIN:], given[:_TRAIN]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from sklearn.base import clone
@@ -28,7 +28,7 @@ from blindsight.audit.target import Audit
 from blindsight.core import checks
 from blindsight.core.arrays import Array, Bools, Floats
 from blindsight.core.errors import BudgetExceeded
-from blindsight.privacy import Audited, Recovery
+from blindsight.privacy import Audited, Guarantee, Recovery
 from blindsight.privacy.mechanisms import Laplace
 from blindsight.tagging import (
     P2MLGCN,
@@ -167,7 +167,7 @@ def largest_auc(epsilon: float, delta: float = 0.0) -> float:
     return float(np.trapezoid(np.clip(curve, 0, 1), f))
 
 
-def attack_answers(tagger: Any, *, trials: int, seed: int) -> list[Attack]:
+def attack_answers(tagger: PrivateTagger, *, trials: int, seed: int) -> list[Attack]:
     """One answer: the tagger's own about opposite logits, and its noise by the likelihood ratio on
     its worst inputs.
     """
@@ -195,7 +195,7 @@ def attack_answers(tagger: Any, *, trials: int, seed: int) -> list[Attack]:
     ]
 
 
-def attack_training(tagger: Any, *, runs: int, seed: int) -> Attack:
+def attack_training(tagger: PrivateTagger, *, runs: int, seed: int) -> Attack:
     """Training itself, again and again from 40 toy records: was the first of them there?"""
     rng = np.random.default_rng(seed)
     columns, labels = min(_COLUMNS, tagger.n_features_in_), min(_LABELS, tagger.n_labels_)
@@ -249,7 +249,7 @@ def attack_printed(release: Any, *, trials: int, seed: int) -> Attack:
     )
 
 
-def attack_plan(guarantee: Any, *, trials: int, seed: int) -> list[Attack]:
+def attack_plan(guarantee: Guarantee, *, trials: int, seed: int) -> list[Attack]:
     """Everything that is released about a record, together: each release on its worst pair, by the
     likelihood ratio.
     """
@@ -386,7 +386,7 @@ def _weights(*, trials: int, seed: int) -> Verdict:
 def _verdict(
     method: str,
     setting: str,
-    calibration: Any,
+    calibration: Literal["proven", "paper"],
     claimed: float | None,
     proven: float,
     release: Callable[[Array, np.random.Generator], Array],
@@ -426,7 +426,7 @@ def _average(release: PaperLaplace, logits: Array, rng: np.random.Generator) -> 
 
 def figures(found: Audit, *, seed: int = 0) -> list[Figure]:
     """The averaged answers; none where answers carry no noise."""
-    tagger: Any = found.subject
+    tagger: PrivateTagger = found.subject
     if isinstance(tagger, PrivateTagger) and isinstance(tagger.answer_mechanism_, Exact):
         return []
     rng = np.random.default_rng(seed)
@@ -464,7 +464,7 @@ def figures(found: Audit, *, seed: int = 0) -> list[Figure]:
     ]
 
 
-def _answered_scores(tagger: Any, logits: Array, rng: np.random.Generator) -> Floats:
+def _answered_scores(tagger: PrivateTagger, logits: Array, rng: np.random.Generator) -> Floats:
     """A simulation that leaves nothing: the release's own noise on logits."""
     if not isinstance(tagger, PrivateTagger):
         return np.asarray(tagger.release_.answer(logits, rng=rng).scores)

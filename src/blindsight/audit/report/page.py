@@ -13,9 +13,10 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from blindsight import __version__
 from blindsight.audit.engine.blackbox import Told
@@ -25,6 +26,9 @@ from blindsight.core import plots
 from blindsight.core.arrays import Array, Floats
 from blindsight.core.plots import INK, LINE
 from blindsight.privacy import Disclosure, Guarantee
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = [
     "NOT_REFUTED",
@@ -59,7 +63,7 @@ class Figure(NamedTuple):
     rows: Sequence[Mapping[str, Any]] = ()
 
 
-def allowed(fpr: Any, epsilon: float, delta: float = 0.0) -> Floats:
+def allowed(fpr: ArrayLike, epsilon: float, delta: float = 0.0) -> Floats:
     """The most right accusations that (epsilon, delta) leaves possible at these rates of false
     ones.
 
@@ -74,7 +78,7 @@ def three_numbers(verdicts: Sequence[Verdict]) -> str:
     """Claimed, proven and audited side by side, one line per method that has an epsilon."""
     shown = [v for v in verdicts if v.audited is not None]
 
-    def paint(axes: Any) -> None:
+    def paint(axes: Axes) -> None:
         for line, verdict in enumerate(reversed(shown)):
             assert verdict.audited is not None  # noqa: S101  (filtered above)
             proven, audited = min(verdict.proven, _CEILING), min(verdict.audited.epsilon, _CEILING)
@@ -119,7 +123,7 @@ def curves(
     levels = {} if chance is None else {"chance": chance}
     draw_lines = plots.curves(lines, xlabel=xlabel, ylabel=ylabel, log=logarithmic, levels=levels)
 
-    def paint(axes: Any) -> None:
+    def paint(axes: Axes) -> None:
         if own is not None and math.isinf(own[0]):
             axes.axhline(
                 own[1], color=_RED, lw=1.5, ls="--", label=f"your file: {own[1]:.2f}, no ε proven"
@@ -165,7 +169,7 @@ def attack_roc(
     floor = 1 / len(told.innocent)
     grid = np.geomspace(floor, 1, 200)
 
-    def paint(axes: Any) -> None:
+    def paint(axes: Axes) -> None:
         if not math.isinf(proven):
             label = f"{proof}: ε = {proven:.3g}" + (f", δ = {delta:.1g}" if delta else "")
             axes.plot(
@@ -178,8 +182,10 @@ def attack_roc(
             grid, np.maximum(np.interp(grid, fpr, tpr), floor), color=_RED, lw=2, label="attack"
         )
         if told.audited.epsilon > 0:
+            false_rate, true_rate = np.maximum(told.rates, floor)
             axes.scatter(
-                *np.maximum(told.rates, floor),
+                false_rate,
+                true_rate,
                 color=_RED,
                 marker="D",
                 s=40,
@@ -208,7 +214,7 @@ def attack_roc(
 def roc_curves(found: Mapping[str, Membership]) -> str:
     """Membership inference on log-log axes: what matters is the left edge."""
 
-    def paint(axes: Any) -> None:
+    def paint(axes: Axes) -> None:
         for (name, membership), color in zip(found.items(), (_RED, _GREEN, _BLUE), strict=False):
             fpr, tpr = roc(membership.scores, membership.included)
             label = f"{name}, AUC {membership.auc:.2f}"
@@ -218,7 +224,7 @@ def roc_curves(found: Mapping[str, Membership]) -> str:
     return plots.draw(paint, width=5, height=4)
 
 
-def _guessing(axes: Any, floor: float, ylabel: str) -> None:
+def _guessing(axes: Axes, floor: float, ylabel: str) -> None:
     """The diagonal, on logarithmic axes from `floor` to 1."""
     axes.plot([floor, 1], [floor, 1], color=INK, lw=1, ls=":", label="guessing")
     axes.set(xscale="log", yscale="log", xlim=(floor, 1), ylim=(floor, 1.15))
@@ -231,7 +237,7 @@ def guesses(bars: Mapping[str, tuple[float, float, float]], *, most: float | Non
     allowed.
     """
 
-    def paint(axes: Any) -> None:
+    def paint(axes: Axes) -> None:
         for line, (share, low, high) in enumerate(reversed(list(bars.values()))):
             axes.plot([low, high], [line, line], color=_RED, lw=2)
             axes.scatter(share, line, color=_RED, marker="D", s=40, zorder=3)

@@ -27,7 +27,7 @@ from blindsight.metric.losses import (
     mean_dissimilar_distance,
 )
 from blindsight.metric.paper import DPPDML, MendedDML
-from blindsight.metric.verification import ErrorCurve, OperatingPoint, PairAnswer
+from blindsight.metric.verification import ErrorCurve, OperatingPoint, ComparisonAnswer
 
 __all__ = [
     "DPPDML",
@@ -38,7 +38,7 @@ __all__ = [
     "MendedDML",
     "MetricForecast",
     "OperatingPoint",
-    "PairAnswer",
+    "ComparisonAnswer",
     "PairGraph",
     "PairReport",
     "RowNoise",

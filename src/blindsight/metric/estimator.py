@@ -47,7 +47,7 @@ from blindsight.metric.moments import (
     worth_learning,
     worth_moments,
 )
-from blindsight.metric.verification import ErrorCurve, OperatingPoint, PairAnswer
+from blindsight.metric.verification import ErrorCurve, OperatingPoint, ComparisonAnswer
 from blindsight.privacy.door import Door
 from blindsight.privacy.entropy import RandomState
 from blindsight.privacy.estimator import Protected
@@ -311,7 +311,7 @@ class DPPMetric(LinearMetric, Protected):
 
     def answers(
         self, pairs: ArrayLike, *, point: OperatingPoint | None = None, share_same: float = 0.5
-    ) -> list[PairAnswer]:
+    ) -> list[ComparisonAnswer]:
         """Same or different for each pair, and how often such an answer is wrong.
 
         Parameters:

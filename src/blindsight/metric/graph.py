@@ -87,6 +87,10 @@ class PairGraph:
         transitive: whether "alike" carries over (same disease) or not (being friends): Appendix B.
 
     Make one with `from_pairs`, which checks what it is given.
+
+    Example:
+        >>> PairGraph.from_pairs([[0, 1], [1, 2]], [1, 0])
+        PairGraph(3 records, 2 pairs, transitive=True)
     """
 
     n_nodes: int

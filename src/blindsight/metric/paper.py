@@ -108,6 +108,12 @@ class DPPDML(_Algorithm1):
 
     Guarantee: `guarantee_` has the claim and what is proven, which is nothing for DPP-S and for
     margin="mean".
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> pairs, y = rng.normal(size=(20, 2, 3)), np.repeat([0, 1], 10)
+        >>> DPPDML(margin=1.0, random_state=0).fit(pairs, y).pair_distance(pairs).shape
+        (20,)
     """
 
     def __init__(

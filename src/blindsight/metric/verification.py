@@ -20,7 +20,7 @@ from blindsight.core import checks
 from blindsight.core.arrays import Floats
 from blindsight.core.errors import InvalidData, InvalidParameter
 
-__all__ = ["ErrorCurve", "OperatingPoint", "PairAnswer"]
+__all__ = ["ErrorCurve", "OperatingPoint", "ComparisonAnswer"]
 
 #: Pairs of a kind that the histograms must show, in standard deviations of its noise.
 MIN_SIGNAL = 3.0
@@ -49,7 +49,7 @@ class OperatingPoint:
         """The mean of both rates: the share of wrong answers where both kinds are as frequent."""
         return (self.false_accept + self.false_reject) / 2
 
-    def answer(self, distance: float, *, share_same: float = 0.5) -> PairAnswer:
+    def answer(self, distance: float, *, share_same: float = 0.5) -> ComparisonAnswer:
         """Same or different, and how often such an answer is wrong.
 
         Parameters:
@@ -68,7 +68,7 @@ class OperatingPoint:
         )
         wrong = rate * (1 - share if same else share)
         said = wrong + right * (share if same else 1 - share)
-        return PairAnswer(same=same, wrong=0.0 if said <= 0 else wrong / said)
+        return ComparisonAnswer(same=same, wrong=0.0 if said <= 0 else wrong / said)
 
     def __str__(self) -> str:
         return (
@@ -80,7 +80,7 @@ class OperatingPoint:
 
 
 @dataclass(frozen=True)
-class PairAnswer:
+class ComparisonAnswer:
     """What a metric says about two records.
 
     Parameters:

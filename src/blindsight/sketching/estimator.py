@@ -51,6 +51,11 @@ class FlippedBits(TransformerMixin, Protected):  # type: ignore[misc]
         Pure local epsilon per pixel, proven (randomised response); times the number of pixels and
         channels per image. `transform` is the release: hand it the ledger. Labels that are sent
         beside go in clear.
+
+    Example:
+        >>> images = np.arange(32, dtype=np.uint8).reshape(2, 4, 4)
+        >>> len(FlippedBits(epsilon=8.0, random_state=0).fit(images).sketch(images))
+        2
     """
 
     _kind = "flipped-bits"
@@ -141,11 +146,17 @@ class CodebookSketcher(TransformerMixin, Protected):  # type: ignore[misc]
     Parameters:
         epsilon: per image.
         k: prototypes; None for a number that fits epsilon and the public images.
+        random_state: None for the operating system's entropy; a seed makes a simulation.
 
     Guarantee:
         Pure local epsilon per record (image), proven, given that `fit` sees public images only.
         `transform` is the release: hand it the ledger. Labels that are sent beside go in clear:
         epsilon covers the image only.
+
+    Example:
+        >>> public = np.random.default_rng(0).integers(0, 256, (12, 4, 4), dtype=np.uint8)
+        >>> CodebookSketcher(k=3, random_state=0).fit(public).transform(public[:2]).shape
+        (2,)
     """
 
     _kind = "codebook-sketcher"

@@ -71,6 +71,11 @@ class NegativeSketcher(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         None. A sketch is obfuscation: `leak_` says what it implies (local epsilon a bit and a
         pixel, the paper's G) and `disclosure_` who sees what. For a proven guarantee see
         `FlippedBits` and `CodebookSketcher`.
+
+    Example:
+        >>> images = np.arange(32, dtype=np.uint8).reshape(2, 4, 4)
+        >>> len(NegativeSketcher("Q3", random_state=0).fit(images).sketch(images))
+        2
     """
 
     def __init__(

@@ -76,6 +76,10 @@ class Exact:
             quota: it is a tag about as often as it occurs by the released rates. Without training
             there are no rates, and the threshold is 0.2.
         quotas: for each label the logit above which it is a tag; set by training.
+
+    Example:
+        >>> Exact(threshold=0.5).threshold
+        0.5
     """
 
     threshold: float | None = None
@@ -111,8 +115,14 @@ _UNTRAINED_THRESHOLD = 0.2
 class CodebookAnswers:
     """The nearest word of a public codebook, by k-ary response: one question instead of C.
 
-    `k` is the number of words (None: as many as this epsilon pays for); `words` may be your own
-    public codebook.
+    Parameters:
+        epsilon: per answer.
+        k: number of words; None takes as many as this epsilon pays for.
+        words: a public codebook of your own; None has one learned in training.
+
+    Example:
+        >>> CodebookAnswers(epsilon=4.0, k=16).k
+        16
     """
 
     epsilon: float = 10.0

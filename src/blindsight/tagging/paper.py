@@ -515,6 +515,13 @@ class P2MLGCN(_GraphModel):
         `guarantee_`, per query: claimed, and with `clip` the number that follows. Per training
         record there is none: `training_guarantee_` names the noise that training draws, and says
         why it proves nothing.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> X, y = rng.normal(size=(20, 4)), rng.integers(0, 2, (20, 3))
+        >>> quick = {"head": GraphHead(hidden=4), "schedule": Schedule(epochs=1)}
+        >>> P2MLGCN(**quick, random_state=0).fit(X, y).predict(X).shape
+        (20, 3)
     """
 
     _kind = "p2-ml-gcn"
@@ -613,8 +620,19 @@ class P2MLGCN(_GraphModel):
 class RP2MLGCN(P2MLGCN):
     """RP2-ML-GCN: P2-ML-GCN with λ||W||² in the loss (Equation 14).
 
-    `robust` is λ; `penalty` is what it weighs against: "ridge" (λ/N against the mean loss, as
-    Equations 15 to 18), "mean" (λ against the mean loss) or "decay". All else as `P2MLGCN`.
+    Parameters:
+        epsilon: as `P2MLGCN`'s, like all parameters that are not listed here.
+        robust: λ.
+        penalty: what λ weighs against: "ridge" (λ/N against the mean loss, as Equations 15 to 18),
+            "mean" (λ against the mean loss) or "decay" (the parameters shrink beside the gradient
+            step).
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> X, y = rng.normal(size=(20, 4)), rng.integers(0, 2, (20, 3))
+        >>> quick = {"head": GraphHead(hidden=4), "schedule": Schedule(epochs=1)}
+        >>> RP2MLGCN(**quick, random_state=0).fit(X, y).predict(X).shape
+        (20, 3)
     """
 
     _kind = "rp2-ml-gcn"

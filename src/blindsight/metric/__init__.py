@@ -27,10 +27,11 @@ from blindsight.metric.losses import (
     mean_dissimilar_distance,
 )
 from blindsight.metric.paper import DPPDML, MendedDML
-from blindsight.metric.verification import ErrorCurve, OperatingPoint, ComparisonAnswer
+from blindsight.metric.verification import ComparisonAnswer, ErrorCurve, OperatingPoint
 
 __all__ = [
     "DPPDML",
+    "ComparisonAnswer",
     "Contrastive",
     "DPPMetric",
     "ErrorCurve",
@@ -38,7 +39,6 @@ __all__ = [
     "MendedDML",
     "MetricForecast",
     "OperatingPoint",
-    "ComparisonAnswer",
     "PairGraph",
     "PairReport",
     "RowNoise",

@@ -47,7 +47,7 @@ from blindsight.metric.moments import (
     worth_learning,
     worth_moments,
 )
-from blindsight.metric.verification import ErrorCurve, OperatingPoint, ComparisonAnswer
+from blindsight.metric.verification import ComparisonAnswer, ErrorCurve, OperatingPoint
 from blindsight.privacy.door import Door
 from blindsight.privacy.entropy import RandomState
 from blindsight.privacy.estimator import Protected

@@ -20,7 +20,7 @@ from blindsight.core import checks
 from blindsight.core.arrays import Floats
 from blindsight.core.errors import InvalidData, InvalidParameter
 
-__all__ = ["ErrorCurve", "OperatingPoint", "ComparisonAnswer"]
+__all__ = ["ComparisonAnswer", "ErrorCurve", "OperatingPoint"]
 
 #: Pairs of a kind that the histograms must show, in standard deviations of its noise.
 MIN_SIGNAL = 3.0

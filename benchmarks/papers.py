@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.harness import markdown_table
 
-__all__ = ["glance", "losses", "races"]
+__all__ = ["glance", "glance_rows", "losses", "races"]
 
 Rows = Mapping[str, Mapping[str, Any]]
 
@@ -183,6 +183,14 @@ def glance(rows: Rows) -> list[str]:
         if shown:
             lines += [f"### {name}", *markdown_table(_COLUMNS, shown), ""]
     return lines
+
+
+def glance_rows() -> list[str]:
+    """The ids of the rows that `glance` shows where they were measured."""
+    lines = [line for _, make in PAPERS for line in make()]
+    return [
+        cell.row for line in lines for cell in (line.faithful, line.proven, line.better) if cell.row
+    ]
 
 
 def races(

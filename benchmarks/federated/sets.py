@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from blindsight import data, encoders
 from blindsight.core.errors import MissingData
 
-__all__ = ["Split", "caltech", "caltech256", "digits", "faces", "sensitive", "split"]
+__all__ = ["Split", "caltech", "caltech256", "digits", "faces", "many_labels", "sensitive", "split"]
 
 
 @dataclass(frozen=True)
@@ -103,6 +103,27 @@ def split(
             part.append(rows)
     chosen = [np.concatenate(part) for part in parts]
     return Split(*((X[rows], y[rows]) for rows in chosen))
+
+
+def many_labels(name: str, *, most: int) -> tuple[Split, NDArray[np.int64], tuple[str, ...]]:
+    """Photos with several labels: a tenth of the training photos is public, the others private.
+
+    Only the `most` frequent labels are kept; as in `faces`, the split's labels are row numbers.
+    """
+    parts, labels, start = [], [], 0
+    for which in ("train", "test"):
+        images = data.load(name, split=which)
+        rows = np.asarray(encoders.EfficientNet(cache=True).transform(images), dtype=np.float64)
+        parts.append((rows, np.arange(start, start + len(rows))))
+        labels.append(np.asarray(images.labels, dtype=np.int64))
+        start += len(rows)
+    chosen = np.sort(np.argsort(-labels[0].sum(axis=0), kind="stable")[:most])
+    (rows, numbers), test = parts
+    order = np.random.default_rng(0).permutation(len(rows))
+    public, private = order[: len(rows) // 10], order[len(rows) // 10 :]
+    split = Split((rows[public], numbers[public]), (rows[private], numbers[private]), test)
+    names = tuple(str(images.classes[column]) for column in chosen)
+    return split, np.concatenate(labels)[:, chosen], names
 
 
 def faces() -> tuple[Split, NDArray[np.int64], tuple[str, ...]]:

@@ -24,6 +24,7 @@ from benchmarks.metric.figures import (
     mechanism_rows,
     parameter_rows,
     proven_mechanism_rows,
+    start_rows,
     toy_rows,
 )
 from benchmarks.metric.kappa import kappa_rows
@@ -46,7 +47,7 @@ TABLES: dict[str, tuple[str, dict[str, Any], int]] = {
 EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0)
 # the closed form's constants were picked on the first splits; it is judged on splits from here on
 FRESH = 1000
-REPEATS = 5
+REPEATS, FIGURE_9_REPEATS = 5, 20
 
 
 def rows(
@@ -69,6 +70,7 @@ def rows(
         shown = dict(list(splits.items())[: 1 if quick else 2])
         yield from mechanism_rows(shown, seed=seed, out=out, seeds=2 if quick else 10)
         yield from proven_mechanism_rows(shown, seed=seed)
+        yield from start_rows(shown, seed=seed, seeds=2 if quick else 5)
         yield from parameter_rows(
             splits.get("bank", next(iter(splits.values()))), quick=quick, seed=seed, out=out
         )
@@ -170,7 +172,7 @@ def _figure_9(
     repeats 20 times.
     """
     epsilons = (1.0, 4.0) if quick else EPSILONS
-    repeats = 1 if quick else REPEATS
+    repeats = 1 if quick else FIGURE_9_REPEATS
     total, done = len(tables) * repeats, 0
     figure, axes = canvas(4, len(tables), (4 * len(tables), 11))
     for column, (table, (X, y, nodes)) in enumerate(tables.items()):

@@ -151,7 +151,7 @@ def records_rows(*, seed: int, out: Path) -> Iterator[Row]:
     """Figure 5: accuracy against r at Q2 (the paper: from 93.13% at r = 2 to 98.63% at 20)."""
     sets = halves("mnist", seed=seed).first(20000)
     found = {}
-    for r in (2.0, 6.5, 14.0, 20.0):
+    for r in (2.0, 4.0, 6.5, 9.0, 11.5, 14.0, 17.0, 20.0):
         sketcher = NegativeSketcher("Q2", r=r, random_state=seed)
         trained = train_sketches(sketcher, sets, inputs="mean", epochs=4, random_state=seed)
         found[r] = trained.accuracy

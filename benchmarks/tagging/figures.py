@@ -39,7 +39,7 @@ from blindsight.tagging.paper import (
     of_printed_training,
 )
 
-__all__ = ["figure_rows", "rp2_rows"]
+__all__ = ["claim_rows", "figure_rows", "rp2_rows"]
 
 Sensitivity = Literal["C", "1"]
 _SHOWN = ("mAP", "OP", "OF1", "CF1")
@@ -88,7 +88,7 @@ class _Bench:
     @property
     def last(self) -> int:
         """The epoch at which models are compared."""
-        return self.problem.looks[2]
+        return self.problem.compared or self.problem.looks[2]
 
     def head(self, rng: np.random.Generator, **bounds: Any) -> MLGCN:
         """A fresh ML-GCN on the exact label graph, as the paper has it."""
@@ -137,6 +137,16 @@ class _Bench:
         train(head, rows, problem.labels, loss, schedule, rng=rng, perturb=perturb, on_epoch=look)
         self.runs[setting, seed, looks[-1]] = found
         return found
+
+    @property
+    def means(self) -> dict[str, float]:
+        """Every metric's mean over the seeds, by the name of its row."""
+        return {
+            f"tagging.{figure}.{self.problem.name}.{setting}.{metric}": float(np.mean(values))
+            for name, metrics in self.results.items()
+            for figure, setting in (name.split(".", 1),)
+            for metric, values in metrics.items()
+        }
 
     def rows(
         self, name: str, tables: list[dict[str, float]], paper_of: str | None = None
@@ -266,6 +276,7 @@ def _figure_3(bench: _Bench) -> Iterator[Row]:
         for factor in bench.problem.bound_factors:
             tables = bench.at_last(_Setting(epsilon=10.0, sensitivity=s, bound_factor=factor))
             yield from bench.rows(f"fig3b.{_word(s)}sb{factor:g}", tables, f"sb{factor:g}")
+        yield from claim_rows(bench.means, bench.problem.name, figure="fig3", sensitivity=s)
 
 
 def _figure_4(bench: _Bench) -> Iterator[Row]:
@@ -331,6 +342,8 @@ def _figure_5(bench: _Bench) -> Iterator[Row]:
         for paper in (True, False):
             name = f"features{'' if paper else '-proven'}.{word}"
             yield from bench.rows(f"fig5.{name}", _input_noise(bench, goal, paper=paper))
+    for s in _BOTH:
+        yield from claim_rows(bench.means, bench.problem.name, figure="fig5", sensitivity=s)
 
 
 def _weight_noise(bench: _Bench, epsilon: float) -> list[dict[str, float]]:
@@ -358,6 +371,56 @@ def _input_noise(bench: _Bench, epsilon: float, *, paper: bool) -> list[dict[str
         asked = noise.release(inputs(problem.test), rng=rng)
         found.append(_scores(problem.truth, (asked @ classifier_array(head).T).astype(np.float64)))
     return found
+
+
+def claim_rows(
+    means: dict[str, float], data: str, *, figure: str, sensitivity: Sensitivity
+) -> Iterator[Row]:
+    """Whether the comparisons that the paper draws from Figures 3 and 5 come out, from the rows of
+    the figure: in OP, which is the paper's example, and in mAP, which needs no threshold.
+
+    Parameters:
+        means: values by the id of their row, such as the rows of a report.
+        data: the set's name in those ids.
+        figure: "fig3" or "fig5".
+        sensitivity: which S the noise is scaled to.
+    """
+    word = _word(sensitivity)
+    for name, better, worse in _CLAIMS[figure]:
+        for metric in ("OP", "mAP"):
+            one, other = (
+                means.get(f"tagging.{part}.{data}.{'' if plain else word}{setting}.{metric}")
+                for part, setting, plain in (better, worse)
+            )
+            if one is not None and other is not None:
+                yield Row(
+                    id=f"tagging.{name.replace('.', f'.{word}', 1)}.{metric}.{data}.reproduces",
+                    value=float(one > other),
+                    unit="1 yes, 0 no",
+                    note=f"{metric} of {better[1]} {one:.3f}, of {worse[1]} {other:.3f}, S = "
+                    f"{sensitivity}",
+                )
+
+
+# row, what the paper finds better, what worse: each a figure, a setting, and whether the setting
+# is the same for every S.
+_Side = tuple[str, str, bool]
+_CLAIMS: dict[str, tuple[tuple[str, _Side, _Side], ...]] = {
+    "fig3": (
+        ("fig3a.half_above_least", ("fig3a", "lambda0.5", False), ("fig3a", "lambda0.1", False)),
+        ("fig3a.half_above_most", ("fig3a", "lambda0.5", False), ("fig3a", "lambda0.9", False)),
+        ("fig3b.bound_above_none", ("fig3b", "sb0.8", False), ("fig3b", "sb1", False)),
+    ),
+    "fig5": tuple(
+        (
+            f"fig5.corollary{number}_above_{peer}.{epsilon}",
+            ("fig5", f"corollary{number}.{epsilon}", False),
+            ("fig5", f"{peer}.{epsilon}", True),
+        )
+        for epsilon in ("eps1", "eps0.1")
+        for number, peer in ((1, "weights"), (2, "features"))
+    ),
+}
 
 
 def _verdict(bench: _Bench, name: str, holds: bool, claim: str) -> Row:

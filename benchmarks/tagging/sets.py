@@ -40,6 +40,7 @@ REAL: dict[str, tuple[tuple[int, ...], int]] = {
     "scene": ((40, 60, 80, 100), 64),
     "corel5k": ((10, 15, 20, 25), 64),
     "voc2007": ((40, 60, 80, 100), 64),
+    "voc2012-subset": ((40, 60, 80, 100), 64),
     "coco": ((10, 15, 20, 25), 128),
 }
 
@@ -66,6 +67,7 @@ class Problem:
     bound_factors: tuple[float, ...] = (0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
     prior: Prior | None = None
     vectors: NDArray[np.float64] | None = None
+    compared: int | None = None  # the epoch of Figures 3 to 5; None is the third look
 
 
 def spread_note(values: Sequence[float]) -> str:
@@ -170,6 +172,7 @@ def _load(name: str, looks: tuple[int, ...], components: int) -> Problem:
         looks=looks,
         prior=prior,
         vectors=_published_vectors(name),
+        compared=40 if name.startswith("voc") else None,  # Figure 3 to 5's own on VOC2007
     )
 
 
@@ -181,7 +184,12 @@ def _features(chosen: Any) -> Matrix:
 
 def _published_vectors(name: str) -> NDArray[np.float64] | None:
     """The 300-dimensional GloVe vectors that ML-GCN publishes, for COCO and VOC2007."""
-    file = {"coco-subset": "mlgcn_coco", "coco": "mlgcn_coco", "voc2007": "mlgcn_voc2007"}.get(name)
+    file = {
+        "coco-subset": "mlgcn_coco",
+        "coco": "mlgcn_coco",
+        "voc2007": "mlgcn_voc2007",
+        "voc2012-subset": "mlgcn_voc2007",
+    }.get(name)
     folder = os.environ.get("BLINDSIGHT_DATA")
     if file is None or folder is None:
         return None

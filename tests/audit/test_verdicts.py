@@ -71,6 +71,7 @@ def test_no_proof_is_refuted(table: Table) -> None:
         "DPP-S",
         "P2-ML-GCN outputs",
         "P2-ML-GCN weights",
+        "P2-ML-GCN features",
         "DPHE",
         "NegDL records",
     ],

@@ -73,8 +73,8 @@ def test_the_results_page_is_made_of_the_reports(tmp_path: Path) -> None:
     assert write_results(docs / "RESULTS.md") == ["toy"]
     assert "(results/toy.md): 2 rows, 1 picture." in (docs / "RESULTS.md").read_text()
     behind = (docs / "results" / "toy.md").read_text()
-    assert "| toy.table.a | 0.25 | mAP | 0.3 |" in behind
-    assert "a \\| b" in behind
+    assert "| `toy.table.a` | 0.25 mAP | 0.3 |" in behind
+    assert "a | b" in (docs / "results" / "toy.csv").read_text()
     assert "(toy-curve.svg)" in behind
     assert json.loads((docs / "results" / "toy.json").read_text())["rows"][1]["value"] == 2
     before = (docs / "RESULTS.md").read_bytes()

@@ -90,7 +90,7 @@ def test_every_figure_has_its_rows_and_the_authors_numbers(toy, tmp_path, monkey
     )
     assert beside["tagging.fig3a.coco-toy.lambda0.5.OP"] == "0.7793 (VOC2007)"
     assert "tagging.rp2_minus_p2_op.SC.coco-toy" in ids
-    assert sum(row.id.endswith("reproduces") for row in rows) == 10
+    assert sum(row.id.endswith("reproduces") for row in rows) == 30
     metrics = json.loads((tmp_path / "tagging-figures-coco-toy.json").read_text())
     assert {"mAP", "CP3", "OF13", "OF13passing"} <= metrics["fig4.p2"].keys()
     assert metrics["fig4.p2"]["mAP"]["within"] > 0

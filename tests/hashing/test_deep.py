@@ -104,3 +104,14 @@ def test_a_network_file_that_does_not_fit_is_refused(tmp_path):
 def test_what_is_not_an_image_is_refused(bad):
     with pytest.raises(ValueError):
         DPSH(8).fit(bad, np.arange(10) % 2)
+
+
+@pytest.mark.parametrize(("alike", "expected"), [(10, 0.1), (2, 0.5)])
+def test_rare_similar_pairs_weigh_as_much_as_the_others(alike: int, expected: float) -> None:
+    """One in ten is common, and counts as published; one in fifty is rare."""
+    torch = pytest.importorskip("torch")
+    from blindsight.hashing.deep import _mean_of_pairs
+
+    similar = torch.zeros(100)
+    similar[:alike] = 1
+    assert float(_mean_of_pairs(similar.clone(), similar)) == pytest.approx(expected)

@@ -273,11 +273,27 @@ class DeepHasher(Hasher):
         raise TypeError(f"{type(self).__name__} must define _loss.")
 
 
+# Below this share of similar pairs in a batch, the published losses of DPSH and DSH fail.
+_RARE = 0.05
+
+
+def _balanced(values: Any, similar: Tensor) -> Any:
+    """The mean over similar pairs and the mean over dissimilar ones, averaged."""
+    alike, other = similar.sum().clamp(min=1), (1 - similar).sum().clamp(min=1)
+    return ((values * similar).sum() / alike + (values * (1 - similar)).sum() / other) / 2
+
+
+def _mean_of_pairs(values: Any, similar: Tensor) -> Any:
+    """The mean as published, or the balanced one where similar pairs are rare."""
+    return _balanced(values, similar) if similar.mean() < _RARE else values.mean()
+
+
 class DPSH(DeepHasher):
     """Deep pairwise-supervised hashing (Li, Wang and Kang 2016).
 
     Negative log-likelihood of the pair labels with Theta = u'u / 2, plus eta times the quantisation
-    error.
+    error. Where similar pairs are rare, as with a hundred classes, they weigh as much as the
+    dissimilar ones in all: unweighted, the outputs of all images become alike.
 
     Parameters:
         n_bits: length of a code.
@@ -300,14 +316,18 @@ class DPSH(DeepHasher):
     def _loss(self, u: Tensor, similar: Tensor, done: float) -> Tensor:
         torch = _torch()
         theta = u @ u.T / 2
-        likelihood = (torch.nn.functional.softplus(theta) - similar * theta).mean()
-        return likelihood + self.eta * (u - torch.where(u >= 0, 1.0, -1.0)).square().mean()
+        likelihood = torch.nn.functional.softplus(theta) - similar * theta
+        return (
+            _mean_of_pairs(likelihood, similar)
+            + self.eta * (u - torch.where(u >= 0, 1.0, -1.0)).square().mean()
+        )
 
 
 class DSH(DeepHasher):
     """Deep supervised hashing (Liu, Wang, Shan and Chen 2016).
 
-    Contrastive loss on squared distances with margin 2c, plus alpha times | |u| - 1 |.
+    Contrastive loss on squared distances with margin 2c, plus alpha times | |u| - 1 |. Rare
+    similar pairs are weighted as in `DPSH`.
 
     Parameters:
         n_bits: length of a code.
@@ -332,7 +352,8 @@ class DSH(DeepHasher):
         distance = (squared[:, None] + squared[None, :] - 2 * u @ u.T).clamp(min=0)
         margin = 2.0 * self.n_bits
         pairs = similar * distance / 2 + (1 - similar) * (margin - distance).clamp(min=0) / 2
-        return pairs.mean() + self.alpha * (u.abs() - 1).abs().sum(dim=1).mean()
+        penalty = (u.abs() - 1).abs().sum(dim=1).mean()
+        return _mean_of_pairs(pairs, similar) + self.alpha * penalty
 
 
 class HashNet(DeepHasher):
@@ -363,11 +384,8 @@ class HashNet(DeepHasher):
         torch = _torch()
         codes = torch.tanh(self.last_beta**done * u)
         theta = codes @ codes.T * (10.0 / self.n_bits)
-        total, positive = similar.numel(), similar.sum()
-        weight = torch.where(
-            similar > 0, total / positive.clamp(min=1), total / (total - positive).clamp(min=1)
-        )
-        return (weight * (torch.nn.functional.softplus(theta) - similar * theta)).mean()
+        likelihood = torch.nn.functional.softplus(theta) - similar * theta
+        return 2 * _balanced(likelihood, similar)
 
 
 class ADSH(DeepHasher):

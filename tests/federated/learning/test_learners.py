@@ -68,7 +68,9 @@ def test_logistic_regression_agrees_with_scikit_learn() -> None:
 
 
 @pytest.mark.parametrize(
-    "learner", [Proximal(strength=1e-3), SGD(strength=1e-4)], ids=["proximal", "sgd"]
+    "learner",
+    [Proximal(strength=1e-3), SGD(strength=1e-4), SGD(strength=1e-2, schedule="optimal")],
+    ids=["proximal", "sgd", "sgd with falling steps"],
 )
 def test_learners_classify_digits(learner, digits) -> None:
     signs = linear.targets(digits["y"], 10)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +34,10 @@ class SGD:
     """Small batches in random order; the l1 part of each step is a soft threshold, so zeros are
     exact zeros.
 
-    The step decays as 1 / (1 + strength t) from `step` over the mean squared norm of the rows,
-    which keeps it in proportion to the features' scale.
+    schedule "scaled": the step decays as 1 / (1 + strength t) from `step` over the mean squared
+    norm of the rows, which keeps it in proportion to the features' scale. "optimal": Bottou's
+    1 / (strength (t0 + t)) from a first step of strength^(-1/4), as scikit-learn's `SGDClassifier`
+    has it: large steps at first, and by the last pass such small ones that the weights settle.
     """
 
     loss: str = "hinge"
@@ -44,6 +46,7 @@ class SGD:
     epochs: int = 5
     batch: int = 8
     step: float = 1.0
+    schedule: Literal["scaled", "optimal"] = "scaled"
 
     def __post_init__(self) -> None:
         checks.one_of("loss", self.loss, tuple(LOSSES))
@@ -52,6 +55,9 @@ class SGD:
         checks.whole("epochs", self.epochs)
         checks.whole("batch", self.batch)
         checks.positive("step", self.step)
+        checks.one_of("schedule", self.schedule, ("scaled", "optimal"))
+        if self.schedule == "optimal":
+            checks.positive("strength", self.strength)
 
     def fit(
         self,
@@ -66,7 +72,10 @@ class SGD:
         order = np.random.default_rng() if rng is None else rng
         slope = LOSSES[self.loss].slope
         data = np.column_stack([X, np.ones(len(X))])
-        first = self.step / float(np.mean(np.sum(data * data, axis=1)))
+        if self.schedule == "optimal":
+            first = self.strength**-0.25
+        else:
+            first = self.step / float(np.mean(np.sum(data * data, axis=1)))
         ridge, lasso = self.strength * (1 - self.l1_ratio), self.strength * self.l1_ratio
         weights = np.array(start, dtype=np.float64)
         taken = 0

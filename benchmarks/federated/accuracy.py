@@ -278,7 +278,8 @@ def _labels(
             unit="% accuracy",
             paper=papers.get(which.partition("_")[0]),
             seed=seed,
-            note=f"{name}, mean over {len(names)} labels, {len(split.private[1]):,} private "
+            note=f"{name}, mean over {len(names)} {'labels' if key else 'attributes'}, "
+            f"{len(split.private[1]):,} private "
             "images"
             + (f", mean average precision {np.mean(precisions):.3f}" if which == "dphe" else ""),
         )

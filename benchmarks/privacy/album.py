@@ -30,7 +30,7 @@ from blindsight.index import HammingIndex, bulk
 from blindsight.index import release_folder as photos
 from blindsight.index.bulk import hashing
 from blindsight.index.encoder import CodeRecipe, PhotoEncoder, load_encoder, make_encoder
-from blindsight.index.sync import charge, sync_release
+from blindsight.index.sync import sync_release
 from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.vault import Vault
 
@@ -64,7 +64,12 @@ class Album:
         """Charge, and bring the release up to date."""
         names = list_photos(self.folder).photos
         found = photos.scan(self.folder, names, self.vault)
-        charge(self.guarantee, self.vault, self.number, self.ledger)
+        self.vault.charge(
+            self.ledger,
+            self.guarantee,
+            release=self.number,
+            what="codes of photos, each released once",
+        )
         place = photos.ReleaseFolder(
             self.out, self.encoder.recipe.to_fields(), self.vault.number, self.number
         )

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from blindsight.app.result import Result, ResultTable, no_progress, to_plain, tqdm_progress
+from blindsight.app.result import JobResult, ResultTable, no_progress, to_plain, tqdm_progress
 from blindsight.privacy import Guarantee, Planned
 from blindsight.privacy.mechanisms import KaryResponse
 
@@ -24,7 +24,7 @@ class Hit(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Example(Result):
+class Example(JobResult):
     path: Path
     name: str
     hits: tuple[Hit, ...]

@@ -13,7 +13,15 @@ import pytest
 from blindsight.core.decoding import MatchModel
 from blindsight.core.errors import HostileFile
 from blindsight.index import HammingIndex
-from blindsight.index.index_file import ADD, MAGIC, MAX_PAYLOAD, REMOVE, Header, Record, fresh_file
+from blindsight.index.index_file import (
+    ADD,
+    MAGIC,
+    MAX_PAYLOAD,
+    REMOVE,
+    IndexHeader,
+    Record,
+    fresh_file,
+)
 from index.index_contract import GUARANTEE, random_codes
 
 
@@ -125,7 +133,7 @@ def record_starts(whole: bytes) -> list[int]:
 )
 def test_a_forged_record_with_a_right_checksum_is_refused(tmp_path, names, record):
     path = tmp_path / "forged.index"
-    fresh_file(path, Header(n_bits=12, names=names).to_fields(), iter([record]), replace=True)
+    fresh_file(path, IndexHeader(n_bits=12, names=names).to_fields(), iter([record]), replace=True)
     with pytest.raises(HostileFile):
         HammingIndex.load(path)
 
@@ -152,7 +160,7 @@ def test_a_forged_record_with_a_right_checksum_is_refused(tmp_path, names, recor
 )
 def test_a_forged_header_is_refused(tmp_path, change):
     path = tmp_path / "forged.index"
-    fresh_file(path, {**Header(n_bits=8).to_fields(), **change}, iter(()), replace=True)
+    fresh_file(path, {**IndexHeader(n_bits=8).to_fields(), **change}, iter(()), replace=True)
     with pytest.raises(HostileFile):
         HammingIndex.load(path)
     with pytest.raises(HostileFile):
@@ -170,7 +178,7 @@ def test_a_header_must_be_a_json_object(tmp_path, text):
 def test_a_giant_length_does_not_allocate(tmp_path):
     path = tmp_path / "forged.index"
     head = struct.pack("<B3xIQ", ADD, 1, MAX_PAYLOAD + 1)
-    fresh_file(path, Header(n_bits=8).to_fields(), iter(()), replace=True)
+    fresh_file(path, IndexHeader(n_bits=8).to_fields(), iter(()), replace=True)
     with open(path, "ab") as file:
         file.write(head + zlib.crc32(head).to_bytes(4, "little"))
     with pytest.raises(HostileFile, match="not one of ours"):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from blindsight.app import defaults
-from blindsight.app.result import Progress, Result, framed, no_progress
+from blindsight.app.result import JobResult, Progress, framed, no_progress
 from blindsight.core.errors import InvalidParameter
 from blindsight.encoders import Encoder
 
@@ -35,7 +35,7 @@ class AuditReport(Protocol):
 
 
 @dataclass(frozen=True)
-class AuditResult(Result):
+class AuditResult(JobResult):
     """What an audit measured.
 
     Parameters:

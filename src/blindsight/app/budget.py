@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 from blindsight.app import defaults
-from blindsight.app.result import Progress, Result, ResultTable, no_progress
+from blindsight.app.result import JobResult, Progress, ResultTable, no_progress
 from blindsight.core.errors import InvalidParameter, LedgerTampered
 from blindsight.privacy import Cost
 from blindsight.privacy import ledger as ledgers
@@ -44,7 +44,7 @@ Composition = Literal["basic", "zcdp"]
 
 
 @dataclass(frozen=True)
-class BudgetSummary(Result):
+class BudgetSummary(JobResult):
     """The budgets in a ledger: granted, spent and left.
 
     Parameters:
@@ -82,7 +82,7 @@ class BudgetSummary(Result):
 
 
 @dataclass(frozen=True)
-class BudgetChange(Result):
+class BudgetChange(JobResult):
     """A budget after it was granted, charged or closed.
 
     Parameters:
@@ -105,7 +105,7 @@ class BudgetChange(Result):
 
 
 @dataclass(frozen=True)
-class BudgetEntries(Result):
+class BudgetEntries(JobResult):
     """Entries of a ledger.
 
     Parameters:
@@ -157,7 +157,7 @@ class DatasetCheck:
 
 
 @dataclass(frozen=True)
-class BudgetCheck(Result):
+class BudgetCheck(JobResult):
     """What verifying a ledger or an export found.
 
     Parameters:
@@ -192,7 +192,7 @@ class BudgetCheck(Result):
 
 
 @dataclass(frozen=True)
-class BudgetWitness(Result):
+class BudgetWitness(JobResult):
     """The heads of a ledger's data sets, noted in a witness file.
 
     Parameters:
@@ -212,7 +212,7 @@ class BudgetWitness(Result):
 
 
 @dataclass(frozen=True)
-class BudgetBackup(Result):
+class BudgetBackup(JobResult):
     """A copy of a whole ledger.
 
     Parameters:
@@ -232,7 +232,7 @@ class BudgetBackup(Result):
 
 
 @dataclass(frozen=True)
-class BudgetExport(Result):
+class BudgetExport(JobResult):
     """Entries of a ledger, written to a file.
 
     Parameters:
@@ -254,7 +254,7 @@ class BudgetExport(Result):
 
 
 @dataclass(frozen=True)
-class WitnessKey(Result):
+class WitnessKey(JobResult):
     """A key that signs heads.
 
     Parameters:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Literal, cast
 
 from blindsight.app.budget import open_accounts
-from blindsight.app.result import Result, framed
+from blindsight.app.result import JobResult, framed
 from blindsight.core.errors import InvalidParameter
-from blindsight.index.index_file import Header
+from blindsight.index.index_file import IndexHeader
 from blindsight.index.release_folder import ReleaseFolder
 from blindsight.privacy.charges import read_release_file
 from blindsight.privacy.ledger import Ledger
@@ -26,7 +26,7 @@ PathText = str | PathLike[str]
 
 
 @dataclass(frozen=True)
-class ReconciledBudget(Result):
+class ReconciledBudget(JobResult):
     """How a vault, a ledger and the releases on disk compare.
 
     Parameters:
@@ -54,7 +54,7 @@ class ReconciledBudget(Result):
 
 
 @dataclass(frozen=True)
-class BudgetStatement(Result):
+class BudgetStatement(JobResult):
     """What was released of a data set, when, by whom, for what purpose and at which cost.
 
     Parameters:
@@ -159,7 +159,7 @@ def reconcile_budget(
             shown += read_release_file(path)
             continue
         folder = ReleaseFolder.read(Path(path))
-        guarantee = Header.of(folder.codes).guarantee
+        guarantee = IndexHeader.of(folder.codes).guarantee
         costs = () if guarantee is None else guarantee.costs
         shown.append(ReleaseOnDisk(str(path), folder.vault, folder.release, costs))
     with Ledger(str(ledger), dataset=dataset, create=False, actor=actor) as opened:

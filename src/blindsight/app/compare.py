@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from blindsight.app.defaults import default_encoder
 from blindsight.app.result import (
+    JobResult,
     Progress,
-    Result,
     ResultTable,
     files_table,
     no_progress,
@@ -50,7 +50,7 @@ PLAIN = "plain"
 
 
 @dataclass(frozen=True)
-class Comparison(Result):
+class Comparison(JobResult):
     """Distances from one record to others, and whether they count as the same.
 
     Parameters:
@@ -102,7 +102,7 @@ class Comparison(Result):
 
 
 @dataclass(frozen=True)
-class Clusters(Result):
+class Clusters(JobResult):
     """Records in groups of the same. For the owner: as private as the records.
 
     Parameters:

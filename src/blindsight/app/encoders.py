@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from blindsight.app.result import Result
+from blindsight.app.result import JobResult
 from blindsight.core import durable, storage
 from blindsight.core.errors import BlindsightError, InvalidParameter
 from blindsight.encoders.base import Encoder, Floats, Identity, unit_rows
@@ -42,7 +42,7 @@ _PAIR_TOKENS = 128
 
 
 @dataclass(frozen=True)
-class CheckedEncoder(Result):
+class CheckedEncoder(JobResult):
     """What `check_encoder` saw.
 
     Parameters:
@@ -81,7 +81,7 @@ class CheckedEncoder(Result):
 
 
 @dataclass(frozen=True)
-class ExportedEncoder(Result):
+class ExportedEncoder(JobResult):
     """What `export_encoder` wrote.
 
     Parameters:

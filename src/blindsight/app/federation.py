@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blindsight.app.hosting import share_file
-from blindsight.app.result import Progress, Result, ResultTable, files_table, no_progress, to_plain
+from blindsight.app.result import (
+    JobResult,
+    Progress,
+    ResultTable,
+    files_table,
+    no_progress,
+    to_plain,
+)
 from blindsight.app.train_together import (
     PlannedFederation,
     default_encoder,
@@ -61,7 +68,7 @@ _BUILT_IN_ENCODERS = ("lite0", "lite0-224", "lite2", "both", "pixels")
 
 
 @dataclass(frozen=True)
-class Joined(Result):
+class Joined(JobResult):
     """A site's folder was made.
 
     Attributes:
@@ -117,7 +124,7 @@ def join_federation(
 
 
 @dataclass(frozen=True)
-class Agreed(Result):
+class Agreed(JobResult):
     """A roster: who takes part, by which settings.
 
     Attributes:

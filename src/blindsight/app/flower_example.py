@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from blindsight.app.result import Result
+from blindsight.app.result import JobResult
 from blindsight.core.errors import InvalidParameter
 
 __all__ = ["FILES", "NewFederation", "new_federation"]
@@ -234,7 +234,7 @@ FILES = {
 
 
 @dataclass(frozen=True)
-class NewFederation(Result):
+class NewFederation(JobResult):
     """A folder with an example was written.
 
     Attributes:

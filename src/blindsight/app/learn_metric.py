@@ -16,7 +16,14 @@ from numpy.typing import NDArray
 from blindsight.app.compare import NEIGHBOURS, PLAIN, errors_text, read_records
 from blindsight.app.defaults import default_encoder
 from blindsight.app.hosting import open_ledger, open_vault, records_of, share_file
-from blindsight.app.result import Progress, Result, ResultTable, files_table, no_progress, to_plain
+from blindsight.app.result import (
+    JobResult,
+    Progress,
+    ResultTable,
+    files_table,
+    no_progress,
+    to_plain,
+)
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.encoders import Encoder, open_encoder
 from blindsight.privacy.guarantee import Guarantee
@@ -83,7 +90,7 @@ class NeighbourTest:
 
 
 @dataclass(frozen=True)
-class LearnedMetric(Result):
+class LearnedMetric(JobResult):
     """A distance that was learned from labelled pairs and written to a file.
 
     Parameters:
@@ -197,7 +204,7 @@ class LearnedMetric(Result):
 
 
 @dataclass(frozen=True)
-class PairCheck(Result):
+class PairCheck(JobResult):
     """What was found among labelled pairs. Computed without noise: for the owner only.
 
     Parameters:

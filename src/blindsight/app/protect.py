@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from blindsight.app import defaults
 from blindsight.app.hosting import open_ledger
 from blindsight.app.result import (
+    JobResult,
     Progress,
-    Result,
     ResultTable,
     files_table,
     no_progress,
@@ -65,13 +65,13 @@ from blindsight.index.release_folder import (
 from blindsight.index.sync import (
     SyncResult,
     VectorRows,
-    charge,
     refuse_private_vectors,
     scan_vectors,
     sync_release,
     sync_thumbnails,
 )
 from blindsight.privacy import Guarantee
+from blindsight.privacy.reconcile import ReleaseOnDisk
 from blindsight.privacy.vault import Vault
 from blindsight.release.contents import refuse_foreign_files, share_release
 
@@ -83,7 +83,7 @@ Names = Literal["random", "keep"]
 
 
 @dataclass(frozen=True)
-class ProtectedPhotos(Result):
+class ProtectedPhotos(JobResult):
     """What `protect` did.
 
     Parameters:
@@ -677,8 +677,18 @@ def _charge(
 ) -> str:
     """Charge the release under its number, so that it is charged once however often it is tried."""
     opened = open_ledger(ledger, dataset, vault, actor=actor, purpose=purpose)
-    charge_it = partial(
-        charge, guarantee, vault, number, records=records, most=most, existing=existing
+    # A release folder on the disk that vault and ledger do not know is newer than they are.
+    shown = []
+    if existing is not None:
+        shown = [ReleaseOnDisk(str(existing.path), existing.vault, number, guarantee.costs)]
+    charge = partial(
+        vault.charge,
+        cost=guarantee,
+        release=number,
+        what="codes of photos, each released once",
+        records=records,
+        most=most,
+        releases=shown,
     )
     if opened is None:
         if existing is not None and number not in {each.release for each in vault.releases()}:
@@ -687,10 +697,10 @@ def _charge(
                 "not know. Put the newest copy of the vault in its place, or start anew with "
                 "--new-release. Nothing was released."
             )
-        charge_it(None)
+        charge(None)
         return "not charged: no --ledger was given"
     with opened:
-        charged_now = charge_it(opened)
+        charged_now = charge(opened).new
     return (
         f"{guarantee.cost} charged to {opened.dataset}"
         if charged_now

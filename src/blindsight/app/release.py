@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from blindsight.app import defaults
-from blindsight.app.result import Result, ResultTable
+from blindsight.app.result import JobResult, ResultTable
 from blindsight.app.search import SearchResult, search
 from blindsight.core import checks, durable
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
@@ -51,7 +51,7 @@ _MAX_REQUEST_BYTES, _MAX_REQUEST_IDS, _MAX_MESSAGE = 1 << 20, 1000, 2000
 
 
 @dataclass(frozen=True)
-class OpenedRelease(Result):
+class OpenedRelease(JobResult):
     """A release whose signature and files were checked.
 
     Parameters:
@@ -193,7 +193,7 @@ def open_release(folder: PathText, *, fingerprint: str | None = None) -> OpenedR
 
 
 @dataclass(frozen=True)
-class OpenedFile(Result):
+class OpenedFile(JobResult):
     """A shared model, metric, set of statistics or file of sketches that was checked.
 
     Parameters:
@@ -274,7 +274,7 @@ def open_shared(folder: PathText, *, fingerprint: str | None = None) -> OpenedRe
 
 
 @dataclass(frozen=True)
-class ReleaseContents(Result):
+class ReleaseContents(JobResult):
     """What a release of photos holds and, for its owner, which photo is behind an id.
 
     Parameters:
@@ -365,7 +365,7 @@ def release_contents(
 
 
 @dataclass(frozen=True)
-class AnsweredRequest(Result):
+class AnsweredRequest(JobResult):
     """The photos that a request asks for, for the owner only.
 
     Parameters:

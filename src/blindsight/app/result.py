@@ -19,8 +19,8 @@ from blindsight.data.listing import FilesRead, valid_text
 from blindsight.privacy.guarantee import Guarantee
 
 __all__ = [
+    "JobResult",
     "Progress",
-    "Result",
     "ResultTable",
     "files_table",
     "framed",
@@ -101,7 +101,7 @@ def files_table(files: FilesRead) -> ResultTable:
     return ResultTable("Files", ("files", "count", "first names", "what to do"), files.rows())
 
 
-class Result(ABC):
+class JobResult(ABC):
     """Base class of the values that `blindsight.app` functions return.
 
     A subclass is a frozen dataclass that gives a `title`, its `facts` and where useful its
@@ -109,7 +109,7 @@ class Result(ABC):
 
     Example:
         >>> @dataclasses.dataclass(frozen=True)
-        ... class Count(Result):
+        ... class Count(JobResult):
         ...     photos: int
         ...     @property
         ...     def title(self) -> str:
@@ -193,7 +193,7 @@ def to_plain(value: object) -> object:
         return json.loads(value.to_json())
     if isinstance(value, (np.ndarray, np.generic)):
         return to_plain(value.tolist())
-    if isinstance(value, Result):
+    if isinstance(value, JobResult):
         return value.to_dict()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {

@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from blindsight.app import defaults
 from blindsight.app.result import (
+    JobResult,
     Progress,
-    Result,
     ResultTable,
     files_table,
     no_progress,
@@ -40,7 +40,7 @@ from blindsight.index.contact_sheet import (
     thumbnail,
 )
 from blindsight.index.encoder import CodeRecipe, PhotoEncoder, load_encoder
-from blindsight.index.index_file import Header
+from blindsight.index.index_file import IndexHeader
 from blindsight.index.release_folder import OwnerNames, ReleaseFolder
 from blindsight.privacy import Guarantee
 
@@ -127,7 +127,7 @@ class QueryHits:
 
 
 @dataclass(frozen=True)
-class SearchResult(Result):
+class SearchResult(JobResult):
     """What `search` returned.
 
     Parameters:
@@ -354,7 +354,7 @@ def search(
 
 
 @dataclass(frozen=True)
-class DuplicatePhotos(Result):
+class DuplicatePhotos(JobResult):
     """Photos of a release that are nearly or exactly the same.
 
     Parameters:
@@ -432,7 +432,7 @@ def _open_release(
         own = Embeddings(texts, name=recipe.features, texts=texts)
     if own is not None and own != recipe.features:
         recipe = recipe.with_encoder(open_encoder(own), what=str(path))
-    encoder = load_encoder(recipe, path, Header.of(folder.codes).decoding)
+    encoder = load_encoder(recipe, path, IndexHeader.of(folder.codes).decoding)
     return folder, encoder, OwnerNames(folder, None if vault is None else Path(vault))
 
 

@@ -25,8 +25,8 @@ from blindsight.app.labelled_images import (
     public_basis,
 )
 from blindsight.app.result import (
+    JobResult,
     Progress,
-    Result,
     ResultTable,
     files_table,
     no_progress,
@@ -70,7 +70,7 @@ Kind = Literal["statistics", "head"]
 
 
 @dataclass(frozen=True)
-class SentStatistics(Result):
+class SentStatistics(JobResult):
     """A file that may be shared: feature statistics, or a classifier, with its guarantee.
 
     Parameters:
@@ -161,7 +161,7 @@ class SentStatistics(Result):
 
 
 @dataclass(frozen=True)
-class LearnedFromStatistics(Result):
+class LearnedFromStatistics(JobResult):
     """A classifier that a receiver fitted to statistics.
 
     Parameters:

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from blindsight.app.hosting import open_ledger, open_vault, records_of, share_file
 from blindsight.app.result import (
+    JobResult,
     Progress,
-    Result,
     ResultTable,
     files_table,
     no_progress,
@@ -73,7 +73,7 @@ Attacker = Literal["all", "mean", "informed"]
 
 
 @dataclass(frozen=True)
-class SketchedImages(Result):
+class SketchedImages(JobResult):
     """A file of sketches, or of flipped bits.
 
     Parameters:
@@ -165,7 +165,7 @@ class AttackResult:
 
 
 @dataclass(frozen=True)
-class RecoveredImages(Result):
+class RecoveredImages(JobResult):
     """What attackers see of the images behind sketches.
 
     Parameters:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from blindsight.app.hosting import open_ledger, open_vault, records_of
 from blindsight.app.result import (
+    JobResult,
     Progress,
-    Result,
     ResultTable,
     files_table,
     no_progress,
@@ -48,7 +48,7 @@ class ImageTags:
 
 
 @dataclass(frozen=True)
-class Tags(Result):
+class Tags(JobResult):
     """The tags of images.
 
     Parameters:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from blindsight.app.result import Progress, Result, no_progress
+from blindsight.app.result import JobResult, Progress, no_progress
 from blindsight.core.errors import InvalidData
 
 __all__ = [
@@ -29,7 +29,7 @@ _GUESSED_AT_MOST = 0.01
 
 
 @dataclass(frozen=True)
-class TrainedOnSketches(Result):
+class TrainedOnSketches(JobResult):
     """A network that was trained on sketches.
 
     Parameters:

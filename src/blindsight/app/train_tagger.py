@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from blindsight.app.hosting import open_ledger, open_vault, records_of, share_file
 from blindsight.app.result import (
+    JobResult,
     Progress,
-    Result,
     ResultTable,
     files_table,
     no_progress,
@@ -95,7 +95,7 @@ class TaggerQuality:
 
 
 @dataclass(frozen=True)
-class TrainedTagger(Result):
+class TrainedTagger(JobResult):
     """A tagger that was written to a file.
 
     Parameters:

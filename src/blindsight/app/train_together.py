@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.app.hosting import share_file
-from blindsight.app.result import Progress, Result, ResultTable, files_table, no_progress
+from blindsight.app.result import JobResult, Progress, ResultTable, files_table, no_progress
 from blindsight.core import checks
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, MissingData
 from blindsight.privacy import Guarantee
@@ -387,7 +387,7 @@ def _scale(
 
 
 @dataclass(frozen=True)
-class TrainedTogether(Result):
+class TrainedTogether(JobResult):
     """What sites learned together.
 
     Attributes:
@@ -444,7 +444,7 @@ class TrainedTogether(Result):
 
     def to_dict(self) -> dict[str, object]:
         """Without the model itself."""
-        return Result.to_dict(replace(self, classifier=None))
+        return JobResult.to_dict(replace(self, classifier=None))
 
 
 def train_together(

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from blindsight.app.protect import PathText, ProtectedPhotos, protect
-from blindsight.app.result import Result, ResultTable, files_table
+from blindsight.app.result import JobResult, ResultTable, files_table
 from blindsight.core.checks import optional_module
 from blindsight.core.errors import InvalidData
 from blindsight.data.listing import list_photos
@@ -50,7 +50,7 @@ class WatchedRun:
 
 
 @dataclass(frozen=True)
-class WatchedFolder(Result):
+class WatchedFolder(JobResult):
     """What `watch` did until it was stopped.
 
     Parameters:

@@ -190,9 +190,9 @@ def attacked_index(
 
 def _index(source: Path, trials: int, seed: int) -> Audit:
     """The release behind an index: that of the hasher beside it, else what its header says."""
-    from blindsight.index.index_file import Header
+    from blindsight.index.index_file import IndexHeader
 
-    guarantee = Header.of(source).guarantee
+    guarantee = IndexHeader.of(source).guarantee
     if guarantee is None:
         raise InvalidData(f"{source} is an index of plain codes: it promises nothing.")
     for kind in ("hasher", "codebook"):
@@ -219,9 +219,9 @@ def _described(
 
 def _stated(found: Audit, codes: Path) -> Audit:
     """The same attack, judged by what the index itself states."""
-    from blindsight.index.index_file import Header
+    from blindsight.index.index_file import IndexHeader
 
-    guarantee = Header.of(codes).guarantee
+    guarantee = IndexHeader.of(codes).guarantee
     if guarantee is None:
         raise InvalidData(f"{codes} is an index of plain codes: it promises nothing.")
     return _judged(
@@ -237,7 +237,7 @@ def _stated(found: Audit, codes: Path) -> Audit:
 
 def _released(source: Path, guarantee: Guarantee) -> Any:
     """The mechanism that a header describes; None if it does not."""
-    from blindsight.index.index_file import Header
+    from blindsight.index.index_file import IndexHeader
 
     kinds = (BitFlip, SubsetSelection, KaryResponse)
     named = [item.mechanism for item in guarantee.releases if isinstance(item.mechanism, kinds)]
@@ -247,7 +247,7 @@ def _released(source: Path, guarantee: Guarantee) -> Any:
     needed = mechanism.n_bits if isinstance(mechanism, BitFlip) else mechanism.k
     if isinstance(mechanism, KaryResponse):
         needed = cell_bits(mechanism.k)
-    if needed > Header.of(source).n_bits:
+    if needed > IndexHeader.of(source).n_bits:
         raise HostileFile(f"{source} describes a release that does not fit its codes.")
     return mechanism
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.codebooks.cells import (
-    Cells,
+    CellPartition,
     ClassCells,
     Embedding,
     GroupCells,
@@ -401,7 +401,7 @@ def _from_names(
     if epsilon < _NAMES_ALONE_BELOW or space.atoms is None:
         # Twice the usual number: names are what the photos show, so no cell is wasted.
         k = n_cells or min(len(points), 2 * wanted)
-        cells: Cells = GroupCells(points, ward_groups(points, k))
+        cells: CellPartition = GroupCells(points, ward_groups(points, k))
     elif epsilon < _NAMES_NEAR_BELOW:
         near = np.unique(np.argsort(-(points @ space.atoms.T), axis=1)[:, :_NEAR_ATOMS])
         atoms = np.concatenate([points, space.atoms[near]])
@@ -572,7 +572,7 @@ def _enough(rows: Array, least: int) -> Floats:
     return pictures
 
 
-def _of_atoms(atoms: Floats, wanted: int) -> Cells:
+def _of_atoms(atoms: Floats, wanted: int) -> CellPartition:
     """Groups of atoms; or pairs, where the budget pays for several cells per atom."""
     each = round(wanted / len(atoms))
     if each >= _PAIRS_FROM:

@@ -26,7 +26,7 @@ from blindsight.core.checks import core_module
 from blindsight.core.errors import HostileFile, InvalidData
 
 __all__ = [
-    "Cells",
+    "CellPartition",
     "ClassCells",
     "Embedding",
     "GroupCells",
@@ -160,7 +160,7 @@ def class_points(embedding: Embedding, weights: NDArray[Any]) -> Floats:
     return plain(weights - weights.mean(axis=0))
 
 
-class Cells(Protocol):
+class CellPartition(Protocol):
     """What a codebook asks of its cells."""
 
     kind: ClassVar[str]

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.codebooks.cells import (
-    Cells,
+    CellPartition,
     ClassCells,
     Embedding,
     GroupCells,
@@ -32,7 +32,7 @@ from blindsight.codebooks.cells import (
 )
 from blindsight.core import checks, storage
 from blindsight.core.errors import BlindsightError, HostileFile
-from blindsight.privacy import Assumption, Guarantee, Plan, Planned
+from blindsight.privacy import Assumption, Guarantee, Planned
 from blindsight.privacy.entropy import EntropyName
 from blindsight.privacy.mechanisms import KaryResponse
 
@@ -339,7 +339,7 @@ class Codebook:
     """
 
     embedding: Embedding
-    cells: Cells
+    cells: CellPartition
     epsilon: float
     source: Source = "network"
     slope: float | None = None
@@ -366,14 +366,11 @@ class Codebook:
         """
         return self.slope is not None and self.source == "labelled pictures"
 
-    def plan(self) -> Plan:
-        """One cell per image."""
-        return (Planned(what=CELL, mechanism=self.mechanism),)
-
     def guarantee(self, entropy: EntropyName = "system") -> Guarantee:
         """Pure epsilon per record, local: whoever holds the image releases its cell."""
         rests_on = (_RESTS_ON[self.source], _ONCE)
-        return Guarantee(releases=self.plan(), model="local", assumptions=rests_on, entropy=entropy)
+        releases = (Planned(what=CELL, mechanism=self.mechanism),)  # one cell per image
+        return Guarantee(releases=releases, model="local", assumptions=rests_on, entropy=entropy)
 
     def assign(self, X: NDArray[Any]) -> NDArray[np.int64]:
         """The true cells (n,) of features: private until a mechanism has answered for them.
@@ -470,12 +467,9 @@ class Codebook:
             ) from error
         return book
 
+    @cached_property
     def digest(self) -> str:
         """Tells this codebook from others: noise by name must differ between two of them."""
-        return self._digest
-
-    @cached_property
-    def _digest(self) -> str:
         kind = KIND if self.embedding.row_mean else f"{KIND} without row means"
         return storage.digest(kind, self.to_parts()[0])
 

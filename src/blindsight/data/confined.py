@@ -185,10 +185,6 @@ def _answer(socket: int, code: int, shape: tuple[int, ...] = (0, 0, 0), text: st
     write_all(socket, ANSWER.pack(code, *shape, len(encoded)) + encoded)
 
 
-if __name__ == "__main__":
-    main()
-
-
 _START_SECONDS = 120.0
 _SECONDS = 60.0
 _ADDRESS_SPACE = 4 << 30

@@ -24,7 +24,7 @@ from blindsight.core import checks
 from blindsight.core.codes import check_codes, n_bytes
 from blindsight.core.decoding import MatchModel
 from blindsight.core.errors import InvalidData, InvalidParameter
-from blindsight.index.index_file import Header, check_ids, fresh_file, snapshot_records
+from blindsight.index.index_file import IndexHeader, check_ids, fresh_file, snapshot_records
 from blindsight.privacy import Guarantee
 
 __all__ = ["CodeIndex", "Hit", "Hits", "RawHits", "by_photos"]
@@ -211,8 +211,8 @@ class CodeIndex(ABC):
         records = (record for ids, codes in self.items() for record in snapshot_records(ids, codes))
         fresh_file(Path(path), self._header().to_fields(), records, replace=True)
 
-    def _header(self) -> Header:
-        return Header(
+    def _header(self) -> IndexHeader:
+        return IndexHeader(
             n_bits=self.n_bits, names=self.names, guarantee=self.guarantee, decoding=self.decoding
         )
 

@@ -12,11 +12,10 @@ quarter of all rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +26,7 @@ from blindsight.core.codes import n_bytes
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.index.base import Hits
 from blindsight.index.hamming import HammingIndex, Snapshot
-from blindsight.index.index_file import Header, fresh_file
+from blindsight.index.index_file import IndexHeader, fresh_file
 from blindsight.privacy import Guarantee
 
 __all__ = [
@@ -281,30 +280,15 @@ class CodebookIndex(HammingIndex):
         self._read: tuple[int, Codebook, Reading] | None = None
 
     @classmethod
-    def create(cls, path: str | PathLike[str], k: int, **facts: Any) -> CodebookIndex:  # type: ignore[override]
+    def create(cls, path: str | PathLike[str], k: int, **facts: Any) -> Self:  # type: ignore[override]
         """A new durable index of cells in a file that must not exist yet."""
         index = cls(k, **facts)
         fresh_file(Path(path), index._header().to_fields(), iter(()), replace=False)
         return cls.open(path)
 
     @classmethod
-    def open(cls, path: str | PathLike[str]) -> CodebookIndex:
-        """A durable index from its file, for reading and writing."""
-        return super().open(path)  # type: ignore[return-value]
-
-    @classmethod
-    def load(cls, path: str | PathLike[str]) -> CodebookIndex:
-        """A copy of a file's index in memory; the file is only read, and checked before use."""
-        return super().load(path)  # type: ignore[return-value]
-
-    @classmethod
-    def _from_header(cls, header: Header) -> CodebookIndex:
+    def _from_header(cls, header: IndexHeader) -> Self:
         return cls(cells_of(header), names=header.names, guarantee=header.guarantee)
-
-    @property
-    def ids(self) -> NDArray[Any]:
-        """All ids: (n,) int64, or names as an object array."""
-        return self._lists.snapshot.ids
 
     @property
     def counts(self) -> NDArray[np.int64]:
@@ -356,12 +340,6 @@ class CodebookIndex(HammingIndex):
             raise InvalidData(f"scores must have shape (m, {self.k}), got {values.shape}.")
         found = [self._lists.best(row, checks.whole("k", k)) for row in values]
         return hits_of(found, values, names=self.names, trust=trust, calibrated=calibrated)
-
-    def items(self) -> Iterator[tuple[NDArray[Any], NDArray[np.uint8]]]:
-        """All ids and codes as they stood when the walk began."""
-        snapshot = self._lists.snapshot
-        if len(snapshot.ids):
-            yield snapshot.ids, snapshot.codes
 
     def search(self, codes: Any, k: int = 10, *, min_probability: float | None = None) -> Hits:
         """Refused: cells are numbers, and the distance of their bits means nothing."""
@@ -424,7 +402,7 @@ def hits_of(
     )
 
 
-def cells_of(header: Header) -> int:
+def cells_of(header: IndexHeader) -> int:
     """k as the guarantee's mechanism has it; without a guarantee, all that the bits can say."""
     releases = () if header.guarantee is None else header.guarantee.releases
     k = next(

@@ -226,11 +226,6 @@ class CodeRecipe:
             return self
         return dataclasses.replace(self, opened=encoder)
 
-    @property
-    def size(self) -> int:
-        """The side that photos are squeezed to."""
-        return self.image.size
-
 
 class CellRelease:
     """A codebook in the place of a hasher: releases one cell per row of features through the
@@ -252,7 +247,7 @@ class CellRelease:
         released = (
             door.release(CELL, cells)
             if names is None
-            else door.release_each(CELL, cells, names, about=self.codebook.digest())
+            else door.release_each(CELL, cells, names, about=self.codebook.digest)
         )
         return to_codes(released, self.codebook.k)
 
@@ -577,7 +572,7 @@ def make_encoder(recipe: CodeRecipe) -> PhotoEncoder:
         classes = head_of(recipe.image.network).astype(np.float64)
         rows = _centred(classes - classes.mean(axis=0))
     else:
-        rows = _centred(recipe.image.rows(built_in_images(800, recipe.size)))
+        rows = _centred(recipe.image.rows(built_in_images(800, recipe.image.size)))
     hasher = _hasher(recipe).fit(rows)
     return PhotoEncoder(recipe, hasher, _match_model(recipe, hasher))
 
@@ -621,7 +616,7 @@ def _public_knowledge(recipe: CodeRecipe) -> PublicKnowledge:
         pictures = public_pictures(recipe.public, recipe.image)
         rows, labels = recipe.image.rows(pictures.images), pictures.classes
     elif isinstance(encoder, BuiltIn) and encoder.network is None:
-        rows = encoder.rows(built_in_images(800, recipe.size))
+        rows = encoder.rows(built_in_images(800, recipe.image.size))
     return PublicKnowledge(rows, labels, recipe.own_names)
 
 

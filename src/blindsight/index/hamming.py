@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from blindsight.index.index_file import (
     HNSW,
     IVF,
     Flat,
-    Header,
+    IndexHeader,
     Journal,
     Record,
     Structure,
@@ -200,7 +200,7 @@ class HammingIndex(CodeIndex):
         structure: Structure | None = None,
         guarantee: Guarantee | None = None,
         decoding: MatchModel | None = None,
-    ) -> HammingIndex:
+    ) -> Self:
         """A new durable index in a file that must not exist yet."""
         index = cls(
             n_bits, names=names, structure=structure, guarantee=guarantee, decoding=decoding
@@ -209,14 +209,14 @@ class HammingIndex(CodeIndex):
         return cls.open(path)
 
     @classmethod
-    def open(cls, path: str | PathLike[str]) -> HammingIndex:
+    def open(cls, path: str | PathLike[str]) -> Self:
         """A durable index from its file, for reading and writing.
 
         A piece that a crash left is cut off.
         """
         journal = Journal(Path(path))
         try:
-            index = cls._from_header(Header.from_fields(journal.header))
+            index = cls._from_header(IndexHeader.from_fields(journal.header))
             index._replay(journal.replay())
         except BaseException:
             journal.close()
@@ -225,15 +225,15 @@ class HammingIndex(CodeIndex):
         return index
 
     @classmethod
-    def load(cls, path: str | PathLike[str]) -> HammingIndex:
+    def load(cls, path: str | PathLike[str]) -> Self:
         """A copy of a file's index in memory; the file is only read, and checked before use."""
         with reading(Path(path)) as (fields, records):
-            index = cls._from_header(Header.from_fields(fields))
+            index = cls._from_header(IndexHeader.from_fields(fields))
             index._replay(records)
         return index
 
     @classmethod
-    def _from_header(cls, header: Header) -> HammingIndex:
+    def _from_header(cls, header: IndexHeader) -> Self:
         return cls(
             header.n_bits,
             names=header.names,
@@ -312,8 +312,8 @@ class HammingIndex(CodeIndex):
                 self._journal.close()
                 self._closed = True
 
-    def _header(self) -> Header:
-        return Header(
+    def _header(self) -> IndexHeader:
+        return IndexHeader(
             n_bits=self.n_bits,
             names=self.names,
             guarantee=self.guarantee,

@@ -43,7 +43,7 @@ __all__ = [
     "IVF",
     "REMOVE",
     "Flat",
-    "Header",
+    "IndexHeader",
     "Journal",
     "Record",
     "Structure",
@@ -55,8 +55,6 @@ __all__ = [
     "reading",
     "remove_record",
     "snapshot_records",
-    "structure_from_fields",
-    "structure_to_fields",
 ]
 
 MAGIC = b"BSIGHTIX\x01\x00\x00\x00"
@@ -314,13 +312,8 @@ Structure = Flat | IVF | HNSW
 _BY_NAME = {"flat": Flat, "ivf": IVF, "hnsw": HNSW}
 
 
-def structure_to_fields(structure: Structure) -> dict[str, Any]:
-    """Plain values for the header of a file."""
-    return {"name": type(structure).__name__.lower(), **asdict(structure)}
-
-
-def structure_from_fields(fields: Any) -> Structure:
-    """The inverse of `to_fields`; anything else is refused."""
+def _structure(fields: object) -> Structure:
+    """The structure that a header names; anything else is refused."""
     if not isinstance(fields, dict) or fields.get("name") not in _BY_NAME:
         raise InvalidData("the structure must be flat, ivf or hnsw.")
     try:
@@ -335,7 +328,7 @@ def structure_from_fields(fields: Any) -> Structure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Header:
+class IndexHeader:
     """The facts of an index that do not change; JSON in the file's head."""
 
     n_bits: int
@@ -351,7 +344,10 @@ class Header:
             "format": "blindsight index 1",
             "n_bits": self.n_bits,
             "names": self.names,
-            "structure": structure_to_fields(self.structure),
+            "structure": {
+                "name": type(self.structure).__name__.lower(),
+                **asdict(self.structure),
+            },
             "guarantee": None if self.guarantee is None else json.loads(self.guarantee.to_json()),
             "decoding": None
             if model is None
@@ -364,13 +360,13 @@ class Header:
         }
 
     @classmethod
-    def of(cls, path: str | PathLike[str]) -> Header:
+    def of(cls, path: str | PathLike[str]) -> IndexHeader:
         """The header of a file, without reading its codes."""
         with reading(Path(path)) as (fields, _):
             return cls.from_fields(fields)
 
     @classmethod
-    def from_fields(cls, fields: dict[str, Any]) -> Header:
+    def from_fields(cls, fields: dict[str, Any]) -> IndexHeader:
         """Read back what `to_fields` wrote; `HostileFile` on anything else."""
         try:
             if fields.get("format") != "blindsight index 1":
@@ -385,7 +381,7 @@ class Header:
                 names=names,
                 guarantee=None if guarantee is None else Guarantee.from_json(json.dumps(guarantee)),
                 decoding=None if model is None else MatchModel(n_bits=n_bits, **model),
-                structure=structure_from_fields(fields["structure"]),
+                structure=_structure(fields["structure"]),
             )
         except (BlindsightError, KeyError, TypeError, ValueError) as error:
             raise HostileFile(

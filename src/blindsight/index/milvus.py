@@ -36,7 +36,7 @@ from blindsight.core.decoding import MatchModel
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.index.base import CodeIndex, Hits, RawHits
 from blindsight.index.cell_index import Best, cells_of, from_codes, hits_of
-from blindsight.index.index_file import ADD, Header, decode_record, reading
+from blindsight.index.index_file import ADD, IndexHeader, decode_record, reading
 from blindsight.index.scan import best_rows
 from blindsight.privacy import Guarantee
 
@@ -97,7 +97,9 @@ class MilvusIndex(CodeIndex):
                     raise InvalidParameter(
                         f"there is no collection {collection!r} yet: give n_bits to make it."
                     )
-                header = Header(n_bits=n_bits, names=names, guarantee=guarantee, decoding=decoding)
+                header = IndexHeader(
+                    n_bits=n_bits, names=names, guarantee=guarantee, decoding=decoding
+                )
             elif n_bits not in (None, header.n_bits):
                 raise InvalidParameter(
                     f"the collection holds {header.n_bits}-bit codes, not {n_bits}."
@@ -124,7 +126,7 @@ class MilvusIndex(CodeIndex):
     ) -> Self:
         """Put a saved index file, checked before use, into a collection that must not exist yet."""
         with reading(Path(path)) as (fields, records):
-            header = Header.from_fields(fields)
+            header = IndexHeader.from_fields(fields)
             index = cls(
                 uri,
                 header.n_bits,
@@ -193,7 +195,7 @@ class MilvusIndex(CodeIndex):
     def _about(self) -> str:
         return f"{self.collection}_about"
 
-    def _read_header(self) -> Header | None:
+    def _read_header(self) -> IndexHeader | None:
         if not self._client.has_collection(self._about):
             return None
         rows = self._client.query(self._about, filter="part >= 0", output_fields=["part", "text"])
@@ -206,7 +208,7 @@ class MilvusIndex(CodeIndex):
             raise HostileFile(
                 f"the collection {self._about} does not describe an index."
             ) from error
-        return Header.from_fields(fields)
+        return IndexHeader.from_fields(fields)
 
     def _make(self) -> None:
         """Create what is missing, the description last: an index that is described is whole."""

@@ -35,7 +35,7 @@ from blindsight.data.listing import compared_name, shown_name
 from blindsight.data.reading import patient_of
 from blindsight.data.sources import recognising
 from blindsight.index.hamming import HammingIndex
-from blindsight.index.index_file import Header
+from blindsight.index.index_file import IndexHeader
 from blindsight.privacy import Guarantee
 from blindsight.privacy.guarantee import Assumption
 from blindsight.privacy.plan import plan_to_fields
@@ -356,7 +356,7 @@ def encoder_in_vault(
         durable.make_folder(folder.parent)
         unfinished = Path(tempfile.mkdtemp(dir=folder.parent, prefix="."))
         encoder.save(unfinished)
-        header = Header(n_bits=encoder.n_bits, names=True, decoding=encoder.decoding)
+        header = IndexHeader(n_bits=encoder.n_bits, names=True, decoding=encoder.decoding)
         durable.write_file(unfinished / "decoding.json", storage.seal_json(header.to_fields()))
         try:
             os.rename(
@@ -375,7 +375,7 @@ def encoder_in_vault(
         raise HostileFile(
             f"{folder} does not hold a hash function. Restore the vault from a copy."
         ) from error
-    return load(recipe, folder, Header.from_fields(fields).decoding)
+    return load(recipe, folder, IndexHeader.from_fields(fields).decoding)
 
 
 def mechanism_id(encoder: Any, guarantee: Guarantee) -> str:

@@ -10,7 +10,7 @@ rounded in another way, is another record.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,16 +29,13 @@ from blindsight.index.bulk.hashing import PreparedPhotos, Wanted, hash_to
 from blindsight.index.bulk.pools import HERE, Pool
 from blindsight.index.contact_sheet import Thumbnails, thumbnail
 from blindsight.index.release_folder import ReleaseFolder, Scan, public_name
-from blindsight.privacy import Guarantee, Ledger
-from blindsight.privacy.reconcile import ReleaseOnDisk
+from blindsight.privacy import Guarantee
 from blindsight.privacy.vault import Photo, Vault
 
 __all__ = [
     "SyncResult",
     "VectorRows",
-    "charge",
     "refuse_private_vectors",
-    "release_on_disk",
     "scan_vectors",
     "sync_release",
     "sync_thumbnails",
@@ -202,42 +199,6 @@ class SyncResult:
     stored: int
 
 
-def charge(
-    guarantee: Guarantee,
-    vault: Vault,
-    number: str,
-    ledger: Ledger | None,
-    *,
-    records: Iterable[str] = (),
-    most: int = 0,
-    existing: ReleaseFolder | None = None,
-) -> bool:
-    """Charge a release by its number; True if it was charged now, False if it had been paid
-    before.
-
-    Without a ledger the release is noted in the vault, and charged by the first run with one.
-    `existing` is the release folder on the disk: one that vault and ledger do not know is newer
-    than they are.
-    """
-    shown = [] if existing is None else [release_on_disk(existing, guarantee)]
-    done = vault.charge(
-        ledger,
-        guarantee,
-        release=number,
-        what="codes of photos, each released once",
-        records=records,
-        most=most,
-        releases=shown,
-    )
-    return done.new
-
-
-def release_on_disk(folder: ReleaseFolder, guarantee: Guarantee | None = None) -> ReleaseOnDisk:
-    """A release folder as `reconcile` compares it with vault and ledger."""
-    costs = () if guarantee is None else guarantee.costs
-    return ReleaseOnDisk(str(folder.path), folder.vault, folder.release, costs)
-
-
 def sync_release(
     place: ReleaseFolder,
     folder: Path | VectorRows,
@@ -257,86 +218,72 @@ def sync_release(
     The vault is held meanwhile: another run on it waits, or is refused with a sentence.
     """
     with vault.running():
-        return _sync(
-            place, folder, found, vault, encoder, guarantee, law, prune, pool, prepared, progress
+        names = [photo.name for photo in found.photos]
+        rows = {name: row for row, name in enumerate(names)}
+        records = found.records
+        chosen = (
+            set(records) if not place.most else vault.chosen(place.release, records, place.most)
         )
-
-
-def _sync(
-    place: ReleaseFolder,
-    folder: Path | VectorRows,
-    found: Scan,
-    vault: Vault,
-    encoder: Any,
-    guarantee: Guarantee,
-    law: str,
-    prune: bool,
-    pool: Pool,
-    prepared: PreparedPhotos | None,
-    progress: Callable[[int, int], None] | None,
-) -> SyncResult:
-    names = [photo.name for photo in found.photos]
-    rows = {name: row for row, name in enumerate(names)}
-    records = found.records
-    chosen = set(records) if not place.most else vault.chosen(place.release, records, place.most)
-    keep = place.names == "keep"
-    keys = _public_keys([records[record][0] for record in sorted(chosen)]) if keep else {}
-    wanted = [
-        Wanted(keys.get(records[record][0], record), record, rows[records[record][0]])
-        for record in sorted(chosen)
-    ]
-    if isinstance(folder, VectorRows):
-        source: LazyImages = cast("LazyImages", folder)  # rows in the place of pixels
-        release, preparation = encoder.release_rows, None
-    else:
-        root, preparation = folder.resolve(), encoder.recipe.image.preparation
-        source = Files([root / name for name in names], at_least=preparation.at_least)
-        release = encoder.release
-    images = ImageSet(source, names=np.array(names, dtype=np.str_))
-    released_before = set(vault.codes(place.release))
-    with place.open(n_bits=encoder.n_bits, guarantee=guarantee, decoding=encoder.decoding) as index:
-        there = set(index.ids.tolist())
-        done = hash_to(
-            index,
-            images,
-            release,
-            vault,
-            number=place.release,
-            spool=vault.path / "shards",
-            wanted=wanted,
-            about=law,
-            keyed=guarantee.entropy == "keyed",
-            size=preparation,
-            pool=pool,
-            prepared=prepared,
-            progress=progress,
+        keep = place.names == "keep"
+        keys = _public_keys([records[record][0] for record in sorted(chosen)]) if keep else {}
+        wanted = [
+            Wanted(keys.get(records[record][0], record), record, rows[records[record][0]])
+            for record in sorted(chosen)
+        ]
+        if isinstance(folder, VectorRows):
+            source: LazyImages = cast("LazyImages", folder)  # rows in the place of pixels
+            release, preparation = encoder.release_rows, None
+        else:
+            root, preparation = folder.resolve(), encoder.recipe.image.preparation
+            source = Files([root / name for name in names], at_least=preparation.at_least)
+            release = encoder.release
+        images = ImageSet(source, names=np.array(names, dtype=np.str_))
+        released_before = set(vault.codes(place.release))
+        with place.open(
+            n_bits=encoder.n_bits, guarantee=guarantee, decoding=encoder.decoding
+        ) as index:
+            there = set(index.ids.tolist())
+            done = hash_to(
+                index,
+                images,
+                release,
+                vault,
+                number=place.release,
+                spool=vault.path / "shards",
+                wanted=wanted,
+                about=law,
+                keyed=guarantee.entropy == "keyed",
+                size=preparation,
+                pool=pool,
+                prepared=prepared,
+                progress=progress,
+            )
+            renamed = {public_name(photo.name) for photo in found.gone if photo.record in chosen}
+            stale = there - {each.key for each in wanted}
+            if keep:  # earlier versions stored a name as the file system wrote it
+                renamed |= {key for key in stale if public_name(key) in keys.values()}
+            out = (
+                stale if prune else stale & (renamed if keep else set())
+            )  # a code under an old name stands under the new one
+            ids = index.ids.tolist()
+            if prune or out or ids != sorted(ids):
+                # Old bytes leave the disk; and the order of the codes says nothing of who came
+                # when, after a crash too.
+                index.compact(without=out)
+            stored = len(index)
+        new = [each for each in wanted if each.key not in there]
+        refused, copies = _refused_files(found, done.refused)
+        return SyncResult(
+            released=done.released,
+            restored=sum(each.record in released_before for each in new),
+            known=done.known,
+            refused=refused,
+            copies=copies,
+            left_out=len(records) - len(chosen),
+            vanished=len(stale - out),
+            pruned=len(out),
+            stored=stored,
         )
-        renamed = {public_name(photo.name) for photo in found.gone if photo.record in chosen}
-        stale = there - {each.key for each in wanted}
-        if keep:  # earlier versions stored a name as the file system wrote it
-            renamed |= {key for key in stale if public_name(key) in keys.values()}
-        out = (
-            stale if prune else stale & (renamed if keep else set())
-        )  # a code under an old name stands under the new one
-        ids = index.ids.tolist()
-        if prune or out or ids != sorted(ids):
-            # Old bytes leave the disk; and the order of the codes says nothing of who came when,
-            # after a crash too.
-            index.compact(without=out)
-        stored = len(index)
-    new = [each for each in wanted if each.key not in there]
-    refused, copies = _refused_files(found, done.refused)
-    return SyncResult(
-        released=done.released,
-        restored=sum(each.record in released_before for each in new),
-        known=done.known,
-        refused=refused,
-        copies=copies,
-        left_out=len(records) - len(chosen),
-        vanished=len(stale - out),
-        pruned=len(out),
-        stored=stored,
-    )
 
 
 def _public_keys(names: Sequence[str]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from blindsight.app.library.accounts import vault_of
-from blindsight.app.library.datasets import DataSet, DataSets, Photo, Release
+from blindsight.app.library.datasets import DataSet, DataSetPhoto, DataSets, Release
 from blindsight.app.release import log_request
 from blindsight.core import durable
 from blindsight.core.errors import InvalidParameter, MissingData
@@ -33,7 +33,7 @@ class RequestedPhotos:
 
     data_set: DataSet
     release: Release
-    photos: tuple[Photo, ...]
+    photos: tuple[DataSetPhoto, ...]
     unknown: int
 
 

@@ -22,13 +22,13 @@ from typing import Any, Protocol
 from blindsight.core.errors import HostileFile, InvalidParameter, MissingData
 from blindsight.core.storage import write_atomically
 
-__all__ = ["DataSet", "DataSets", "LibrarySettings", "Photo", "Release", "inside", "today"]
+__all__ = ["DataSet", "DataSetPhoto", "DataSets", "LibrarySettings", "Release", "inside", "today"]
 
 _ID, _RECORD = re.compile(r"[0-9a-f]{12}"), re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
-class Photo:
+class DataSetPhoto:
     """A photo of a data set: a random number for others, a name for the owner."""
 
     id: str
@@ -240,10 +240,12 @@ class DataSets:
         """What is kept."""
         return self.vaults / data_set.id
 
-    def photos(self, data_set: DataSet) -> list[Photo]:
+    def photos(self, data_set: DataSet) -> list[DataSetPhoto]:
         """All photos that could be read, in a fixed order."""
         path = self.vault(data_set) / "photos.json"
-        return [Photo(*row) for row in json.loads(path.read_bytes())] if path.exists() else []
+        return (
+            [DataSetPhoto(*row) for row in json.loads(path.read_bytes())] if path.exists() else []
+        )
 
     def thumbnail(self, data_set: DataSet, photo: str) -> Path:
         """A small picture for the owner."""

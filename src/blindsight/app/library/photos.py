@@ -30,7 +30,7 @@ from blindsight.app.library.accounts import (
     settings_purpose,
     vault_of,
 )
-from blindsight.app.library.datasets import DataSet, DataSets, Photo, Release, inside, today
+from blindsight.app.library.datasets import DataSet, DataSetPhoto, DataSets, Release, inside, today
 from blindsight.app.result import Progress, no_progress
 from blindsight.core import storage
 from blindsight.core.errors import HostileFile, InvalidData
@@ -101,7 +101,7 @@ def scan(
     shown = _dropped_names(datasets, data_set)
     found, nobodys = _recognised(datasets, data_set)
     records = found.records
-    photos: list[Photo] = []
+    photos: list[DataSetPhoto] = []
     refused = [
         (valid_text(shown.get(name, name)), valid_text(_why(why, name)))
         for name, why in found.refused
@@ -117,7 +117,7 @@ def scan(
         except HostileFile as error:
             refused.append((name, _why(str(error), names[0])))
             continue
-        photos.append(Photo(record, name))
+        photos.append(DataSetPhoto(record, name))
         keep_thumbnail(pixels, datasets.thumbnail(data_set, record))
         waiting.append(recipe.prepare(pixels))
         if len(waiting) == _BATCH:

@@ -19,7 +19,7 @@ from blindsight.data.label_tables import read_column
 from blindsight.data.sources import content_digest
 from blindsight.encoders import BuiltIn, Encoder, open_encoder
 from blindsight.index.encoder import CodeRecipe, PhotoEncoder, load_encoder
-from blindsight.index.index_file import Header
+from blindsight.index.index_file import IndexHeader
 from blindsight.index.release_folder import ReleaseFolder
 from blindsight.privacy import Guarantee
 from blindsight.privacy.vault import Vault
@@ -217,7 +217,7 @@ def read_album(
             "the vault does not say where the photos are, or they moved. Give their folder: "
             "--photos."
         )
-    header = Header.of(place.codes)
+    header = IndexHeader.of(place.codes)
     if header.guarantee is None:
         raise InvalidData(f"{place.codes} is an index of plain codes: it promises nothing.")
     coder = load_encoder(recipe, place.path, header.decoding)

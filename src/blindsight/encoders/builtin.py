@@ -41,7 +41,7 @@ from blindsight.encoders.base import (
     resized,
     unit_rows,
 )
-from blindsight.encoders.weights import NETWORKS, available, head
+from blindsight.encoders.network import NETWORKS, available, head
 
 __all__ = [
     "BUILT_IN",

@@ -28,8 +28,14 @@ from blindsight.core import storage
 from blindsight.core.checks import one_of, whole
 from blindsight.core.errors import HostileFile, InvalidData
 from blindsight.data import ImageSet, LazyImages, MultiLabelSet, cache_folder, to_rgb
-from blindsight.encoders.network import DIMENSIONS, ENGINES, Engine, default_engine, network
-from blindsight.encoders.weights import NETWORKS
+from blindsight.encoders.network import (
+    DIMENSIONS,
+    ENGINES,
+    NETWORKS,
+    Engine,
+    default_engine,
+    network,
+)
 
 __all__ = [
     "EfficientNet",

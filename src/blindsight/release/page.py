@@ -256,8 +256,7 @@ def _network_block(encoder: BuiltIn) -> tuple[str, list[dict[str, object]]]:
 
 
 def _pack_network(encoder: BuiltIn) -> tuple[str, list[dict[str, object]]]:
-    from blindsight.encoders.network import convolutions
-    from blindsight.encoders.weights import read_weights
+    from blindsight.encoders.network import convolutions, read_weights
 
     block, networks = _Block(), []
     for number, name in enumerate(encoder.networks):

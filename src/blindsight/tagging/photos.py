@@ -38,8 +38,7 @@ from blindsight.data.listing import FilesRead, list_photos, no_photos
 from blindsight.data.sources import pixel_digest
 from blindsight.encoders import Encoder, encode_images, open_encoder, open_same_encoder
 from blindsight.encoders.base import Identity
-from blindsight.encoders.network import DIMENSIONS
-from blindsight.encoders.weights import available
+from blindsight.encoders.network import DIMENSIONS, available
 from blindsight.evaluation.scores import evaluate
 from blindsight.privacy.door import Door
 from blindsight.privacy.plan import plan_to_fields

@@ -77,7 +77,7 @@ def kinds_of(
 def _classifier(encoder: Encoder) -> Floats32 | None:
     """The weights of the encoder's public classes; those built in need no file of names."""
     if isinstance(encoder, BuiltIn):
-        from blindsight.encoders.weights import head
+        from blindsight.encoders.network import head
 
         return None if encoder.network is None else head(encoder.network)
     classes = encoder.classes()

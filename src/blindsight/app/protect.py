@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike
@@ -60,6 +60,7 @@ from blindsight.index.release_folder import (
     open_vault,
     persons_of,
     scan,
+    unused_path,
     vault_beside,
 )
 from blindsight.index.sync import (
@@ -387,7 +388,7 @@ def protect(
     if existing is not None:
         refuse_foreign_files(target)
     if existing is not None and new_release:
-        existing, vault_path = None, _unused_path(vault_path)
+        existing, vault_path = None, unused_path(vault_path)
     if vectors is not None and not len(vectors):
         raise InvalidData(f"{source} holds no vectors. Check the path.")
     if existing is None and vectors is None and not listed:
@@ -601,14 +602,6 @@ def _sample_rows(
     return np.stack(rows)
 
 
-def _unused_path(path: Path) -> Path:
-    """Return a path for a new vault: an earlier vault is never written over."""
-    candidate, number = path, 2
-    while candidate.exists():
-        candidate, number = path.with_name(f"{path.name}-{number}"), number + 1
-    return candidate
-
-
 def _choices(
     existing: ReleaseFolder | None,
     names: Names | None,
@@ -677,32 +670,29 @@ def _charge(
 ) -> str:
     """Charge the release under its number, so that it is charged once however often it is tried."""
     opened = open_ledger(ledger, dataset, vault, actor=actor, purpose=purpose)
+    known = {each.release for each in vault.releases()} if opened is None else {number}
+    if existing is not None and number not in known:
+        raise RolledBack(
+            f"The vault {vault.path} is older than the release {existing.path}, which it does not "
+            "know. Put the newest copy of the vault in its place, or start anew with "
+            "--new-release. Nothing was released."
+        )
     # A release folder on the disk that vault and ledger do not know is newer than they are.
     shown = []
     if existing is not None:
         shown = [ReleaseOnDisk(str(existing.path), existing.vault, number, guarantee.costs)]
-    charge = partial(
-        vault.charge,
-        cost=guarantee,
-        release=number,
-        what="codes of photos, each released once",
-        records=records,
-        most=most,
-        releases=shown,
-    )
+    with nullcontext() if opened is None else opened:
+        charged = vault.charge(
+            opened,
+            guarantee,
+            release=number,
+            what="codes of photos, each released once",
+            records=records,
+            most=most,
+            releases=shown,
+        )
     if opened is None:
-        if existing is not None and number not in {each.release for each in vault.releases()}:
-            raise RolledBack(
-                f"The vault {vault.path} is older than the release {existing.path}, which it does "
-                "not know. Put the newest copy of the vault in its place, or start anew with "
-                "--new-release. Nothing was released."
-            )
-        charge(None)
         return "not charged: no --ledger was given"
-    with opened:
-        charged_now = charge(opened).new
-    return (
-        f"{guarantee.cost} charged to {opened.dataset}"
-        if charged_now
-        else f"charged to {opened.dataset} by an earlier run"
-    )
+    if charged.new:
+        return f"{guarantee.cost} charged to {opened.dataset}"
+    return f"charged to {opened.dataset} by an earlier run"

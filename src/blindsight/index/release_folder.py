@@ -52,6 +52,7 @@ __all__ = [
     "persons_of",
     "public_name",
     "scan",
+    "unused_path",
     "vault_beside",
 ]
 
@@ -233,6 +234,14 @@ def without_paths(recipe: Mapping[str, Any]) -> dict[str, Any]:
 def vault_beside(out: Path) -> Path:
     """Where the vault of a release is kept, unless the owner says otherwise."""
     return out.with_name(out.name + ".vault")
+
+
+def unused_path(path: Path) -> Path:
+    """Return a path for a new vault: an earlier vault is never written over."""
+    candidate, number = path, 2
+    while candidate.exists():
+        candidate, number = path.with_name(f"{path.name}-{number}"), number + 1
+    return candidate
 
 
 def open_vault(path: Path, place: ReleaseFolder | None) -> Vault:

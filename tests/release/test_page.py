@@ -11,9 +11,13 @@ import pytest
 from PIL import Image
 
 from blindsight import answer_request, protect, search
-from blindsight.core.errors import HostileFile
+from blindsight.codebooks import Codebook
+from blindsight.codebooks.cells import Embedding, PairCells, unit_rows
+from blindsight.core.errors import HostileFile, InvalidParameter
 from blindsight.encoders import network
-from blindsight.release.page import code_digest
+from blindsight.index.cell_index import CodebookIndex
+from blindsight.release import page as page_module
+from blindsight.release.page import MAX_CELLS, MAX_ENTRIES, PageFacts, code_digest, search_page
 from ports import listening
 
 KINDS = ["network", "pixels", "folder", "labelled", "pairs", "flipped", "rotated"]
@@ -77,13 +81,18 @@ def opened(browser, path: Path):
     return page
 
 
-def ask(page, path: Path) -> dict:
+def searched(page, path: Path) -> str:
+    """Give the page a file, wait for its answer, and return what it says of it."""
     page.evaluate("byId('status').textContent = ''")
     page.set_input_files("#file", path)
     page.wait_for_selector("#status:not(:empty)")
     while page.text_content("#status") in ("", "Searching …"):
         page.wait_for_timeout(20)
-    return page.evaluate("({...page.answer, status: byId('status').textContent})")
+    return page.text_content("#status")
+
+
+def ask(page, path: Path) -> dict:
+    return {"status": searched(page, path)} | page.evaluate("({...page.answer})")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -148,6 +157,47 @@ def test_a_page_without_its_encoder_takes_vectors_and_says_so(of_vectors, browse
         (base / name).write_bytes(content)
         assert sentence in ask(page, base / name)["status"]
     page.close()
+
+
+def test_the_largest_page_opens_and_a_larger_one_is_refused(browser, tmp_path, monkeypatch):
+    """200,000 entries in 75,000 cells, which two bytes cannot number."""
+    rng = np.random.default_rng(0)
+    # Atoms that 16-bit floats hold exactly, as a page stores them.
+    atoms = unit_rows(rng.normal(size=(300, 16))).astype(np.float16).astype(np.float32)
+    book = Codebook(Embedding.plain(16, row_mean=False), PairCells.of(atoms, 250), epsilon=12.0)
+    index = CodebookIndex(book.k, names=True)
+    cells = rng.integers(0, book.k, MAX_ENTRIES)
+    index.add_cells(cells, [f"{number:08x}" for number in rng.permutation(MAX_ENTRIES)])
+    facts = PageFacts("0" * 32, "random", book.guarantee(), encoder="a model")
+    path = tmp_path / "search.html"
+    path.write_text(search_page(facts, index, book, None))
+    page = opened(browser, path)
+    assert page.evaluate("page.ids.length") == MAX_ENTRIES == 200_000
+    assert page.evaluate("page.book.k") == book.k == 75_000
+    queries = atoms[[0, 100, 200, 270, 299]] + rng.normal(size=(5, 16)) / 8
+    ranked = index.search_codebook(book, book.similarity(queries), k=10)
+    for number, (row, wanted) in enumerate(zip(queries, ranked, strict=True)):
+        query = tmp_path / f"{number}.json"
+        query.write_text(str(row.tolist()))
+        assert searched(page, query).startswith("Searched in")
+        found = page.evaluate("page.answer.hits.slice(0, 10)")
+        assert [hit["cell"] for hit in found] == index.cells_of([h["id"] for h in found]).tolist()
+        # Cells whose scores differ by rounding alone may change places.
+        scores = [hit.score for hit in wanted]
+        assert [hit["score"] for hit in found] == pytest.approx(scores, abs=1e-5)
+        sure = {hit.id for hit in wanted if hit.score > scores[-1] + 1e-5}
+        assert len(sure) >= 3
+        assert sure <= {hit["id"] for hit in found}
+    assert ranked.cells.max() > 65_535, "hits among them whose cells two bytes cannot number"
+    assert page.evaluate("[LIMITS.entries, LIMITS.cells]") == [MAX_ENTRIES, MAX_CELLS]
+    page.close()
+    index.add_cells([0], ["one more"])
+    with pytest.raises(InvalidParameter, match="at most 200,000 entries, the release has 200,001"):
+        search_page(facts, index, book, None)
+    monkeypatch.setattr(page_module, "MAX_CELLS", book.k - 1)
+    small = CodebookIndex(book.k, names=True)
+    with pytest.raises(InvalidParameter, match="at most 74,999 cells, the codebook has 75,000"):
+        search_page(facts, small, book, None)
 
 
 def test_words_are_understood_or_named(releases, browser):

@@ -27,6 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
+from blindsight.codebooks import Codebook
 from blindsight.core import durable
 from blindsight.core.errors import BlindsightError, InvalidData
 from blindsight.index.base import CodeIndex
@@ -50,6 +51,7 @@ from blindsight.release.manifest import (
     write_manifest,
 )
 from blindsight.release.page import (
+    MAX_CELLS,
     MAX_ENTRIES,
     FlippedBits,
     PageFacts,
@@ -263,7 +265,8 @@ def _write_contents(
         shuffled = _shuffled(folder, facts, count)
         entries = _write_entries(folder.path, index)
         book = encoder.codebook or FlippedBits.of(encoder.hasher)
-        has_page = facts.page and count <= MAX_ENTRIES and book is not None
+        few = not isinstance(book, Codebook) or book.k <= MAX_CELLS
+        has_page = facts.page and few and count <= MAX_ENTRIES and book is not None
         if has_page and book is not None and isinstance(index, HammingIndex):
             stated = PageFacts(
                 folder.release, folder.names, facts.guarantee, shuffled, recipe.features

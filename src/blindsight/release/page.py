@@ -44,6 +44,7 @@ from blindsight.privacy.shuffle import ShuffleStatement
 from blindsight.release.manifest import Signer
 
 __all__ = [
+    "MAX_CELLS",
     "MAX_ENTRIES",
     "FlippedBits",
     "PageFacts",
@@ -54,6 +55,8 @@ __all__ = [
 
 #: A page with more entries is slow to open; the command line is the better tool for them.
 MAX_ENTRIES = 200_000
+#: The page refuses a codebook with more cells; `LIMITS` in ui.js states the same two numbers.
+MAX_CELLS = 1_000_000
 Layout = Literal["json", "float32", "float16", "scaled8", "scaled16", "uint16", "uint32"]
 JsonValue = Sequence[object] | Mapping[str, object]
 _WEIGHT_STEPS = 32767  # largest whole number that stands for a weight of the network
@@ -149,12 +152,18 @@ def search_page(
         The page. The same release gives the same bytes.
 
     Raises:
-        InvalidParameter: The release has more entries than a page can hold.
+        InvalidParameter: The release has more entries, or the codebook more cells, than a page
+            can hold.
     """
     if len(index) > MAX_ENTRIES:
         raise InvalidParameter(
             f"a page holds at most {MAX_ENTRIES:,} entries, the release has {len(index):,}. "
             "Search it with `blindsight open`."
+        )
+    if isinstance(book, Codebook) and book.k > MAX_CELLS:
+        raise InvalidParameter(
+            f"a page holds at most {MAX_CELLS:,} cells, the codebook has {book.k:,}. "
+            "Search the release with `blindsight open`."
         )
     # Gradients and encoders of one's own are not run in the page.
     runs = isinstance(encoder, BuiltIn) and (encoder.network is None or bool(encoder.networks))

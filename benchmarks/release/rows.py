@@ -13,8 +13,12 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.harness import Row
-from blindsight import data, protect, search
+from blindsight import data, open_release, protect, search
+from blindsight.codebooks import Codebook
 from blindsight.core.errors import MissingData
+from blindsight.encoders import built_in
+from blindsight.index.cell_index import CodebookIndex
+from blindsight.release.page import MAX_ENTRIES, PageFacts, search_page
 
 __all__ = ["rows"]
 
@@ -33,7 +37,7 @@ _READY = "body[data-ready]"
 def rows(
     *, quick: bool, seed: int = 0, out: Path, progress: Callable[[int, int], None] | None = None
 ) -> Iterator[Row]:
-    """Yield equality and time for each kind of codebook, then the sizes of the pages."""
+    """Yield equality and time for each kind of codebook, then sizes, and the largest page."""
     from playwright.sync_api import sync_playwright
 
     step = progress or (lambda done, total: None)
@@ -88,6 +92,7 @@ def rows(
             note=f"{asked} queries over five kinds of codebooks",
         )
         step(len(_KINDS), len(_KINDS) + 1)
+        yield from _largest(browser, base, seed)
         for encoder in ("lite0", "lite2"):
             release = base / "network"
             if encoder != "lite0":
@@ -101,6 +106,60 @@ def rows(
                 note="with words" if 'id="words"' in text else "without words",
             )
         browser.close()
+
+
+def _largest(browser: Any, base: Path, seed: int) -> Iterator[Row]:
+    """Size and time of a page with as many entries as a page may hold.
+
+    The codebook is that of a release at epsilon 16, which has more cells than two bytes can
+    number. Ids are random and cells are drawn uniformly, which is what compresses worst and fills
+    most cells.
+    """
+    made = protect(base / "queries", base / "few", encoder="lite0", epsilon=16)
+    opened = open_release(made.release)
+    book = Codebook.load(made.release / "codebook.safetensors")
+    rng = np.random.default_rng(seed)
+    length = len(opened.entries["id"][0]) // 2
+    index = CodebookIndex(book.k, names=True)
+    index.add_cells(
+        rng.integers(0, book.k, MAX_ENTRIES), [rng.bytes(length).hex() for _ in range(MAX_ENTRIES)]
+    )
+    facts = PageFacts(opened.manifest.release, "random", book.guarantee())
+    path = base / "largest.html"
+    path.write_text(search_page(facts, index, book, built_in("lite0")))
+    query = str(min((base / "queries").iterdir()))
+    page = browser.new_page()
+    began = time.perf_counter()
+    page.goto(path.as_uri())
+    page.wait_for_selector(_READY, timeout=300_000)
+    ready = time.perf_counter() - began
+    _ask(page, query)
+    seconds = time.perf_counter() - began
+    ids = page.evaluate("page.answer.hits.slice(0, 10).map((hit) => hit.id)")
+    if len(ids) != 10:
+        raise AssertionError(f"the page of {MAX_ENTRIES} entries gave {len(ids)} hits.")
+    page.close()
+    text = path.read_text()
+    note = f"{MAX_ENTRIES:,} entries, {book.k:,} cells, lite0, "
+    note += "with words" if 'id="words"' in text else "without words"
+    yield Row(
+        id="release.page_megabytes_largest", value=len(text) / 1e6, unit="MB", seed=seed, note=note
+    )
+    yield Row(
+        id="release.page_load_to_first_hit_seconds_largest",
+        value=seconds,
+        unit="s",
+        seed=seed,
+        note=f"{note}; once, wall time, of which {ready:.1f} s until the page is ready",
+    )
+
+
+def _ask(page: Any, query: str) -> None:
+    page.evaluate("byId('status').textContent = ''")
+    page.set_input_files("#file", query)
+    # The page's policy forbids `eval`, which Playwright's own way to wait needs.
+    while not str(page.text_content("#status")).startswith(("Searched in", "This ")):
+        page.wait_for_timeout(5)
 
 
 def _photos(base: Path, queries: int, seed: int) -> None:
@@ -130,11 +189,7 @@ def _compared(browser: Any, release: Path, folder: Path) -> tuple[int, int, floa
     same, ordered, first = 0, 0, 0.0
     for query in search(release, queries, k=10):
         began = time.perf_counter()
-        page.evaluate("byId('status').textContent = ''")
-        page.set_input_files("#file", query.query)
-        # The page's policy forbids `eval`, which Playwright's own way to wait needs.
-        while not str(page.text_content("#status")).startswith(("Searched in", "This ")):
-            page.wait_for_timeout(5)
+        _ask(page, query.query)
         first = first or time.perf_counter() - began
         ids = page.evaluate("page.answer.hits.slice(0, 10).map((hit) => hit.id)")
         wanted = [hit.hit.id for hit in query.hits]

@@ -22,11 +22,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from blindsight import open_release
 from blindsight.app.library import photos as photo_library
 from blindsight.app.library import preview
 from blindsight.app.library.datasets import Release, today
 from blindsight.audit.release.measurement import measure
 from blindsight.codebooks import Reading
+from blindsight.core.errors import HostileFile
 from blindsight.privacy import Ledger
 from blindsight.workbench.pages import budget, protect
 from workbench import web
@@ -147,7 +149,12 @@ def test_a_release_holds_no_name_no_path_and_no_order_of_the_photos(
     )
     for secret in ("IMG_", "coast", str(folder), *ALBUM):
         assert secret.encode() not in given, secret
+    received = open_release(datasets.folder(release))
+    received.verify(received.manifest.fingerprint)
+    with pytest.raises(HostileFile):
+        received.verify("0" * 32)
     ids, _, _ = photo_library.released_cells(datasets, one, release)
+    assert sorted(received.entries["id"]) == sorted(ids)
     assert sorted(ids) == ids
     assert {photo.id for photo in datasets.photos(one)} == set(ids)
     for path in datasets.vault(one).rglob("*"):

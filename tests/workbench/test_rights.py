@@ -79,7 +79,7 @@ RIGHTS: dict[tuple[str, str], tuple[str, set[str]]] = {
     ("POST", "/api/together/join/upload"): ("set", OWN),
     ("GET", "/api/together/{run}"): ("any", {"aggregator"}),
     ("GET", "/api/together/{run}/invitation/{number}"): ("any", set()),
-    ("GET", "/api/together/{run}/model.safetensors"): ("any", set()),
+    ("GET", "/api/together/{run}/model.zip"): ("any", set()),
     ("POST", "/api/together/{run}/{what}"): ("any", set()),
     ("POST", "/api/send/{dataset}/try"): ("set", OWN),
     ("GET", "/answer"): ("any", OWN),

@@ -7,11 +7,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import io
 import json
 import os
 import signal
 import stat
 import time
+import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,13 +22,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from blindsight import open_shared
+from blindsight.app.federation import load_model
 from blindsight.app.library.sending import added_epsilon
+from blindsight.app.release import OpenedFile
 from blindsight.app.together_statistics import plan_statistics
 from blindsight.app.train_together import PlannedFederation
+from blindsight.federated.agreement import Agreement
+from blindsight.federated.sums import Settings as SumSettings
 from blindsight.privacy import Ledger
 from blindsight.sketching import FeatureBasis
 from blindsight.workbench import Settings
-from blindsight.workbench.infra.federations import Federations, Run, read_invitation
+from blindsight.workbench.infra.federations import MODEL_FILE, Federations, Run, read_invitation
 from blindsight.workbench.infra.problems import Problem
 from ports import held_port
 from workbench.asgi import Client
@@ -94,6 +101,14 @@ def test_sites_learn_one_model_in_processes_of_their_own_although_one_is_killed(
     asyncio.run(everybody())
     models = {(place.root / run.id / "model.safetensors").read_bytes() for place in places}
     assert len(models) == 1
+    shared = unpacked(places[1].shared_model(run), tmp_path / "received")
+    assert shared.manifest.kind == "federated model"
+    assert shared.guarantee is not None and {shared.file.read_bytes()} == models
+    if sites == 3:
+        assert 0 < shared.guarantee.epsilon <= added_epsilon(90.0) * (1 + 1e-9)
+    else:
+        assert "exact sums" in shared.guarantee.card()
+    assert load_model(shared.file).predict(rows(9)[0]).shape == (60,)
     said = places[0].progress(run)
     fingerprints = {place.progress(run)["fingerprint"] for place in places}
     assert len(fingerprints) == 1 and len(said["fingerprint"].replace(" ", "")) == 30
@@ -104,6 +119,16 @@ def test_sites_learn_one_model_in_processes_of_their_own_although_one_is_killed(
     )
     for path in (places[1].root / run.id).rglob("*"):
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0 or path.parent.name != "parties", path
+
+
+def unpacked(packed: bytes, place: Path) -> OpenedFile:
+    """What a receiver of the workbench's zip opens."""
+    with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+        archive.extractall(place)
+    (folder,) = place.iterdir()
+    found = open_shared(folder)
+    assert isinstance(found, OpenedFile)
+    return found
 
 
 async def until(there: Callable[[], bool], seconds: float = 600) -> None:
@@ -228,6 +253,18 @@ def test_a_run_is_started_and_joined_from_the_pages_and_is_paid_where_it_has_noi
     assert client.post(address, content=text, headers=headers).json()["error"] == "joined_before"
     assert client.post(f"/api/together/{number}/pause").status_code == 200
     assert client.get(f"/api/together/{number}").json()["state"] == "paused"
+    address = f"/api/together/{number}/model.zip"
+    assert client.get(address).status_code == 404, "nothing is learned yet"
+    learned = app.state.workbench.federations.root / number / MODEL_FILE
+    learned.write_bytes(b"as a site's process leaves it")
+    settings = SumSettings.decode(learned.with_name("settings.bin").read_bytes())
+    promised = Agreement(settings).guarantee(1)
+    learned.with_name("guarantee.json").write_text(promised.to_json())
+    given = client.get(address)
+    assert given.headers["content-type"] == "application/zip"
+    assert client.get(address).content == given.content, "signed by the vault's key, not a new one"
+    shared = unpacked(given.content, tmp_path / "received")
+    assert shared.guarantee == promised and shared.file.read_bytes() == learned.read_bytes()
     assert client.post(f"/api/together/{number}/leave").status_code == 200
     assert not (app.state.workbench.federations.root / number / "parties").exists()
     assert client.post(f"/api/together/{number}/go-on").status_code == 409

@@ -38,7 +38,7 @@ BUNDLE_KINDS = {
     "statistics": "blindsight send fit FILE trains a classifier on it.",
     "sketches": "blindsight sketch recover FILE shows what attackers recover of it.",
     "flipped bits": "blindsight sketch recover FILE shows what attackers recover of it.",
-    "federated model": "blindsight.FederatedClassifier.load(FILE) classifies rows of your own.",
+    "federated model": "blindsight.app.federation.load_model(FILE) classifies rows of your own.",
 }
 _CARD_FORMAT = "blindsight card 1"
 _MAX_CARD_BYTES = 1 << 20

@@ -7,6 +7,7 @@ process of its own.
     STATE/together/RUN/invitations/    of sites that have not come yet; gone once they have
     STATE/together/RUN/rows.npz        features and labels of this site; held.npz: held-out rows
     STATE/together/RUN/progress.json   written by the process, read by the page
+    STATE/together/RUN/model.safetensors   what was learned; guarantee.json: what it promises
 
 One site starts a federation and collects the sums over the federation's own HTTPS port. Each other
 site gets an invitation, makes its own keys, and sends its public request by the invitation. When
@@ -20,6 +21,7 @@ import asyncio
 import base64
 import binascii
 import contextlib
+import io
 import json
 import logging
 import os
@@ -27,6 +29,8 @@ import re
 import secrets
 import shutil
 import ssl
+import tempfile
+import zipfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,22 +42,27 @@ from blindsight.app.hosting import write_file
 from blindsight.app.library.datasets import today
 from blindsight.app.library.sending import added_epsilon
 from blindsight.app.train_together import METHODS, PlannedFederation
+from blindsight.core import durable
 from blindsight.core.errors import BlindsightError
+from blindsight.privacy import Guarantee
 from blindsight.workbench.infra.jobs import start_child
 from blindsight.workbench.infra.problems import Problem
 from blindsight.workbench.infra.settings import Settings, is_loopback
 
 if TYPE_CHECKING:
     from blindsight.encoders import Encoder
+    from blindsight.privacy.vault import Vault
 
-__all__ = ["COLUMNS", "Federations", "Run", "read_invitation"]
+__all__ = ["COLUMNS", "MODEL_FILE", "Federations", "Run", "read_invitation"]
 
 COLUMNS = 64
+MODEL_FILE = "model.safetensors"
 MOST_SITES = 12
 _log = logging.getLogger("blindsight.workbench")
 _RUN = re.compile(r"[0-9a-f]{12}")
 _MARK = b"blindsight-invitation:"
 _DELTA = 1e-5
+_NO_STATEMENT = "An earlier version learned this model and kept no statement of what it promises."
 _PATIENCE = 30.0
 _PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds before a process that died is started again
 
@@ -230,6 +239,39 @@ class Federations:
         folder = self.root / run.id / "invitations"
         folder.mkdir(exist_ok=True, mode=0o700)
         return folder / f"site-{number}.txt"
+
+    def shared_model(self, run: Run, vault: Vault | None = None) -> bytes:
+        """The learned model as a zip of a folder to share, with card, manifest and signature.
+
+        Parameters:
+            run: a run whose last round is learned; else `Problem("not_found")`.
+            vault: the owner's vault, from which the key is derived; without one it is used once.
+        """
+        from blindsight.release.bundle import bundle_folder, share_folder
+
+        model = self.root / run.id / MODEL_FILE
+        if not model.is_file():
+            raise Problem("not_found")
+        stated = model.with_name("guarantee.json")
+        guarantee = Guarantee.from_json(stated.read_text()) if stated.is_file() else None
+        packed = io.BytesIO()
+        with tempfile.TemporaryDirectory(dir=model.parent) as place:
+            folder = bundle_folder(Path(place) / MODEL_FILE)
+            share_folder(
+                folder,
+                MODEL_FILE,
+                lambda inside: durable.write_file(inside / MODEL_FILE, model.read_bytes()),
+                "federated model",
+                guarantee=guarantee,
+                card=_NO_STATEMENT,
+                vault=vault,
+            )
+            with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+                for path in sorted(folder.iterdir()):
+                    entry = zipfile.ZipInfo(f"{folder.name}/{path.name}")
+                    entry.external_attr = 0o644 << 16  # a colleague on a share can read it
+                    archive.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED)
+        return packed.getvalue()
 
     async def open(self) -> None:
         """Take up what was running when the workbench was stopped."""

@@ -34,6 +34,7 @@ from blindsight.federated.deploy.running import enrol_sites, run_aggregator  # n
 from blindsight.federated.deploy.server import SiteEnrolment  # noqa: E402
 from blindsight.federated.deploy.services import UserService  # noqa: E402
 from blindsight.federated.sums import Request, Role, Settings  # noqa: E402
+from blindsight.workbench.infra.federations import MODEL_FILE  # noqa: E402
 from blindsight.workbench.infra.jobs import end_with_parent  # noqa: E402
 
 __all__ = ["SiteProcess", "main", "take_part"]
@@ -111,8 +112,14 @@ class SiteProcess:
             self._since, self._sent = now, 0
             self.say(rounds=[*self.says["rounds"], line])
         if service.turn > service.plan.total_rounds:
-            shutil.copyfile(service.folder.model, self.folder / "model.safetensors")
+            self.keep_model(service.folder.model)
             self.over.set()
+
+    def keep_model(self, model: Path) -> None:
+        """Keep the learned model beside what it promises; both outlive the party's folder."""
+        guarantee = Agreement(self.party.settings).guarantee(self.party.plan.rounds)
+        write_file(self.folder / "guarantee.json", guarantee.to_json().encode())
+        shutil.copyfile(model, self.folder / MODEL_FILE)
 
     def status(self, found: dict[str, Any] | None) -> None:
         """What the collector knows: who has come, and for whom it waits."""
@@ -236,7 +243,7 @@ def take_part(folder: Path, bind: str | None) -> None:
             site.status(status)
         if not site.over.wait(_LAST_WORDS):
             # Started again after the end: the collector has the model too.
-            shutil.copyfile(site.party.model, folder / "model.safetensors")
+            site.keep_model(site.party.model)
             site.over.set()
     site.over.wait()
     # The user tells the collector that the last result has come.

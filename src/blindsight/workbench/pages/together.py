@@ -18,7 +18,7 @@ from fastapi.responses import FileResponse, Response
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from blindsight.app.library.accounts import charge_training
+from blindsight.app.library.accounts import charge_training, vault_of
 from blindsight.app.library.datasets import DataSet, DataSets, today
 from blindsight.app.library.photos import columns, encoder_label, image_encoder, rows_of
 from blindsight.app.library.tags import labels_of
@@ -272,17 +272,18 @@ def invitation(
 
 
 @router.get(
-    "/api/together/{run}/model.safetensors",
-    summary="The common model",
-    response_class=FileResponse,
-    responses=documented("not_found") | {200: {"content": {"application/octet-stream": {}}}},
+    "/api/together/{run}/model.zip",
+    summary="The common model, as a folder to share",
+    response_class=Response,
+    responses=documented("not_found") | {200: {"content": {"application/zip": {}}}},
 )
-def model(run: RunId, workbench: Parts, asker: Owner) -> FileResponse:
-    """Once the last round is learned."""
-    path = workbench.federations.root / workbench.federations.get(run).id / "model.safetensors"
-    if not path.is_file():
-        raise Problem("not_found")
-    return FileResponse(path, media_type="application/octet-stream", filename="model.safetensors")
+def model(run: RunId, workbench: Parts, asker: Owner) -> Response:
+    """Once the last round is learned: the model with its card, and your signature."""
+    found = workbench.federations.get(run)
+    vault = vault_of(workbench.datasets, workbench.datasets.get(found.dataset))
+    headers = {"content-disposition": 'attachment; filename="model.zip"'}
+    packed = workbench.federations.shared_model(found, vault)
+    return Response(packed, media_type="application/zip", headers=headers)
 
 
 @router.post(

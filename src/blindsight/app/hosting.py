@@ -43,11 +43,12 @@ def share_file(
     vault: Vault | None = None,
     *,
     card: str = "",
-) -> None:
+) -> Path:
     """Put a file with its card, signed, into a folder beside it that can be sent to others."""
-    from blindsight.release.bundle import write_bundle
+    from blindsight.release.bundle import bundle_folder, write_bundle
 
     write_bundle(file, kind, guarantee=guarantee, card=card, vault=vault)
+    return bundle_folder(file)
 
 
 def open_ledger(

@@ -38,11 +38,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.app.hosting import write_file
+from blindsight.app.hosting import share_file, write_file
 from blindsight.app.library.datasets import today
 from blindsight.app.library.sending import added_epsilon
 from blindsight.app.train_together import METHODS, PlannedFederation
-from blindsight.core import durable
 from blindsight.core.errors import BlindsightError
 from blindsight.privacy import Guarantee
 from blindsight.workbench.infra.jobs import start_child
@@ -247,8 +246,6 @@ class Federations:
             run: a run whose last round is learned; else `Problem("not_found")`.
             vault: the owner's vault, from which the key is derived; without one it is used once.
         """
-        from blindsight.release.bundle import bundle_folder, share_folder
-
         model = self.root / run.id / MODEL_FILE
         if not model.is_file():
             raise Problem("not_found")
@@ -256,16 +253,8 @@ class Federations:
         guarantee = Guarantee.from_json(stated.read_text()) if stated.is_file() else None
         packed = io.BytesIO()
         with tempfile.TemporaryDirectory(dir=model.parent) as place:
-            folder = bundle_folder(Path(place) / MODEL_FILE)
-            share_folder(
-                folder,
-                MODEL_FILE,
-                lambda inside: durable.write_file(inside / MODEL_FILE, model.read_bytes()),
-                "federated model",
-                guarantee=guarantee,
-                card=_NO_STATEMENT,
-                vault=vault,
-            )
+            copy = Path(shutil.copyfile(model, Path(place) / MODEL_FILE))
+            folder = share_file(copy, "federated model", guarantee, vault, card=_NO_STATEMENT)
             with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
                 for path in sorted(folder.iterdir()):
                     entry = zipfile.ZipInfo(f"{folder.name}/{path.name}")

@@ -23,7 +23,7 @@ from blindsight.app import defaults
 from blindsight.app.library.datasets import DataSet, Release, today
 from blindsight.app.library.photos import scan
 from blindsight.app.library.preview import look_at_own
-from blindsight.workbench import Settings, create_app
+from blindsight.workbench import WorkbenchSettings, create_app
 from blindsight.workbench.infra.jobs import JobContext
 from blindsight.workbench.pages import budget, protect
 from blindsight.workbench.pages.home import open_account
@@ -63,7 +63,7 @@ def figures_by_place(
         epsilon: the epsilon of the release per photo.
     """
     state.mkdir(parents=True, exist_ok=True)
-    app = create_app(Settings(state=state, photos=(folder,), keys="off", public=""))
+    app = create_app(WorkbenchSettings(state=state, photos=(folder,), keys="off", public=""))
     workbench = app.state.workbench
     data_set = workbench.datasets.add("Album", folder, encoder=encoder)
     open_account(workbench, data_set)

@@ -266,9 +266,9 @@ def _album(state: Path, seed: int) -> tuple[str, bool]:
     from blindsight.encoders.words import words_available
     from blindsight.index.public_images import built_in_images
     from blindsight.privacy import Cost, Ledger
-    from blindsight.workbench.infra.settings import Settings
+    from blindsight.workbench.infra.settings import WorkbenchSettings
 
-    settings = Settings(state=state)
+    settings = WorkbenchSettings(state=state)
     datasets, folder = DataSets(settings), state / "album"
     folder.mkdir(parents=True)
     rng = np.random.default_rng(seed)
@@ -296,9 +296,9 @@ def _people(state: Path, dataset: str) -> dict[str, str]:
     """A key for each role, with its rights in the data set."""
     from blindsight.workbench.infra.database import Database
     from blindsight.workbench.infra.identity import Keys
-    from blindsight.workbench.infra.settings import Settings
+    from blindsight.workbench.infra.settings import WorkbenchSettings
 
-    database = Database(Settings(state=state).database_url)
+    database = Database(WorkbenchSettings(state=state).database_url)
     keys = Keys(database)
     made = {role: keys.make(f"ward {role}", "analyst") for role in HABITS}
     keys.grant("ward owner", "owner", dataset)

@@ -57,12 +57,12 @@ def hostile_rows(count: int, *, seed: int = 0) -> Iterator[Row]:
 
 async def _hurt(count: int, seed: int) -> dict[str, Any]:
     from blindsight.workbench.infra.problems import Problem
-    from blindsight.workbench.infra.settings import Settings
+    from blindsight.workbench.infra.settings import WorkbenchSettings
     from blindsight.workbench.infra.traffic import Metrics
     from blindsight.workbench.infra.uploads import Decoders
 
     decoders, found = (
-        Decoders(Settings(), Metrics(), workers=1),
+        Decoders(WorkbenchSettings(), Metrics(), workers=1),
         {"read": 0, "refused": 0, "ended": 0},
     )
     slowest, peak, before = 0.0, 0, None

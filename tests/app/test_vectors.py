@@ -162,7 +162,7 @@ def test_mistakes_are_named_before_anything_is_written(
     release = tmp_path / "release"
     with pytest.raises(InvalidParameter, match="--public-embeddings"):
         protect(release=release, embeddings=private)
-    with pytest.raises(InvalidParameter, match="one of them"):
+    with pytest.raises(InvalidParameter, match="one of the two"):
         protect(tmp_path, release, embeddings=private)
     with pytest.raises(InvalidParameter, match="computed already"):
         protect(release=release, embeddings=private, public_embeddings=public, encoder="lite0")

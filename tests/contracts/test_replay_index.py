@@ -26,7 +26,7 @@ from blindsight.index.encoder import CellRelease
 from blindsight.index.hamming import HammingIndex
 from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.vault import Vault
-from blindsight.workbench.infra.settings import Settings
+from blindsight.workbench.infra.settings import WorkbenchSettings
 from contracts.replay import ReplayContract
 
 # A few large patches each, so that they fall into different cells.
@@ -165,7 +165,7 @@ class TestWorkbench(TestPhotos):
             photos.mkdir()
             self.write(data, photos)
             where = Path(kept) / "ledger.db"
-            datasets = DataSets(Settings(state=Path(kept) / "state", ledger=str(where)))
+            datasets = DataSets(WorkbenchSettings(state=Path(kept) / "state", ledger=str(where)))
             with mock.patch.object(encoder, "default_features", lambda **_: "pixels"):
                 one = photo_library.scan(datasets, datasets.add("holidays", photos))
             order = Release("0" * 12, "search", "given", 4.0, 0, "today", looked=False)

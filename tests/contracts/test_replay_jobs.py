@@ -31,7 +31,7 @@ from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.vault import Vault
 from blindsight.tagging import CodebookAnswers, Prior, PrivateTagger
 from blindsight.tagging.guarantee import AnswerCodebook
-from blindsight.workbench.infra.settings import Settings
+from blindsight.workbench.infra.settings import WorkbenchSettings
 from contracts.replay import ReplayContract
 from contracts.test_replay_commands import INPUT, LEDGER, OWNER, SEED
 from contracts.test_replay_index import _numbered
@@ -146,7 +146,7 @@ class _Page(_Photos):
         images, said = data
         with tempfile.TemporaryDirectory() as kept, _numbered(), _counted(), _all_used():
             _write(images, Path(kept) / "photos")
-            datasets = DataSets(Settings(state=Path(kept) / "state"))
+            datasets = DataSets(WorkbenchSettings(state=Path(kept) / "state"))
             with mock.patch.object(encoder, "default_features", lambda **_: "pixels"):
                 one = photos.scan(datasets, datasets.add("holidays", Path(kept) / "photos"))
             with Ledger(datasets.settings.ledger_place, dataset=one.account) as ledger:

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 import warm
-from blindsight.workbench import Settings, create_app
+from blindsight.workbench import WorkbenchSettings, create_app
 from ports import held_port
 from workbench import web
 from workbench.photos import album, released, scanned
@@ -33,7 +33,7 @@ def stock(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("stock")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("blindsight.index.encoder.default_features", lambda **_: "pixels")
-        app = create_app(Settings(state=base / "state", keys="off", public=""))
+        app = create_app(WorkbenchSettings(state=base / "state", keys="off", public=""))
         dataset = scanned(app, album(base / "coast", each=6))
         released(app, dataset)
     app.state.workbench.budgets.close()
@@ -62,7 +62,7 @@ def make(state: Path) -> Iterator[Callable[..., Any]]:
             "public": "",
             "upload_seconds": 60.0,
         }
-        app = create_app(Settings(**{**usual, **settings}))
+        app = create_app(WorkbenchSettings(**{**usual, **settings}))
         made.append(app)
         return app
 

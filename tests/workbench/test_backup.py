@@ -20,7 +20,7 @@ from blindsight.app.library.datasets import DataSets
 from blindsight.cli.main import app as command
 from blindsight.core.errors import BlindsightError, HostileFile, InvalidParameter, RolledBack
 from blindsight.privacy import Ledger
-from blindsight.workbench import Settings
+from blindsight.workbench import WorkbenchSettings
 from blindsight.workbench.infra.access_log import AccessLog
 from blindsight.workbench.infra.backup import make_backup, restore_backup
 from blindsight.workbench.infra.database import Database
@@ -29,7 +29,7 @@ from blindsight.workbench.infra.identity import Keys
 from workbench.asgi import Client
 from workbench.photos import released
 
-Drill = tuple[Settings, Path, str]
+Drill = tuple[WorkbenchSettings, Path, str]
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def drill(stock: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dri
     """A workbench with a data set, a release, a key and a right; its backup; and the key."""
     base = tmp_path_factory.mktemp("drill")
     shutil.copytree(stock, base / "state")
-    settings = Settings(state=base / "state", keys="required", public="")
+    settings = WorkbenchSettings(state=base / "state", keys="required", public="")
     database = Database(settings.database_url)
     keys = Keys(database)
     key = keys.make("ann", "owner")
@@ -58,7 +58,7 @@ def _contents(folder: Path) -> dict[str, bytes]:
     }
 
 
-def _ledger(settings: Settings) -> list[tuple[int, str]]:
+def _ledger(settings: WorkbenchSettings) -> list[tuple[int, str]]:
     data_set = DataSets(settings).listed()[0]
     with Ledger(settings.ledger_place, dataset=data_set.account, create=False) as ledger:
         ledger.verify()

@@ -18,7 +18,7 @@ from blindsight.app.library.datasets import Release, today
 from blindsight.core.errors import InvalidParameter
 from blindsight.privacy import Cost, Ledger
 from blindsight.workbench.infra.database import JOBS, METADATA, SCHEMA, VERSION_TABLE, Database
-from blindsight.workbench.infra.identity import Identity, Keys
+from blindsight.workbench.infra.identity import Keys, RequestIdentity
 from blindsight.workbench.infra.jobs import JobContext
 from blindsight.workbench.pages import protect
 from workbench.asgi import Client
@@ -59,9 +59,9 @@ def test_a_database_of_an_earlier_version_is_brought_to_the_newest_schema(
     database = Database(f"sqlite:///{path}")
     assert database.schema() == SCHEMA
     keys = Keys(database)
-    assert keys.identify("bs_key-of-ann") == Identity("ann", "owner")
+    assert keys.identify("bs_key-of-ann") == RequestIdentity("ann", "owner")
     assert keys.identify("bs_key-of-ben") is None, "it was revoked before the upgrade"
-    assert keys.known_session("session-of-ann") == Identity("ann", "owner")
+    assert keys.known_session("session-of-ann") == RequestIdentity("ann", "owner")
     jobs = database.rows(sql.select(JOBS.c.id, JOBS.c.dataset, JOBS.c.state).order_by(JOBS.c.id))
     assert [job["dataset"] for job in jobs] == ["ab" * 6, "cd" * 6, None]
     assert [job["state"] for job in jobs] == ["done", "failed", "queued"]
@@ -109,7 +109,7 @@ def test_many_processes_may_open_an_old_database_at_once(tmp_path: Path) -> None
     started = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(3)]
     assert [process.wait(300) for process in started] == [0, 0, 0]
     database = Database(f"sqlite:///{path}")
-    assert Keys(database).identify("bs_key-of-ann") == Identity("ann", "owner")
+    assert Keys(database).identify("bs_key-of-ann") == RequestIdentity("ann", "owner")
     database.close()
 
 

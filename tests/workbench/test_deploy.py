@@ -22,7 +22,7 @@ import pytest
 import yaml
 
 from blindsight.workbench.infra.server import JsonLines, start_logging
-from blindsight.workbench.infra.settings import PREFIX, Settings
+from blindsight.workbench.infra.settings import PREFIX, WorkbenchSettings
 from workbench import web
 from workbench.asgi import Client
 from workbench.conftest import Server
@@ -66,11 +66,13 @@ def test_settings_in_the_deployment_files_are_settings() -> None:
     given = _container_environment() | compose["services"]["workbench"]["environment"]
     unit = (DEPLOY / "blindsight.service").read_text()
     given |= dict(re.findall(r"^Environment=([A-Z_]+)=(.*)$", unit, re.MULTILINE))
-    known = {PREFIX + name.upper() for name in Settings.model_fields}
+    known = {PREFIX + name.upper() for name in WorkbenchSettings.model_fields}
     named = {name for name in given if name.startswith(PREFIX)}
     assert named
     assert named <= known
-    Settings.read(environment={name: value for name, value in given.items() if name in named})
+    WorkbenchSettings.read(
+        environment={name: value for name, value in given.items() if name in named}
+    )
 
 
 @pytest.mark.real

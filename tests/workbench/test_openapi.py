@@ -21,7 +21,7 @@ EXAMPLES = int(os.environ.get("BLINDSIGHT_EXAMPLES", "4"))
 def app(stock: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     import shutil
 
-    from blindsight.workbench import Settings, create_app
+    from blindsight.workbench import WorkbenchSettings, create_app
 
     state = tmp_path_factory.mktemp("schema") / "state"
     shutil.copytree(stock, state)
@@ -31,7 +31,7 @@ def app(stock: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
         "burst": 10**9,
         "job_limit": 3,
     }
-    made = create_app(Settings(state=state, **options))
+    made = create_app(WorkbenchSettings(state=state, **options))
     yield made
     made.state.workbench.budgets.close()
     made.state.workbench.database.close()

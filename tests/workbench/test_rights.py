@@ -18,8 +18,8 @@ from fastapi.routing import APIRoute
 
 from blindsight.app.library.datasets import Release, today
 from blindsight.core.errors import InvalidParameter
-from blindsight.workbench import Settings, create_app
-from blindsight.workbench.infra.identity import Grant, Identity
+from blindsight.workbench import WorkbenchSettings, create_app
+from blindsight.workbench.infra.identity import Grant, RequestIdentity
 from workbench.asgi import Client
 
 # Who may, besides the owner of the workbench. "set": roles in the data set that the address names.
@@ -203,7 +203,9 @@ class Ward:
 def ward(stock: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ward]:
     state = tmp_path_factory.mktemp("ward") / "state"
     shutil.copytree(stock, state)
-    app = create_app(Settings(state=state, keys="required", public="", rate=10**6, burst=10**6))
+    app = create_app(
+        WorkbenchSettings(state=state, keys="required", public="", rate=10**6, burst=10**6)
+    )
     yield Ward(app, state)
     app.state.workbench.access_log.close()
     app.state.workbench.budgets.close()
@@ -346,7 +348,7 @@ def test_a_person_is_not_a_group_of_the_same_name(ward: Ward) -> None:
     keys.grant("surgeons", "owner", first.id, group=True, actor="me")
     keys.read()
     by_name = {identity.name: identity for identity in keys._keys.values()}
-    assert by_name["surgeons"] == Identity("surgeons", "analyst")
+    assert by_name["surgeons"] == RequestIdentity("surgeons", "analyst")
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ import httpx
 import pytest
 
 from blindsight.core.errors import InvalidParameter
-from blindsight.workbench import Settings
+from blindsight.workbench import WorkbenchSettings
 from blindsight.workbench.infra.server import listening_socket, lock_state
 from workbench import web
 from workbench.conftest import Server
@@ -231,12 +231,12 @@ def test_what_is_kept_can_be_read_by_its_owner_only(live: Server) -> None:
 
 
 def test_a_busy_port_and_a_used_folder_are_said_in_words(tmp_path: Path) -> None:
-    with listening_socket(Settings(port=0)) as taken:
+    with listening_socket(WorkbenchSettings(port=0)) as taken:
         taken.listen()
         with pytest.raises(InvalidParameter, match="cannot be used"):
-            listening_socket(Settings(port=taken.getsockname()[1]))
+            listening_socket(WorkbenchSettings(port=taken.getsockname()[1]))
     with (
-        lock_state(Settings(state=tmp_path)),
+        lock_state(WorkbenchSettings(state=tmp_path)),
         pytest.raises(InvalidParameter, match="another workbench"),
     ):
-        lock_state(Settings(state=tmp_path))
+        lock_state(WorkbenchSettings(state=tmp_path))

@@ -1,4 +1,4 @@
-"""Settings: file, environment and command line, the last wins; nothing unsafe by accident."""
+"""Settings of the workbench: file, environment and command line; nothing unsafe by accident."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from blindsight.core.errors import InvalidParameter
-from blindsight.workbench import Settings
+from blindsight.workbench import WorkbenchSettings
 
 
 def test_the_environment_wins_over_the_file_and_arguments_over_both(tmp_path: Path) -> None:
     file = tmp_path / "workbench.toml"
     file.write_text('[workbench]\nport = 1000\nrate = 7\nhosts = ["a.example"]\nphoto_budget = 5\n')
-    found = Settings.read(
+    found = WorkbenchSettings.read(
         file,
         environment={"BLINDSIGHT_WORKBENCH_PORT": "2000", "BLINDSIGHT_WORKBENCH_BURST": "9"},
         port=3000,
@@ -40,36 +40,38 @@ def test_the_environment_wins_over_the_file_and_arguments_over_both(tmp_path: Pa
 def test_a_file_with_a_mistake_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "workbench.toml").write_text(text)
     with pytest.raises(InvalidParameter):
-        Settings.read(tmp_path / "workbench.toml", environment={})
+        WorkbenchSettings.read(tmp_path / "workbench.toml", environment={})
 
 
 def test_keys_are_off_on_loopback_only() -> None:
-    assert Settings(keys="off").open
-    assert not Settings().open
-    assert Settings().local
-    assert not Settings(host="192.0.2.1", plain_http=True).local
-    assert not Settings(host="0.0.0.0", proxies="192.0.2.7").open  # noqa: S104
-    assert not Settings(keys="required").open
+    assert WorkbenchSettings(keys="off").open
+    assert not WorkbenchSettings().open
+    assert WorkbenchSettings().local
+    assert not WorkbenchSettings(host="192.0.2.1", plain_http=True).local
+    assert not WorkbenchSettings(host="0.0.0.0", proxies="192.0.2.7").open  # noqa: S104
+    assert not WorkbenchSettings(keys="required").open
     with pytest.raises(InvalidParameter, match="loopback"):
-        Settings(host="192.0.2.1", keys="off")
+        WorkbenchSettings(host="192.0.2.1", keys="off")
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "0.0.0.0", "::"])  # noqa: S104
 def test_keys_never_cross_a_network_in_clear_by_accident(host: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidParameter, match="unencrypted"):
-        Settings(host=host)
+        WorkbenchSettings(host=host)
     with pytest.raises(InvalidParameter, match="belong together"):
-        Settings(host=host, tls_cert=tmp_path / "cert.pem")
-    assert Settings(host=host, tls_cert=tmp_path / "c.pem", tls_key=tmp_path / "k.pem").https
-    assert Settings(host=host, proxies="192.0.2.7").proxies
+        WorkbenchSettings(host=host, tls_cert=tmp_path / "cert.pem")
+    assert WorkbenchSettings(
+        host=host, tls_cert=tmp_path / "c.pem", tls_key=tmp_path / "k.pem"
+    ).https
+    assert WorkbenchSettings(host=host, proxies="192.0.2.7").proxies
 
 
 def test_an_identity_provider_is_asked_over_https_only() -> None:
     with pytest.raises(InvalidParameter, match="https"):
-        Settings(oidc_issuer="http://login.example", oidc_client="workbench")
+        WorkbenchSettings(oidc_issuer="http://login.example", oidc_client="workbench")
     with pytest.raises(InvalidParameter, match="belong together"):
-        Settings(oidc_issuer="https://login.example")
-    found = Settings(
+        WorkbenchSettings(oidc_issuer="https://login.example")
+    found = WorkbenchSettings(
         oidc_issuer="https://login.example", oidc_client="workbench", oidc_secret="hidden"
     )
     assert "hidden" not in repr(found)
@@ -77,49 +79,49 @@ def test_an_identity_provider_is_asked_over_https_only() -> None:
 
 def test_a_misspelt_name_is_refused_wherever_it_stands() -> None:
     with pytest.raises(InvalidParameter, match="no setting"):
-        Settings.read(environment={"BLINDSIGHT_WORKBENCH_KEY": "required"})
+        WorkbenchSettings.read(environment={"BLINDSIGHT_WORKBENCH_KEY": "required"})
     with pytest.raises(InvalidParameter, match="port must be at most 65535, got 80000"):
-        Settings(port=80_000)
+        WorkbenchSettings(port=80_000)
     with pytest.raises(
         InvalidParameter, match="keys must be 'auto', 'required' or 'off', got 'no'"
     ):
-        Settings(keys="no")
+        WorkbenchSettings(keys="no")
 
 
 def test_a_short_secret_is_refused_and_not_repeated() -> None:
     with pytest.raises(InvalidParameter) as found:
-        Settings(token="guessable")
+        WorkbenchSettings(token="guessable")
     assert "guessable" not in str(found.value)
 
 
 def test_a_password_is_not_in_the_repr() -> None:
-    assert "secret" not in repr(Settings(database="postgresql://u:secret@h/d"))
+    assert "secret" not in repr(WorkbenchSettings(database="postgresql://u:secret@h/d"))
 
 
 def test_settings_survive_the_way_to_a_job() -> None:
-    settings = Settings(port=1, hosts=("x",), photo_budget=3.0)
-    assert Settings(**settings.to_fields()) == settings
+    settings = WorkbenchSettings(port=1, hosts=("x",), photo_budget=3.0)
+    assert WorkbenchSettings(**settings.to_fields()) == settings
 
 
 def test_former_names_are_refused_with_the_present_ones(tmp_path: Path) -> None:
     with pytest.raises(InvalidParameter, match="is now called BLINDSIGHT_WORKBENCH_KEYS"):
-        Settings.read(environment={"BLINDSIGHT_STUDIO_KEYS": "required"})
+        WorkbenchSettings.read(environment={"BLINDSIGHT_STUDIO_KEYS": "required"})
     (tmp_path / "old.toml").write_text("[studio]\nport = 1\n")
     with pytest.raises(InvalidParameter, match=r"now called \[workbench\]"):
-        Settings.read(tmp_path / "old.toml", environment={})
+        WorkbenchSettings.read(tmp_path / "old.toml", environment={})
     with pytest.raises(InvalidParameter, match="query_budget was removed"):
-        Settings(query_budget=3.0)
+        WorkbenchSettings(query_budget=3.0)
 
 
 def test_a_state_folder_of_an_earlier_version_is_used_where_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert Settings().state == tmp_path / "blindsight" / "workbench"
+    assert WorkbenchSettings().state == tmp_path / "blindsight" / "workbench"
     former = tmp_path / "blindsight" / "studio"
     former.mkdir(parents=True)
-    assert Settings().state == former
+    assert WorkbenchSettings().state == former
     (former / "studio.db").touch()
-    assert Settings().database_url == f"sqlite:///{former / 'studio.db'}"
+    assert WorkbenchSettings().database_url == f"sqlite:///{former / 'studio.db'}"
     (tmp_path / "blindsight" / "workbench").mkdir()
-    assert Settings().state == tmp_path / "blindsight" / "workbench"
+    assert WorkbenchSettings().state == tmp_path / "blindsight" / "workbench"

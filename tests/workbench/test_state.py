@@ -23,7 +23,7 @@ from blindsight.app.library.accounts import charge_training, check_state, has_ow
 from blindsight.app.library.datasets import DataSet
 from blindsight.core.errors import BlindsightError, InvalidParameter, MissingData, RolledBack
 from blindsight.privacy import Ledger
-from blindsight.workbench import Settings, create_app
+from blindsight.workbench import WorkbenchSettings, create_app
 from blindsight.workbench.pages import compare, send, tags
 from blindsight.workbench.pages.home import open_account
 from memory_disk import folder_in_memory
@@ -70,7 +70,7 @@ def here(prepared: Path, memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def opened(state: Path, **settings: Any) -> Any:
     """A workbench that was just started."""
     options: dict[str, Any] = {"keys": "off", "public": "", "photo_budget": 100.0, **settings}
-    return create_app(Settings(state=state, **options))
+    return create_app(WorkbenchSettings(state=state, **options))
 
 
 def close(app: Any) -> None:

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from blindsight.core.errors import InvalidParameter
-from blindsight.workbench import Settings
+from blindsight.workbench import WorkbenchSettings
 from blindsight.workbench.infra.database import Database
 from blindsight.workbench.infra.identity import Keys
 from blindsight.workbench.infra.server import check_certificate
@@ -143,7 +143,7 @@ def test_a_certificate_that_cannot_be_used_is_named_before_the_start(
             )
         )
     with pytest.raises(InvalidParameter, match="belong together"):
-        check_certificate(Settings(tls_cert=cert, tls_key=key, state=tmp_path / "s"))
+        check_certificate(WorkbenchSettings(tls_cert=cert, tls_key=key, state=tmp_path / "s"))
 
 
 @pytest.fixture(scope="module")

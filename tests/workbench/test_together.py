@@ -32,7 +32,7 @@ from blindsight.federated.agreement import Agreement
 from blindsight.federated.sums import Settings as SumSettings
 from blindsight.privacy import Ledger
 from blindsight.sketching import FeatureBasis
-from blindsight.workbench import Settings
+from blindsight.workbench import WorkbenchSettings
 from blindsight.workbench.infra.federations import MODEL_FILE, Federations, Run, read_invitation
 from blindsight.workbench.infra.problems import Problem
 from ports import held_port
@@ -69,7 +69,7 @@ def test_sites_learn_one_model_in_processes_of_their_own_although_one_is_killed(
     """Every site makes its own keys and holds its share of every sum; of four, one dies on the
     way.
     """
-    places = [Federations(Settings(state=tmp_path / str(n))) for n in range(sites)]
+    places = [Federations(WorkbenchSettings(state=tmp_path / str(n))) for n in range(sites)]
     run, planned = agreed(sites, held_port()), None
     if sites == 3:  # one round of statistics; so much epsilon that noise decides nothing
         run = replace(run, method="statistics", epsilon=90.0, rounds=1)
@@ -150,7 +150,7 @@ def child_of(root: Path) -> int:
 
 
 def test_invitations_that_are_not_whole_are_refused_with_the_same_words(tmp_path: Path) -> None:
-    place = Federations(Settings(state=tmp_path / "host"))
+    place = Federations(WorkbenchSettings(state=tmp_path / "host"))
     run = place.start(agreed(4, 9), *rows(0))
     good = place.invitation(run, 2).read_bytes()
     fields = json.loads(base64.urlsafe_b64decode(good.partition(b":")[2]))
@@ -274,7 +274,7 @@ def test_joining_needs_the_runs_labels(
     make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Federations, "go_on", lambda *_: None)
-    host = Federations(Settings(state=tmp_path / "host"))
+    host = Federations(WorkbenchSettings(state=tmp_path / "host"))
     run = host.start(agreed(3, 9), *rows(0))
     app = make()
     one = scanned(app, album(tmp_path / "coast", each=6))

@@ -20,7 +20,7 @@ import pytest
 from PIL import Image
 
 from benchmarks.workbench.hostile_images import bombs, mutations
-from blindsight.workbench import Settings, create_app
+from blindsight.workbench import WorkbenchSettings, create_app
 from blindsight.workbench.infra.problems import Problem
 from blindsight.workbench.infra.traffic import Metrics
 from blindsight.workbench.infra.uploads import Decoders
@@ -48,7 +48,7 @@ def peak(process: int) -> int:
 
 @pytest.fixture(scope="module")
 def decoders() -> Any:
-    found = Decoders(Settings(), Metrics(), workers=1)
+    found = Decoders(WorkbenchSettings(), Metrics(), workers=1)
     yield found
     run(found.close())
 
@@ -56,7 +56,7 @@ def decoders() -> Any:
 @pytest.fixture(scope="module")
 def patient() -> Any:
     """A decoder that may take a minute: what must be read is read on a busy machine, too."""
-    found = Decoders(Settings(upload_seconds=60.0), Metrics(), workers=1)
+    found = Decoders(WorkbenchSettings(upload_seconds=60.0), Metrics(), workers=1)
     yield found
     run(found.close())
 
@@ -90,10 +90,10 @@ def test_a_bomb_is_refused_within_its_limits(decoders: Decoders, name: str) -> N
 
 def test_slow_work_is_ended_and_the_next_image_is_read() -> None:
     # In a millisecond so much does not even get through the pipe.
-    decoders = Decoders(Settings(upload_seconds=0.001), Metrics(), workers=1)
+    decoders = Decoders(WorkbenchSettings(upload_seconds=0.001), Metrics(), workers=1)
     large = png((4000, 4000), compress_level=0)
     assert outcome(decoders, large)[0] == "refused_image"
-    decoders._all[0].settings = Settings(upload_seconds=60.0)
+    decoders._all[0].settings = WorkbenchSettings(upload_seconds=60.0)
     assert outcome(decoders, png())[0] == "read"
     run(decoders.close())
 
@@ -184,7 +184,7 @@ def app(stock: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A workbench with a search index, for all who only send."""
     state = tmp_path_factory.mktemp("uploads") / "state"
     shutil.copytree(stock, state)
-    made = create_app(Settings(state=state, keys="off", upload_seconds=60.0))
+    made = create_app(WorkbenchSettings(state=state, keys="off", upload_seconds=60.0))
     yield made
     run(made.state.workbench.decoders.close())
     made.state.workbench.budgets.close()

@@ -46,7 +46,7 @@ from blindsight.encoders import (
     OnnxEncoder,
     open_encoder,
 )
-from blindsight.encoders.embeddings import Rows
+from blindsight.encoders.embeddings import RowSource
 from blindsight.index import encoder as photo_encoder
 from blindsight.index.bulk.hashing import prepared_photos
 from blindsight.index.bulk.pools import pool_at
@@ -217,7 +217,7 @@ def protect(
     photos: PathText | None = None,
     release: PathText | None = None,
     *,
-    embeddings: PathText | Embeddings | Rows | None = None,
+    embeddings: PathText | Embeddings | RowSource | None = None,
     model: str | None = None,
     epsilon: float | None = None,
     ledger: PathText | None = None,
@@ -574,7 +574,7 @@ def _chosen_encoder(
     return _ChosenEncoder({"features": opened.name, "identity": opened.identity()}, opened)
 
 
-def _open_vectors(embeddings: PathText | Embeddings | Rows, model: str | None) -> Embeddings:
+def _open_vectors(embeddings: PathText | Embeddings | RowSource, model: str | None) -> Embeddings:
     if isinstance(embeddings, Embeddings):
         return embeddings
     if not isinstance(embeddings, (str, PathLike)):

@@ -74,7 +74,7 @@ def demo(
         raise InvalidParameter(f"--out must be a folder, and {out} is a file. Choose another name.")
     console.quiet = json
     try:
-        place = Place(out)
+        place = DemoFolder(out)
         found: dict[str, Any] = {
             "protected": _protect(place),
             "opened": _open(place),
@@ -102,7 +102,7 @@ def _check_parts() -> None:
 
 
 @dataclass(frozen=True)
-class Place:
+class DemoFolder:
     """The folders of the demo."""
 
     out: Path
@@ -150,7 +150,7 @@ def _say(*lines: str) -> None:
         console.print(Padding(Text(line), (0, 0, 0, 3)))
 
 
-def _protect(place: Place) -> dict[str, Any]:
+def _protect(place: DemoFolder) -> dict[str, Any]:
     """The album on disk, a budget, and its codes; what was released before is neither released nor
     charged again.
     """
@@ -184,7 +184,7 @@ def _protect(place: Place) -> dict[str, Any]:
     }
 
 
-def _open(place: Place) -> dict[str, object]:
+def _open(place: DemoFolder) -> dict[str, object]:
     """What somebody who received the release sees: it is checked before it is used."""
     _step(2, "Open it, as the one who received it", f"open {place.index}")
     opened = run_verb("open", place.index)
@@ -196,7 +196,7 @@ def _open(place: Place) -> dict[str, object]:
     return {"fingerprint": opened["fingerprint"]}
 
 
-def write_album(place: Place) -> int:
+def write_album(place: DemoFolder) -> int:
     """The built-in album as files, a folder per photograph; the last view of each is a query, not
     in the album.
     """
@@ -230,7 +230,7 @@ def _kind(name: str) -> str:
     return Path(name).parent.name
 
 
-def _search(place: Place) -> dict[str, Any]:
+def _search(place: DemoFolder) -> dict[str, Any]:
     """By picture: what the codes find, and beside it what the photographs themselves would."""
     _step(3, "Search it by picture", f"search {place.index} {place.queries} -k {_FIRST}")
     ways = {
@@ -263,7 +263,7 @@ def _share(found: dict[str, list[str]]) -> float:
     )
 
 
-def _words(place: Place) -> dict[str, Any] | None:
+def _words(place: DemoFolder) -> dict[str, Any] | None:
     """By words; None where what words need cannot be fetched."""
     asked = [part for words in _WORDS for part in ("--words", words)]
     _step(4, "Search it by words", f'search {place.index} --words "a cup of coffee"')
@@ -279,7 +279,7 @@ def _words(place: Place) -> dict[str, Any] | None:
     return {"hits": found}
 
 
-def _tag(place: Place) -> dict[str, Any] | None:
+def _tag(place: DemoFolder) -> dict[str, Any] | None:
     """Tags from words alone: a model that has seen no photograph of the album."""
     model = place.out / "tagger.safetensors"
     _step(
@@ -308,7 +308,7 @@ def _tag(place: Place) -> dict[str, Any] | None:
     return {"tags": answers}
 
 
-def _send(place: Place) -> dict[str, Any] | None:
+def _send(place: DemoFolder) -> dict[str, Any] | None:
     """Noisy statistics that a classifier is fitted from, in the place of photographs; once."""
     file = place.out / "album.statistics"
     words = ("send", place.photos, file, "--epsilon", "8", "--encoder", _STATISTICS_ENCODER)
@@ -334,7 +334,7 @@ def _send(place: Place) -> dict[str, Any] | None:
     return {"file": sent["file"], "predicted_accuracy": sent["predicted_accuracy"]}
 
 
-def _attack(place: Place) -> ReleaseAudit:
+def _attack(place: DemoFolder) -> ReleaseAudit:
     """The owner attacks what was given away, with the photographs as the truth."""
     from blindsight.audit.release import audit_release
 
@@ -356,7 +356,7 @@ def _attack(place: Place) -> ReleaseAudit:
 
 
 def _report(
-    place: Place, found: dict[str, Any], attacked: ReleaseAudit, *, papers: bool, seed: int
+    place: DemoFolder, found: dict[str, Any], attacked: ReleaseAudit, *, papers: bool, seed: int
 ) -> list[dict[str, Any]]:
     """The three numbers of every method, then the papers, and the report."""
     from dataclasses import replace
@@ -444,7 +444,7 @@ def _worst(verdicts: Sequence[Verdict]) -> list[Verdict]:
     return list(found.values())
 
 
-def pictures(place: Place, found: dict[str, Any]) -> list[Figure]:
+def pictures(place: DemoFolder, found: dict[str, Any]) -> list[Figure]:
     """Search results with and without protection, for the report and for the README."""
     import base64
 
@@ -481,7 +481,7 @@ def pictures(place: Place, found: dict[str, Any]) -> list[Figure]:
     ]
 
 
-def _strips(place: Place, found: dict[str, Any]) -> list[Strip]:
+def _strips(place: DemoFolder, found: dict[str, Any]) -> list[Strip]:
     from blindsight.data import read_image
 
     def tiles(names: Sequence[str], kind: str) -> list[tuple[Any, bool]]:

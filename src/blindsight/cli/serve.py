@@ -12,7 +12,7 @@ from blindsight.core.errors import InvalidParameter, LedgerTampered
 
 if TYPE_CHECKING:
     from blindsight.workbench.infra.identity import Keys
-    from blindsight.workbench.infra.settings import Settings
+    from blindsight.workbench.infra.settings import WorkbenchSettings
 
 __all__ = ["open_keys", "read_settings", "register"]
 
@@ -95,7 +95,7 @@ def serve(
     require_package("fastapi", extra="workbench")
     require_package("uvicorn", extra="workbench")
     from blindsight.core.errors import InvalidData
-    from blindsight.workbench.infra.settings import Settings
+    from blindsight.workbench.infra.settings import WorkbenchSettings
 
     for folder in photos or ():
         if not folder.expanduser().is_dir():
@@ -108,7 +108,7 @@ def serve(
         "ledger": ledger,
     }
     _run(
-        Settings.read(
+        WorkbenchSettings.read(
             config,
             **given,
             photos=photos or None,
@@ -174,16 +174,16 @@ def revoke_key(
 
 def read_settings(
     config: Path | None, state: Path | None, database: str | None, ledger: str | None = None
-) -> Settings:
+) -> WorkbenchSettings:
     """The workbench's settings, after checking that what it needs is installed."""
     from blindsight.app.hosting import require_package
 
     for package in ("fastapi", "alembic"):
         require_package(package, extra="workbench")
-    from blindsight.workbench.infra.settings import Settings
+    from blindsight.workbench.infra.settings import WorkbenchSettings
 
     given: dict[str, Any] = {"state": state, "database": database, "ledger": ledger}
-    return Settings.read(config, **given)
+    return WorkbenchSettings.read(config, **given)
 
 
 def open_keys(config: Path | None, state: Path | None, database: str | None) -> Keys:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from blindsight.data import LazyImages
 
-__all__ = ["Embeddings", "Rows", "encode_images", "general_texts"]
+__all__ = ["Embeddings", "RowSource", "encode_images", "general_texts"]
 
 #: Bytes of a file that is mapped or read in pieces.
 _MAX_BYTES = 1 << 42
@@ -49,7 +49,7 @@ _VECTOR_NAMES = ("vectors", "embeddings", "embedding", "vector", "features", "X"
 _ID_NAMES = ("ids", "id", "names", "name", "path", "file")
 
 
-class Rows(Protocol):
+class RowSource(Protocol):
     """Vectors as they come: an array or tensor, a table, or a sequence of vectors.
 
     Known by what they can do, so that none of these packages is needed: NumPy arrays, PyTorch
@@ -118,7 +118,7 @@ class Embeddings:
 
     @classmethod
     def from_rows(
-        cls, rows: Rows, ids: Sequence[object] | None = None, *, name: str = "embeddings"
+        cls, rows: RowSource, ids: Sequence[object] | None = None, *, name: str = "embeddings"
     ) -> Embeddings:
         """Vectors that are in memory, in the place of a file.
 
@@ -380,7 +380,7 @@ class Embeddings:
             ) from None
 
 
-def _plain_rows(rows: Rows) -> tuple[NDArray[np.generic], list[object] | None]:
+def _plain_rows(rows: RowSource) -> tuple[NDArray[np.generic], list[object] | None]:
     """The vectors as an array, and ids where the rows are a table that has them."""
     if hasattr(rows, "detach"):  # a tensor of PyTorch, on whichever device
         return np.asarray(rows.detach().cpu()), None
@@ -407,7 +407,7 @@ def _plain_rows(rows: Rows) -> tuple[NDArray[np.generic], list[object] | None]:
     return np.stack([np.asarray(each, dtype=np.float32) for each in firsts]), None
 
 
-def _column(table: Rows, name: object) -> list[object]:
+def _column(table: RowSource, name: object) -> list[object]:
     column = table[name]  # type: ignore[index]
     return list(column.to_pylist() if hasattr(column, "to_pylist") else column)
 

@@ -30,7 +30,7 @@ def unusable_rows(rows: ArrayLike) -> NDArray[np.bool_]:
         return np.asarray(~(np.abs(values) <= LARGEST_FEATURE).all(axis=-1))
 
 
-def finite_rows(rows: Any) -> Any:
+def finite_rows(rows: ArrayLike) -> Any:
     """Private records with every unusable one (`unusable_rows`) set to zeros.
 
     It stands before every door: a record of NaN, infinity or 1e308 must neither stop a release nor
@@ -60,7 +60,7 @@ def finite_rows(rows: Any) -> Any:
 
 
 def clip_norm(
-    x: Any, bound: float, *, order: Literal[1, 2] = 2, axis: int | tuple[int, ...] = -1
+    x: ArrayLike, bound: float, *, order: Literal[1, 2] = 2, axis: int | tuple[int, ...] = -1
 ) -> NDArray[np.float64]:
     """Scale every vector along `axis` into the l1 or l2 ball of radius `bound`; those inside stay
     as they are.

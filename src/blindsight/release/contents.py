@@ -53,7 +53,7 @@ from blindsight.release.manifest import (
 from blindsight.release.page import (
     MAX_CELLS,
     MAX_ENTRIES,
-    FlippedBits,
+    FlippedCodes,
     PageFacts,
     code_digest,
     page_sources,
@@ -264,7 +264,7 @@ def _write_contents(
         count = len(index)
         shuffled = _shuffled(folder, facts, count)
         entries = _write_entries(folder.path, index)
-        book = encoder.codebook or FlippedBits.of(encoder.hasher)
+        book = encoder.codebook or FlippedCodes.of(encoder.hasher)
         few = not isinstance(book, Codebook) or book.k <= MAX_CELLS
         has_page = facts.page and few and count <= MAX_ENTRIES and book is not None
         if has_page and book is not None and isinstance(index, HammingIndex):

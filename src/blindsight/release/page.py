@@ -46,7 +46,7 @@ from blindsight.release.manifest import Signer
 __all__ = [
     "MAX_CELLS",
     "MAX_ENTRIES",
-    "FlippedBits",
+    "FlippedCodes",
     "PageFacts",
     "code_digest",
     "page_sources",
@@ -88,7 +88,7 @@ class PageFacts:
 
 
 @dataclass(frozen=True)
-class FlippedBits:
+class FlippedCodes:
     """A linear hash function whose bits were flipped.
 
     Parameters:
@@ -102,7 +102,7 @@ class FlippedBits:
     beta: float
 
     @classmethod
-    def of(cls, hasher: Hasher) -> FlippedBits | None:
+    def of(cls, hasher: BitHasher) -> FlippedCodes | None:
         """Read the function off a hasher; None where its values are not linear in the features."""
         width = int(hasher.n_features_in_)
         offset = hasher.decision_function(np.zeros((1, width)))[0]
@@ -115,7 +115,7 @@ class FlippedBits:
         return cls(weights * (1 - 2 * beta), offset * (1 - 2 * beta), beta) if linear else None
 
 
-class Hasher(Protocol):
+class BitHasher(Protocol):
     """What a page needs of a hash function with flipped bits."""
 
     n_features_in_: int
@@ -131,7 +131,7 @@ class Hasher(Protocol):
 def search_page(
     facts: PageFacts,
     index: HammingIndex,
-    book: Codebook | FlippedBits,
+    book: Codebook | FlippedCodes,
     encoder: object,
     *,
     signer: Signer | None = None,
@@ -313,15 +313,15 @@ def _bits_block(index: HammingIndex) -> str:
     return block.text()
 
 
-def _vector_facts(book: Codebook | FlippedBits, encoder: str) -> dict[str, object]:
+def _vector_facts(book: Codebook | FlippedCodes, encoder: str) -> dict[str, object]:
     """Which vectors a page takes whose encoder it cannot run."""
     matrix = book.embedding.axes if isinstance(book, Codebook) else book.weights
     return {"length": len(matrix), "encoder": encoder}
 
 
-def _book_block(codebook: Codebook | FlippedBits, encoder: BuiltIn | None) -> str:
+def _book_block(codebook: Codebook | FlippedCodes, encoder: BuiltIn | None) -> str:
     block = _Block()
-    if isinstance(codebook, FlippedBits):
+    if isinstance(codebook, FlippedCodes):
         block.add("weights", codebook.weights, "float32")
         block.add("offset", codebook.offset, "float32")
         return block.text()
@@ -355,8 +355,8 @@ def _atoms_are(codebook: Codebook, classes: NDArray[np.float32]) -> bool:
     return bool(np.allclose(cells.atoms, classes, atol=1e-5))
 
 
-def _book_facts(codebook: Codebook | FlippedBits, index: HammingIndex) -> dict[str, object]:
-    if isinstance(codebook, FlippedBits) or not isinstance(index, CodebookIndex):
+def _book_facts(codebook: Codebook | FlippedCodes, index: HammingIndex) -> dict[str, object]:
+    if isinstance(codebook, FlippedCodes) or not isinstance(index, CodebookIndex):
         occurring = {code.tobytes() for _, codes in index.items() for code in codes}
         return {"kind": "bits", "k": len(occurring), "width": index.n_bits}
     return {
@@ -524,14 +524,14 @@ def _policy() -> str:
 def _filled(
     facts: PageFacts,
     index: HammingIndex,
-    book: Codebook | FlippedBits,
+    book: Codebook | FlippedCodes,
     encoder: BuiltIn | None,
     blocks: Mapping[str, str],
     signer: Signer | None,
 ) -> str:
     guarantee = facts.guarantee
     kept = facts.names == "keep"
-    if isinstance(book, FlippedBits):
+    if isinstance(book, FlippedCodes):
         lies = f"{max(1, round(100 * book.beta))} of 100 bits are wrong on purpose."
         drawn = f"For each photo a code of {len(book.offset)} bits was drawn"
     else:

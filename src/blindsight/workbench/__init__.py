@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from blindsight.workbench.app import create_app
-    from blindsight.workbench.infra.settings import Settings
+    from blindsight.workbench.infra.settings import WorkbenchSettings
 
-__all__ = ["Settings", "create_app"]
+__all__ = ["WorkbenchSettings", "create_app"]
 
 
 def __getattr__(name: str) -> Any:
@@ -23,8 +23,8 @@ def __getattr__(name: str) -> Any:
         from blindsight.workbench.app import create_app
 
         return create_app
-    if name == "Settings":
-        from blindsight.workbench.infra.settings import Settings
+    if name == "WorkbenchSettings":
+        from blindsight.workbench.infra.settings import WorkbenchSettings
 
-        return Settings
+        return WorkbenchSettings
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -32,7 +32,7 @@ from blindsight.workbench.infra.guard import Guard
 from blindsight.workbench.infra.identity import Keys
 from blindsight.workbench.infra.jobs import Jobs
 from blindsight.workbench.infra.problems import Problem, problem_for
-from blindsight.workbench.infra.settings import Settings
+from blindsight.workbench.infra.settings import WorkbenchSettings
 from blindsight.workbench.infra.shell import error_page
 from blindsight.workbench.infra.traffic import Metrics
 from blindsight.workbench.infra.uploads import Decoders
@@ -60,9 +60,9 @@ _HERE = Path(__file__).parent
 _BY_STATUS = {400: "bad_request", 404: "not_found", 405: "wrong_method", 413: "too_large"}
 
 
-def create_app(settings: Settings | None = None) -> FastAPI:
+def create_app(settings: WorkbenchSettings | None = None) -> FastAPI:
     """The workbench: pages, API, and its background."""
-    settings = Settings.read() if settings is None else settings
+    settings = WorkbenchSettings.read() if settings is None else settings
     settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     settings.state.chmod(0o700)
     for path in settings.state.glob("*.db*"):  # of an earlier version, or copied here
@@ -142,7 +142,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         workbench.database.close()
 
 
-def _sign_on(settings: Settings) -> SignOn | None:
+def _sign_on(settings: WorkbenchSettings) -> SignOn | None:
     if settings.oidc_issuer is None:
         return None
     require_package("authlib", extra="workbench")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidParameter
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 
-def keep_dtype(noisy: NDArray[Any], x: Any) -> NDArray[Any]:
+def keep_dtype(noisy: NDArray[Any], x: ArrayLike) -> NDArray[Any]:
     """Back to the float type that came in; integers become float64, because noise has no whole
     steps here.
     """
@@ -50,7 +50,7 @@ def check_grid(grid: float) -> float:
     return step
 
 
-def grid_units(x: Any, grid: float) -> NDArray[np.int64]:
+def grid_units(x: ArrayLike, grid: float) -> NDArray[np.int64]:
     """The nearest whole number of grid steps to every value; beyond 2^52 steps the last one.
 
     Clipping brings values together, never apart, so it does not add to the sensitivity; refusing
@@ -73,11 +73,11 @@ class Domain(Protocol):
         """How far apart, by `distance`, the values of neighbours may be."""
         ...
 
-    def project(self, x: Any) -> NDArray[Any]:
+    def project(self, x: ArrayLike) -> NDArray[Any]:
         """The value itself, or the nearest one inside."""
         ...
 
-    def distance(self, x: Any, other: Any) -> float:
+    def distance(self, x: ArrayLike, other: ArrayLike) -> float:
         """How far apart two values are, in the measure that the mechanism protects."""
         ...
 
@@ -91,14 +91,14 @@ class Reals:
     reach: float
     order: float
 
-    def project(self, x: Any) -> NDArray[Any]:
+    def project(self, x: ArrayLike) -> NDArray[Any]:
         """Numbers that are not finite count as zero, as a record outside every bound should."""
         values = np.asarray(x)
         if values.dtype.kind == "f":
             return np.asarray(np.nan_to_num(np.clip(values, -_LARGEST, _LARGEST), copy=False))
         return values.astype(np.float64)
 
-    def distance(self, x: Any, other: Any) -> float:
+    def distance(self, x: ArrayLike, other: ArrayLike) -> float:
         """The norm of the difference."""
         difference = (np.asarray(x, np.float64) - np.asarray(other, np.float64)).ravel()
         return float(np.linalg.norm(difference, ord=self.order)) if difference.size else 0.0
@@ -114,7 +114,7 @@ class _Rows:
     def reach(self) -> float:
         return 1.0
 
-    def _changed(self, x: Any, other: Any, width: int) -> float:
+    def _changed(self, x: ArrayLike, other: ArrayLike, width: int) -> float:
         a, b = (np.asarray(value).reshape(-1, width) for value in (x, other))
         return float((a != b).any(axis=1).sum()) if a.shape == b.shape else math.inf
 
@@ -125,11 +125,11 @@ class Cells(_Rows):
 
     k: int
 
-    def project(self, x: Any) -> NDArray[Any]:
+    def project(self, x: ArrayLike) -> NDArray[Any]:
         """Numbers outside go to the nearest end."""
         return np.asarray(np.clip(np.asarray(x), 0, self.k - 1))
 
-    def distance(self, x: Any, other: Any) -> float:
+    def distance(self, x: ArrayLike, other: ArrayLike) -> float:
         """How many records differ."""
         return self._changed(x, other, 1)
 
@@ -141,11 +141,11 @@ class Bits(_Rows):
     n: int
     whole: bool
 
-    def project(self, x: Any) -> NDArray[Any]:
+    def project(self, x: ArrayLike) -> NDArray[Any]:
         """Bits are bits: nothing to clip."""
         return np.asarray(x)
 
-    def distance(self, x: Any, other: Any) -> float:
+    def distance(self, x: ArrayLike, other: ArrayLike) -> float:
         """How many codes, or bits, differ."""
         if not self.whole or np.asarray(x).size % self.n:
             return self._changed(x, other, 1)
@@ -159,12 +159,12 @@ class Box(_Rows):
     dimensions: int
     bound: float
 
-    def project(self, x: Any) -> NDArray[Any]:
+    def project(self, x: ArrayLike) -> NDArray[Any]:
         """Every coordinate into the box; what is no number counts as zero."""
         values = np.asarray(x)
         return np.asarray(np.nan_to_num(np.clip(values, -self.bound, self.bound)))
 
-    def distance(self, x: Any, other: Any) -> float:
+    def distance(self, x: ArrayLike, other: ArrayLike) -> float:
         """How many rows differ."""
         return self._changed(x, other, self.dimensions or np.asarray(x).shape[-1])
 
@@ -175,7 +175,7 @@ class Sphere(_Rows):
 
     dimensions: int
 
-    def project(self, x: Any) -> NDArray[Any]:
+    def project(self, x: ArrayLike) -> NDArray[Any]:
         """Every row to norm 1; what is no number counts as zero."""
         values = np.nan_to_num(np.asarray(x, dtype=np.float64), posinf=0.0, neginf=0.0)
         peak = np.abs(values).max(axis=-1, keepdims=True, initial=0)
@@ -187,6 +187,6 @@ class Sphere(_Rows):
             np.asarray(x).dtype, copy=False
         )
 
-    def distance(self, x: Any, other: Any) -> float:
+    def distance(self, x: ArrayLike, other: ArrayLike) -> float:
         """How many rows differ."""
         return self._changed(x, other, self.dimensions)

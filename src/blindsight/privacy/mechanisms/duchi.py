@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData, InvalidParameter
@@ -102,7 +102,7 @@ class PrivUnit:
         """Two neighbouring inputs that meet the stated epsilon."""
         return np.eye(1, self.dimensions)[0], -np.eye(1, self.dimensions)[0]
 
-    def release(self, x: Any, *, rng: np.random.Generator) -> NDArray[Any]:
+    def release(self, x: ArrayLike, *, rng: np.random.Generator) -> NDArray[Any]:
         """Unit vectors (..., d), or rows of zeros, to random unit vectors of the same shape."""
         given = checks.finite_array("x", x)
         if given.ndim == 0 or given.shape[-1] != self.dimensions:
@@ -128,7 +128,7 @@ class PrivUnit:
         released = t[:, None] * u + np.sqrt(np.maximum(0, 1 - t * t))[:, None] * _unit(side)
         return keep_dtype(released.reshape(given.shape), x)
 
-    def log_prob(self, released: Any, x: Any) -> NDArray[np.float64]:
+    def log_prob(self, released: ArrayLike, x: ArrayLike) -> NDArray[np.float64]:
         """Log-density with respect to the uniform distribution on the sphere."""
         gamma = self.gamma
         p, q = self.cap(gamma)
@@ -210,7 +210,7 @@ class Duchi:
         """Two neighbouring inputs that meet the stated epsilon."""
         return np.full(self.dimensions, self.bound), np.full(self.dimensions, -self.bound)
 
-    def release(self, x: Any, *, rng: np.random.Generator) -> NDArray[Any]:
+    def release(self, x: ArrayLike, *, rng: np.random.Generator) -> NDArray[Any]:
         """One corner for each row of (..., dimensions)."""
         rows = self._rows(x)
         v = np.where(rng.random(rows.shape) < (1 + rows) / 2, 1.0, -1.0)
@@ -225,7 +225,7 @@ class Duchi:
         corner = np.where(rank < agree[:, None], v, -v) * self.magnitude
         return keep_dtype(corner.reshape(np.shape(x)), x)
 
-    def log_prob(self, released: Any, x: Any) -> NDArray[np.float64]:
+    def log_prob(self, released: ArrayLike, x: ArrayLike) -> NDArray[np.float64]:
         """ln Pr(released row | row): the probability that v agrees with it in more than half, by
         convolution.
         """
@@ -243,7 +243,7 @@ class Duchi:
         log_z = self.dimensions * math.log(2) + math.log1p(self._agreeing * gain)
         return np.asarray((np.log1p(gain * agree) - log_z).reshape(np.shape(x)[:-1]))
 
-    def _rows(self, x: Any) -> NDArray[np.float64]:
+    def _rows(self, x: ArrayLike) -> NDArray[np.float64]:
         values = checks.finite_array("x", x)
         if values.ndim == 0 or values.shape[-1] != self.dimensions:
             raise InvalidData(

@@ -37,7 +37,7 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidParameter
@@ -197,7 +197,7 @@ class Gaussian:
         """Two neighbouring inputs that meet the stated epsilon."""
         return np.array([0.0]), np.array([self.sensitivity])
 
-    def release(self, x: Any, *, rng: np.random.Generator) -> NDArray[Any]:
+    def release(self, x: ArrayLike, *, rng: np.random.Generator) -> NDArray[Any]:
         """The vector plus noise; same shape, same float type."""
         values = checks.finite_array("x", x)
         noise = rng.standard_normal(values.shape)
@@ -205,7 +205,7 @@ class Gaussian:
         noise += values
         return keep_dtype(noise, x)
 
-    def log_prob(self, released: Any, x: Any) -> NDArray[np.float64]:
+    def log_prob(self, released: ArrayLike, x: ArrayLike) -> NDArray[np.float64]:
         """Log-density of every coordinate."""
         z = (np.asarray(released, np.float64) - np.asarray(x, np.float64)) / self.sigma
         return -0.5 * z * z - math.log(self.sigma) - 0.5 * math.log(2 * math.pi)
@@ -345,13 +345,13 @@ class DiscreteGaussian:
         """Two neighbouring inputs that meet the stated epsilon."""
         return np.array([0.0]), np.array([self.sensitivity])
 
-    def release(self, x: Any, *, rng: Rng) -> NDArray[Any]:
+    def release(self, x: ArrayLike, *, rng: Rng) -> NDArray[Any]:
         """The rounded vector plus noise, on the grid; same shape, same float type."""
         units = grid_units(x, self.grid)
         noise = convolved_gaussian(self.levels, units.size, rng=rng).reshape(units.shape)
         return keep_dtype((units + noise) * self.grid, x)
 
-    def log_prob(self, released: Any, x: Any) -> NDArray[np.float64]:
+    def log_prob(self, released: ArrayLike, x: ArrayLike) -> NDArray[np.float64]:
         """Log-probability of every coordinate's grid point."""
         steps = (grid_units(released, self.grid) - grid_units(x, self.grid)).astype(np.float64)
         deviation = width(self.levels)

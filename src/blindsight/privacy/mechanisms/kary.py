@@ -23,7 +23,7 @@ from fractions import Fraction
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData, InvalidParameter
@@ -108,7 +108,7 @@ class BitFlip:
         n = self.n_bits if self.unit == "record" else 1
         return (np.zeros(n, np.uint8), np.ones(n, np.uint8))
 
-    def release(self, x: Any, *, rng: Rng) -> NDArray[Any]:
+    def release(self, x: ArrayLike, *, rng: Rng) -> NDArray[Any]:
         """Flip bits given as 0/1, False/True or -1/+1; same shape, same dtype."""
         bits = np.asarray(x)
         signed = _alphabet(bits)
@@ -119,7 +119,7 @@ class BitFlip:
             return np.where(mask, -bits, bits)
         return np.asarray(np.bitwise_xor(bits, mask.astype(bits.dtype)))
 
-    def release_packed(self, codes: Any, *, rng: Rng) -> NDArray[np.uint8]:
+    def release_packed(self, codes: ArrayLike, *, rng: Rng) -> NDArray[np.uint8]:
         """Flip packed codes: (n, ceil(n_bits/8)) bytes, bits from the low end; padding bits stay
         zero.
         """
@@ -138,7 +138,7 @@ class BitFlip:
             block ^= np.packbits(mask, axis=1, bitorder="little")
         return result
 
-    def log_prob(self, released: Any, x: Any) -> NDArray[np.float64]:
+    def log_prob(self, released: ArrayLike, x: ArrayLike) -> NDArray[np.float64]:
         """ln Pr(released | x) of every bit; sum over a record's bits for the record."""
         changed = np.asarray(np.not_equal(released, x))
         with np.errstate(divide="ignore"):
@@ -221,7 +221,7 @@ class KaryResponse:
         """Two neighbouring inputs that meet the stated epsilon."""
         return np.array([0]), np.array([1])
 
-    def release(self, x: Any, *, rng: Rng) -> NDArray[Any]:
+    def release(self, x: ArrayLike, *, rng: Rng) -> NDArray[Any]:
         """One cell for each cell given; same shape, same integer type."""
         cells = check_cells(x, self.k)
         lie = _coin(lie_threshold(self.epsilon, self.k - 1), cells.size, rng).reshape(cells.shape)
@@ -229,7 +229,7 @@ class KaryResponse:
         shift = rng.integers(1, self.k, size=cells.shape, dtype=np.int64)
         return np.where(lie, (cells.astype(np.int64) + shift) % self.k, cells).astype(cells.dtype)
 
-    def log_prob(self, released: Any, x: Any) -> NDArray[np.float64]:
+    def log_prob(self, released: ArrayLike, x: ArrayLike) -> NDArray[np.float64]:
         """ln Pr(released | x)."""
         truth = self.truth_probability
         other = truth * math.exp(-self.epsilon)
@@ -289,7 +289,7 @@ class SubsetSelection:
         """Two neighbouring inputs that meet the stated epsilon."""
         return np.array([0]), np.array([1])
 
-    def release(self, x: Any, *, rng: Rng) -> NDArray[np.bool_]:
+    def release(self, x: ArrayLike, *, rng: Rng) -> NDArray[np.bool_]:
         """A row of k booleans for each cell given: the members of its subset."""
         cells = check_cells(x, self.k)
         flat = cells.ravel().astype(np.int64)
@@ -315,7 +315,7 @@ class SubsetSelection:
         np.put_along_axis(members, chosen, True, axis=1)
         return members
 
-    def log_prob(self, released: Any, x: Any) -> NDArray[np.float64]:
+    def log_prob(self, released: ArrayLike, x: ArrayLike) -> NDArray[np.float64]:
         """ln Pr(subset | x)."""
         members = np.asarray(released, np.bool_)
         holds = np.take_along_axis(members, np.asarray(x, np.int64)[..., None], axis=-1)[..., 0]
@@ -327,7 +327,7 @@ class SubsetSelection:
         return np.where(holds, log_in, log_out)
 
 
-def check_cells(x: Any, k: int) -> NDArray[Any]:
+def check_cells(x: ArrayLike, k: int) -> NDArray[Any]:
     """Whole numbers in [0, k), or an error that says so."""
     cells = np.asarray(x)
     if cells.dtype.kind not in "iu":

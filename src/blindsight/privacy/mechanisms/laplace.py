@@ -25,7 +25,7 @@ from fractions import Fraction
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidParameter
@@ -106,7 +106,7 @@ class Staircase:
         """Two neighbouring inputs that meet the stated epsilon."""
         return np.zeros(self.dimensions), np.full(self.dimensions, self.sensitivity)
 
-    def release(self, x: Any, *, rng: np.random.Generator) -> NDArray[Any]:
+    def release(self, x: ArrayLike, *, rng: np.random.Generator) -> NDArray[Any]:
         """The vector plus noise; same shape, same float type."""
         values = checks.finite_array("x", x)
         m, step = self.half_width, self.sensitivity
@@ -119,7 +119,7 @@ class Staircase:
         noise = sign * np.where(rng.random(values.shape) < centre, inner, outer)
         return keep_dtype(values + noise, x)
 
-    def log_prob(self, released: Any, x: Any) -> NDArray[np.float64]:
+    def log_prob(self, released: ArrayLike, x: ArrayLike) -> NDArray[np.float64]:
         """Log-density of every coordinate."""
         distance = np.abs(np.asarray(released, np.float64) - np.asarray(x, np.float64))
         steps = np.maximum(0, np.ceil((distance - self.half_width) / self.sensitivity))
@@ -185,7 +185,7 @@ class Laplace:
         """Two neighbouring inputs that meet the stated epsilon."""
         return np.array([0.0]), np.array([self.sensitivity])
 
-    def release(self, x: Any, *, rng: np.random.Generator) -> NDArray[Any]:
+    def release(self, x: ArrayLike, *, rng: np.random.Generator) -> NDArray[Any]:
         """The vector plus noise; same shape, same float type."""
         values = checks.number_array("x", x)
         noisy = np.empty(values.shape)
@@ -202,7 +202,7 @@ class Laplace:
             block += given
         return keep_dtype(noisy, x)
 
-    def log_prob(self, released: Any, x: Any) -> NDArray[np.float64]:
+    def log_prob(self, released: ArrayLike, x: ArrayLike) -> NDArray[np.float64]:
         """Log-density of every coordinate."""
         distance = np.abs(np.asarray(released, np.float64) - np.asarray(x, np.float64))
         return -distance / self.scale - math.log(2 * self.scale)
@@ -299,13 +299,13 @@ class DiscreteLaplace:
         """Two neighbouring inputs that meet the stated epsilon."""
         return np.array([0.0]), np.array([self.sensitivity * self.grid])
 
-    def release(self, x: Any, *, rng: Rng) -> NDArray[Any]:
+    def release(self, x: ArrayLike, *, rng: Rng) -> NDArray[Any]:
         """The rounded vector plus noise, on the grid; same shape, same float type."""
         units = grid_units(x, self.grid)
         noise = discrete_laplace(self.scale, units.size, rng=rng).reshape(units.shape)
         return keep_dtype((units + noise) * self.grid, x)
 
-    def log_prob(self, released: Any, x: Any) -> NDArray[np.float64]:
+    def log_prob(self, released: ArrayLike, x: ArrayLike) -> NDArray[np.float64]:
         """Log-probability of every coordinate's grid point."""
         steps = np.abs(grid_units(released, self.grid) - grid_units(x, self.grid))
         decay = 1 / float(self.scale)

@@ -8,7 +8,7 @@ import dataclasses
 from fractions import Fraction
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.privacy.cost import Cost, Neighbours, Sampler, Unit
@@ -46,9 +46,9 @@ class Mechanism(Protocol):
     @property
     def says(self) -> str: ...
 
-    def release(self, x: Any, *, rng: Any) -> NDArray[Any]: ...
+    def release(self, x: ArrayLike, *, rng: Any) -> NDArray[Any]: ...
 
-    def log_prob(self, released: Any, x: Any) -> NDArray[Any]: ...
+    def log_prob(self, released: ArrayLike, x: ArrayLike) -> NDArray[Any]: ...
 
     def worst_pair(self) -> tuple[NDArray[Any], NDArray[Any]]: ...
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData
@@ -70,7 +70,7 @@ class NoisyTopK:
             0
         ] * self.sensitivity
 
-    def release(self, x: Any, *, rng: np.random.Generator) -> NDArray[np.int64]:
+    def release(self, x: ArrayLike, *, rng: np.random.Generator) -> NDArray[np.int64]:
         """(..., C) scores to (..., k) indices, the largest first."""
         scores = self._scores(x)
         # Gumbel = -ln(Exponential): standard_exponential is never 0 in numpy's ziggurat but for
@@ -83,7 +83,7 @@ class NoisyTopK:
         order = np.argsort(-np.take_along_axis(noisy, top, axis=-1), axis=-1)
         return np.take_along_axis(top, order, axis=-1).astype(np.int64)
 
-    def log_prob(self, released: Any, x: Any) -> NDArray[np.float64]:
+    def log_prob(self, released: ArrayLike, x: ArrayLike) -> NDArray[np.float64]:
         """ln Pr(ordered list | scores): Plackett-Luce, one softmax a place."""
         logits = self._scores(x) / self.scale
         chosen = np.asarray(released, np.int64)
@@ -96,7 +96,7 @@ class NoisyTopK:
             np.put_along_axis(left, index, -np.inf, axis=-1)
         return total
 
-    def _scores(self, x: Any) -> NDArray[np.float64]:
+    def _scores(self, x: ArrayLike) -> NDArray[np.float64]:
         scores = checks.finite_array("x", x)
         if scores.ndim == 0 or scores.shape[-1] < self.k:
             raise InvalidData(

@@ -18,7 +18,7 @@ from fastapi import Depends, Path, Request
 
 from blindsight.app.library.attacks import find_release
 from blindsight.core.errors import MissingData
-from blindsight.workbench.infra.identity import Identity, Right, Role
+from blindsight.workbench.infra.identity import RequestIdentity, Right, Role
 from blindsight.workbench.infra.problems import Problem
 from blindsight.workbench.infra.traffic import Lane
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from blindsight.workbench.infra.federations import Federations
     from blindsight.workbench.infra.identity import Keys
     from blindsight.workbench.infra.jobs import Jobs
-    from blindsight.workbench.infra.settings import Settings
+    from blindsight.workbench.infra.settings import WorkbenchSettings
     from blindsight.workbench.infra.sign_on import SignOn
     from blindsight.workbench.infra.traffic import Metrics
     from blindsight.workbench.infra.uploads import Decoders
@@ -63,7 +63,7 @@ _NUMBER = re.compile("[0-9a-f]{12,16}")
 class Workbench:
     """The parts that live as long as the workbench does, and who asks in the present request."""
 
-    settings: Settings
+    settings: WorkbenchSettings
     database: Database
     keys: Keys
     metrics: Metrics
@@ -75,7 +75,7 @@ class Workbench:
     searches: Any
     access_log: AccessLog
     sign_on: SignOn | None = None
-    identity: Identity | None = None
+    identity: RequestIdentity | None = None
     #: threads for what touches the ledger, and for the answer to "are you well?"
     ledger_lane: Lane = field(default_factory=lambda: Lane(threads=8, waiting=120))
     health_lane: Lane = field(default_factory=lambda: Lane(threads=2, waiting=16))
@@ -116,7 +116,7 @@ async def workbench_of(request: Request) -> Workbench:
     return replace(shared, identity=request.state.identity)
 
 
-def _require(identity: Identity, right: Right, dataset: str, release: str = "") -> None:
+def _require(identity: RequestIdentity, right: Right, dataset: str, release: str = "") -> None:
     # A searcher's right may name a release; which one is searched is decided with the data set.
     somewhere = right == "search" and any(
         grant.gives("search", dataset, grant.release) for grant in identity.grants
@@ -127,9 +127,9 @@ def _require(identity: Identity, right: Right, dataset: str, release: str = "") 
 
 def _holder(
     *roles: Role, right: Right | None = None, anyone: bool = False
-) -> Callable[[Request], Awaitable[Identity]]:
-    async def check(request: Request) -> Identity:
-        identity: Identity | None = request.state.identity
+) -> Callable[[Request], Awaitable[RequestIdentity]]:
+    async def check(request: Request) -> RequestIdentity:
+        identity: RequestIdentity | None = request.state.identity
         if identity is None:
             raise Problem("key_needed")
         dataset = release = ""
@@ -178,21 +178,21 @@ def _looked_up(
 
 Parts = Annotated[Workbench, Depends(workbench_of)]
 #: anybody with a role of the workbench; what is shown depends on the asker's rights
-Asker = Annotated[Identity, Depends(_holder("analyst", "aggregator"))]
+Asker = Annotated[RequestIdentity, Depends(_holder("analyst", "aggregator"))]
 #: anybody who is signed in; the route itself asks for a right (`Workbench.require`)
-Signed = Annotated[Identity, Depends(_holder(anyone=True))]
+Signed = Annotated[RequestIdentity, Depends(_holder(anyone=True))]
 #: whoever watches the machine
-Monitor = Annotated[Identity, Depends(_holder("monitor"))]
+Monitor = Annotated[RequestIdentity, Depends(_holder("monitor"))]
 #: the owner of the whole workbench
-Administrator = Annotated[Identity, Depends(_holder())]
+Administrator = Annotated[RequestIdentity, Depends(_holder())]
 #: the owner of the data set that the address is about
-Owner = Annotated[Identity, Depends(_holder(right="own"))]
-Trainer = Annotated[Identity, Depends(_holder("aggregator", right="own"))]
-Searcher = Annotated[Identity, Depends(_holder(right="search"))]
-CardReader = Annotated[Identity, Depends(_holder(right="card"))]
-HistoryReader = Annotated[Identity, Depends(_holder(right="history"))]
-Attacker = Annotated[Identity, Depends(_holder(right="attack"))]
-BudgetKeeper = Annotated[Identity, Depends(_holder(right="budget"))]
+Owner = Annotated[RequestIdentity, Depends(_holder(right="own"))]
+Trainer = Annotated[RequestIdentity, Depends(_holder("aggregator", right="own"))]
+Searcher = Annotated[RequestIdentity, Depends(_holder(right="search"))]
+CardReader = Annotated[RequestIdentity, Depends(_holder(right="card"))]
+HistoryReader = Annotated[RequestIdentity, Depends(_holder(right="history"))]
+Attacker = Annotated[RequestIdentity, Depends(_holder(right="attack"))]
+BudgetKeeper = Annotated[RequestIdentity, Depends(_holder(right="budget"))]
 Anyone = Parts
 DataSetId = Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="A data set's number.")]
 

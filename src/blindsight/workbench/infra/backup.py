@@ -37,7 +37,7 @@ from blindsight.app.library.copies import (
 from blindsight.core.errors import HostileFile, InvalidParameter
 from blindsight.workbench.infra.access_log import AccessLog
 from blindsight.workbench.infra.database import ACCESS_HEAD, METADATA, SCHEMA, SESSIONS, Database
-from blindsight.workbench.infra.settings import Settings
+from blindsight.workbench.infra.settings import WorkbenchSettings
 
 __all__ = ["Backup", "Restored", "make_backup", "restore_backup"]
 
@@ -87,7 +87,9 @@ class Restored:
     reports: list[StateReport]
 
 
-def make_backup(settings: Settings, target: Path, *, actor: str = "command line") -> Backup:
+def make_backup(
+    settings: WorkbenchSettings, target: Path, *, actor: str = "command line"
+) -> Backup:
     """Write a backup of the workbench's state.
 
     Parameters:
@@ -148,7 +150,7 @@ def make_backup(settings: Settings, target: Path, *, actor: str = "command line"
 
 
 def restore_backup(
-    settings: Settings,
+    settings: WorkbenchSettings,
     source: Path,
     *,
     releases: Path | None = None,
@@ -214,7 +216,7 @@ def _add(tar: tarfile.TarFile, path: Path, name: str, digests: dict[str, dict[st
     digests[name] = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
 
 
-def _copy_tables(settings: Settings, target: Path, actor: str) -> None:
+def _copy_tables(settings: WorkbenchSettings, target: Path, actor: str) -> None:
     source = Database(settings.database_url)
     with AccessLog(source) as log:
         log.append(actor=actor, action="backup", outcome="done")
@@ -244,7 +246,7 @@ def _copy_rows(source: Database, target: Database) -> None:
                     writing.execute(sql.insert(table), rows[start : start + 1000])
 
 
-def _restore_tables(settings: Settings, copy: Path) -> bool:
+def _restore_tables(settings: WorkbenchSettings, copy: Path) -> bool:
     target = Database(settings.database_url)
     try:
         tables = [t for t in METADATA.sorted_tables if t not in (SESSIONS, ACCESS_HEAD)]

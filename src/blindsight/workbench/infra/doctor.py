@@ -21,7 +21,7 @@ from blindsight.app.library.datasets import DataSets
 from blindsight.core.errors import BlindsightError, LedgerTampered
 from blindsight.workbench.infra.access_log import AccessLog
 from blindsight.workbench.infra.database import SCHEMA, Database
-from blindsight.workbench.infra.settings import Settings
+from blindsight.workbench.infra.settings import WorkbenchSettings
 from blindsight.workbench.infra.traffic import Metrics
 from blindsight.workbench.infra.uploads import Decoders
 
@@ -54,9 +54,9 @@ class CheckResult:
         return asdict(self)
 
 
-def examine(settings: Settings) -> list[CheckResult]:
+def examine(settings: WorkbenchSettings) -> list[CheckResult]:
     """All checks, in a fixed order; nothing is repaired, and no photo is opened."""
-    checks: tuple[tuple[str, Callable[[Settings], Iterator[CheckResult]]], ...] = (
+    checks: tuple[tuple[str, Callable[[WorkbenchSettings], Iterator[CheckResult]]], ...] = (
         ("versions", _versions),
         ("folder modes", _modes),
         ("free disk", _disk),
@@ -77,7 +77,7 @@ def examine(settings: Settings) -> list[CheckResult]:
     return findings
 
 
-def _versions(settings: Settings) -> Iterator[CheckResult]:
+def _versions(settings: WorkbenchSettings) -> Iterator[CheckResult]:
     packages = []
     for name in _PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -93,7 +93,7 @@ def _versions(settings: Settings) -> Iterator[CheckResult]:
         )
 
 
-def _modes(settings: Settings) -> Iterator[CheckResult]:
+def _modes(settings: WorkbenchSettings) -> Iterator[CheckResult]:
     if not settings.state.is_dir():
         yield CheckResult("folder modes", "warning", f"{settings.state} is not there yet.")
         return
@@ -114,7 +114,7 @@ def _modes(settings: Settings) -> Iterator[CheckResult]:
         yield CheckResult("folder modes", "good", f"Only this user can open {settings.state}.")
 
 
-def _disk(settings: Settings) -> Iterator[CheckResult]:
+def _disk(settings: WorkbenchSettings) -> Iterator[CheckResult]:
     place = settings.state if settings.state.is_dir() else settings.state.parent
     free = shutil.disk_usage(place).free
     level: Level = "bad" if free < _LEAST_FREE else "warning" if free < _WARN_FREE else "good"
@@ -122,7 +122,7 @@ def _disk(settings: Settings) -> Iterator[CheckResult]:
     yield CheckResult("free disk", level, f"{free / 1e9:.1f} GB are free for {place}.{advice}")
 
 
-def _clock(settings: Settings) -> Iterator[CheckResult]:
+def _clock(settings: WorkbenchSettings) -> Iterator[CheckResult]:
     now = datetime.now(UTC)
     if now.year < _OLDEST_YEAR:
         yield CheckResult("clock", "bad", f"The clock says {now:%Y-%m-%d}: set it, with NTP.")
@@ -148,7 +148,7 @@ def _clock(settings: Settings) -> Iterator[CheckResult]:
     yield CheckResult("clock", "good", f"The clock says {now:%Y-%m-%d %H:%M:%S} UTC.")
 
 
-def _database(settings: Settings) -> Iterator[CheckResult]:
+def _database(settings: WorkbenchSettings) -> Iterator[CheckResult]:
     start = time.perf_counter()
     database = Database(settings.database_url)
     found = database.schema()
@@ -158,7 +158,7 @@ def _database(settings: Settings) -> Iterator[CheckResult]:
     yield CheckResult("database", level, f"Schema {found} of {SCHEMA}, opened in {spent:.0f} ms.")
 
 
-def _ledger(settings: Settings) -> Iterator[CheckResult]:
+def _ledger(settings: WorkbenchSettings) -> Iterator[CheckResult]:
     budgets = Budgets(settings)
     try:
         names = budgets.names()
@@ -176,7 +176,7 @@ def _ledger(settings: Settings) -> Iterator[CheckResult]:
         budgets.close()
 
 
-def _state(settings: Settings) -> Iterator[CheckResult]:
+def _state(settings: WorkbenchSettings) -> Iterator[CheckResult]:
     datasets, budgets = DataSets(settings), Budgets(settings)
     try:
         for data_set in datasets.listed():
@@ -194,7 +194,7 @@ def _state(settings: Settings) -> Iterator[CheckResult]:
         budgets.close()
 
 
-def _access_log(settings: Settings) -> Iterator[CheckResult]:
+def _access_log(settings: WorkbenchSettings) -> Iterator[CheckResult]:
     database = Database(settings.database_url)
     try:
         head = AccessLog(database).verify()
@@ -207,7 +207,7 @@ def _access_log(settings: Settings) -> Iterator[CheckResult]:
         database.close()
 
 
-def _walls(settings: Settings) -> Iterator[CheckResult]:
+def _walls(settings: WorkbenchSettings) -> Iterator[CheckResult]:
     async def look() -> tuple[str, ...]:
         decoders = Decoders(settings, Metrics())
         try:
@@ -226,7 +226,7 @@ def _walls(settings: Settings) -> Iterator[CheckResult]:
         )
 
 
-def _network(settings: Settings) -> Iterator[CheckResult]:
+def _network(settings: WorkbenchSettings) -> Iterator[CheckResult]:
     if settings.plain_http:
         yield CheckResult(
             "network",

@@ -46,7 +46,7 @@ from blindsight.core.errors import BlindsightError
 from blindsight.privacy import Guarantee
 from blindsight.workbench.infra.jobs import start_child
 from blindsight.workbench.infra.problems import Problem
-from blindsight.workbench.infra.settings import Settings, is_loopback
+from blindsight.workbench.infra.settings import WorkbenchSettings, is_loopback
 
 if TYPE_CHECKING:
     from blindsight.encoders import Encoder
@@ -108,7 +108,7 @@ class Run:
 class Federations:
     """All runs that this machine takes part in, and their processes."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: WorkbenchSettings) -> None:
         self.settings = settings
         self.root = settings.state / "together"
         self._tasks: dict[str, asyncio.Task[None]] = {}

@@ -17,9 +17,9 @@ from urllib.parse import parse_qs, unquote
 from starlette.routing import Match, Route
 
 from blindsight.workbench.infra.access_log import PURPOSE, AccessLog
-from blindsight.workbench.infra.identity import LOCAL, Identity, Keys
+from blindsight.workbench.infra.identity import LOCAL, Keys, RequestIdentity
 from blindsight.workbench.infra.problems import Problem
-from blindsight.workbench.infra.settings import Settings
+from blindsight.workbench.infra.settings import WorkbenchSettings
 from blindsight.workbench.infra.traffic import Buckets, Metrics
 
 __all__ = ["CSRF_COOKIE", "CSRF_HEADER", "SESSION_COOKIE", "SIGN_ON_COOKIE", "Guard"]
@@ -74,7 +74,7 @@ class Guard:
         self,
         app: Any,
         *,
-        settings: Settings,
+        settings: WorkbenchSettings,
         keys: Keys,
         metrics: Metrics,
         access_log: AccessLog,
@@ -172,7 +172,7 @@ class Guard:
 
     async def _who(
         self, headers: dict[str, str], cookies: dict[str, str]
-    ) -> tuple[Identity | None, bool]:
+    ) -> tuple[RequestIdentity | None, bool]:
         """Who asks, and whether a program's key said so; a key that nobody has is as good as
         none.
         """
@@ -186,8 +186,8 @@ class Guard:
         return (await self._looked_up(self.keys.known_session, token) if token else None), False
 
     async def _looked_up(
-        self, look: Callable[[str], Identity | None], secret: str
-    ) -> Identity | None:
+        self, look: Callable[[str], RequestIdentity | None], secret: str
+    ) -> RequestIdentity | None:
         """Whose secret this is, after one reading of the database that all who wait share."""
         if len(secret) > _LONGEST_SECRET:
             return None
@@ -202,7 +202,7 @@ class Guard:
                     self._reading = None
         return look(secret)
 
-    def _payer(self, scope: Scope, identity: Identity | None) -> str:
+    def _payer(self, scope: Scope, identity: RequestIdentity | None) -> str:
         """Whose allowance a request uses up."""
         if identity is not None and not self.settings.open:
             return f"key {identity.name}"
@@ -217,7 +217,7 @@ class Guard:
     async def _record(self, scope: Scope, status: int) -> None:
         """Put what a signed-in person did into the access log, before it is answered."""
         state = scope.get("state", {})
-        identity: Identity | None = state.get("identity")
+        identity: RequestIdentity | None = state.get("identity")
         route = self._route(scope)
         safe = scope["method"] in _SAFE
         if identity is None or route in _UNRECORDED or (safe and route in _POLLED):

@@ -25,7 +25,7 @@ import sqlalchemy as sql
 from blindsight.core.errors import InvalidParameter
 from blindsight.workbench.infra.database import GRANTS, KEYS, PEOPLE, SESSIONS, Database
 
-__all__ = ["EVERY", "LOCAL", "DataSetRole", "Grant", "Identity", "Keys", "Right", "Role"]
+__all__ = ["EVERY", "LOCAL", "DataSetRole", "Grant", "Keys", "RequestIdentity", "Right", "Role"]
 
 Role = Literal["owner", "analyst", "aggregator", "monitor"]
 DataSetRole = Literal["owner", "searcher", "auditor", "keeper"]
@@ -72,7 +72,7 @@ class Grant:
 
 
 @dataclass(frozen=True)
-class Identity:
+class RequestIdentity:
     """A name, its role in the workbench, and its rights in data sets.
 
     Parameters:
@@ -102,7 +102,7 @@ class Identity:
         return self.role == "owner" or any(right in RIGHTS[grant.role] for grant in self.grants)
 
 
-LOCAL = Identity("local", "owner")
+LOCAL = RequestIdentity("local", "owner")
 
 
 class Keys:
@@ -120,8 +120,8 @@ class Keys:
         self.database = database
         self._token = None if token is None else _digest(token)
         self._owner_groups = frozenset(owner_groups)
-        self._keys: dict[str, Identity] = {}
-        self._sessions: dict[str, tuple[Identity, float]] = {}
+        self._keys: dict[str, RequestIdentity] = {}
+        self._sessions: dict[str, tuple[RequestIdentity, float]] = {}
         self._read_at = -math.inf
         self._guard = threading.Lock()
 
@@ -176,7 +176,7 @@ class Keys:
 
     def person(
         self, issuer: str, subject: str, name: str, label: str, groups: tuple[str, ...]
-    ) -> Identity | None:
+    ) -> RequestIdentity | None:
         """Note a person whom the identity provider vouches for.
 
         A name belongs to whoever came with it first: the same name from another account of the
@@ -208,7 +208,7 @@ class Keys:
                 connection.execute(
                     sql.insert(PEOPLE).values(name=name, issuer=issuer, subject=subject, **values)
                 )
-        return Identity(name, self._role(groups), groups=groups)
+        return RequestIdentity(name, self._role(groups), groups=groups)
 
     def grant(
         self,
@@ -280,7 +280,7 @@ class Keys:
         """Whether this is the secret of the link that was printed at the start."""
         return self._token is not None and hmac.compare_digest(_digest(secret), self._token)
 
-    def identify(self, key: str) -> Identity | None:
+    def identify(self, key: str) -> RequestIdentity | None:
         """Whose key this is; the start-up secret is the owner's of this machine."""
         if self.is_start_secret(key):
             return LOCAL
@@ -288,11 +288,11 @@ class Keys:
             self.read()
         return self.known_key(key)
 
-    def known_key(self, key: str) -> Identity | None:
+    def known_key(self, key: str) -> RequestIdentity | None:
         """Whose key this is by the list in memory; this asks no database."""
         return LOCAL if self.is_start_secret(key) else self._keys.get(_digest(key))
 
-    def known_session(self, token: str) -> Identity | None:
+    def known_session(self, token: str) -> RequestIdentity | None:
         """Whose session this is by the list in memory; this asks no database."""
         identity, until = self._sessions.get(_digest(token), (None, 0.0))
         return identity if until > time.time() else None
@@ -314,7 +314,7 @@ class Keys:
                 sql.select(KEYS.c.digest, KEYS.c.name, KEYS.c.role).where(KEYS.c.revoked.is_(None))
             )
             identities = {
-                row["name"]: Identity(
+                row["name"]: RequestIdentity(
                     row["name"], row["role"], frozenset(granted.get(("person", row["name"]), ()))
                 )
                 for row in keys
@@ -324,7 +324,7 @@ class Keys:
                 own = granted.get(("person", row["name"]), set()).union(
                     *(granted.get(("group", group), set()) for group in groups)
                 )
-                identities[row["name"]] = Identity(
+                identities[row["name"]] = RequestIdentity(
                     row["name"], self._role(groups), frozenset(own), groups
                 )
             if self._token is not None:
@@ -348,7 +348,7 @@ class Keys:
     def _role(self, groups: Iterable[str]) -> Role:
         return "analyst" if self._owner_groups.isdisjoint(groups) else "owner"
 
-    def open_session(self, identity: Identity, *, id_token: str = "") -> str:
+    def open_session(self, identity: RequestIdentity, *, id_token: str = "") -> str:
         """A token for a page's cookie.
 
         Parameters:

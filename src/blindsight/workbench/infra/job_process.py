@@ -19,7 +19,7 @@ from blindsight.core.errors import (  # noqa: E402
     BudgetExceeded,
 )
 from blindsight.workbench.infra.jobs import JobContext, end_with_parent  # noqa: E402
-from blindsight.workbench.infra.settings import Settings  # noqa: E402
+from blindsight.workbench.infra.settings import WorkbenchSettings  # noqa: E402
 
 __all__ = ["KINDS", "main"]
 
@@ -40,7 +40,7 @@ def main() -> None:
     os.nice(
         max(0, 10 - os.nice(0))
     )  # pages come first, but no more than that where all is nice already
-    job = JobContext(Settings(**order["settings"]), order["job"], order["attempt"])
+    job = JobContext(WorkbenchSettings(**order["settings"]), order["job"], order["attempt"])
     if job.row["kind"] not in KINDS:
         job.fail("there is no such kind of job")
         return

@@ -31,7 +31,7 @@ from blindsight.app.hosting import write_file
 from blindsight.workbench.infra.access_log import PURPOSE, AccessLog
 from blindsight.workbench.infra.database import JOB_EVENTS, JOBS, Database
 from blindsight.workbench.infra.problems import Problem
-from blindsight.workbench.infra.settings import Settings
+from blindsight.workbench.infra.settings import WorkbenchSettings
 
 __all__ = ["ENDED", "Job", "JobContext", "Jobs", "end_with_parent", "start_child"]
 
@@ -49,7 +49,7 @@ _LONGEST_NOTE = 1000
 class Jobs:
     """The queue and its runner; one job runs at a time, so that pages stay quick."""
 
-    def __init__(self, database: Database, settings: Settings) -> None:
+    def __init__(self, database: Database, settings: WorkbenchSettings) -> None:
         self.database, self.settings = database, settings
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -355,7 +355,7 @@ class Jobs:
 class JobContext:
     """What a running job has: its folder, the settings, and a way to say how far it is."""
 
-    def __init__(self, settings: Settings, job: str, attempt: int) -> None:
+    def __init__(self, settings: WorkbenchSettings, job: str, attempt: int) -> None:
         self._attempt = attempt
         self.database = Database(settings.database_url)
         self.row = _read(self.database.rows(sql.select(JOBS).where(JOBS.c.id == job))[0])

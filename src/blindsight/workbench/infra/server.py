@@ -30,7 +30,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from blindsight.core.errors import InvalidParameter
-from blindsight.workbench.infra.settings import Settings
+from blindsight.workbench.infra.settings import WorkbenchSettings
 
 __all__ = [
     "JsonLines",
@@ -51,7 +51,7 @@ _M_ARENA_MAX = -8  # of glibc's malloc.h
 _ARENAS = 2
 
 
-def bound_protocol(settings: Settings) -> type[H11Protocol]:
+def bound_protocol(settings: WorkbenchSettings) -> type[H11Protocol]:
     """uvicorn's protocol with this workbench's limits."""
 
     class Bounded(H11Protocol):
@@ -152,7 +152,7 @@ def bound_protocol(settings: Settings) -> type[H11Protocol]:
     return Bounded
 
 
-def listening_socket(settings: Settings) -> socket.socket:
+def listening_socket(settings: WorkbenchSettings) -> socket.socket:
     """The port, taken before anything else is begun; a busy one is said in words."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     found = socket.socket(family, socket.SOCK_STREAM)
@@ -168,7 +168,7 @@ def listening_socket(settings: Settings) -> socket.socket:
     return found
 
 
-def lock_state(settings: Settings) -> IO[str]:
+def lock_state(settings: WorkbenchSettings) -> IO[str]:
     """The state folder, for this process alone: a second workbench on it would run its jobs
     twice.
     """
@@ -195,7 +195,7 @@ def bound_memory() -> None:
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _ARENAS)
 
 
-def check_certificate(settings: Settings) -> None:
+def check_certificate(settings: WorkbenchSettings) -> None:
     """Read certificate and key before anything is begun; a mistake is said in words."""
     if settings.tls_cert is None or settings.tls_key is None:
         return
@@ -228,7 +228,7 @@ class _Server(uvicorn.Server):
             loop.create_server = create_server
 
 
-def serve(app: Any, settings: Settings, listener: socket.socket) -> None:
+def serve(app: Any, settings: WorkbenchSettings, listener: socket.socket) -> None:
     """Until a signal ends it."""
     server = uvicorn.Server
     tls: dict[str, Any] = {}

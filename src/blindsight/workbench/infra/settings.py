@@ -19,7 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from blindsight.core.errors import InvalidParameter
 
-__all__ = ["PREFIX", "Settings", "is_loopback"]
+__all__ = ["PREFIX", "WorkbenchSettings", "is_loopback"]
 
 PREFIX = "BLINDSIGHT_WORKBENCH_"
 MEGA = 1 << 20
@@ -54,7 +54,7 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 Folders = Annotated[tuple[Path, ...], BeforeValidator(_listed)]
 
 
-class Settings(BaseModel):
+class WorkbenchSettings(BaseModel):
     """Everything that can be set. In TOML under `[workbench]`, in the environment as
     BLINDSIGHT_WORKBENCH_NAME.
 
@@ -156,7 +156,7 @@ class Settings(BaseModel):
             raise InvalidParameter(_sentence(error)) from None
 
     @model_validator(mode="after")
-    def _consistent(self) -> Settings:
+    def _consistent(self) -> WorkbenchSettings:
         object.__setattr__(self, "state", self.state.expanduser().absolute())
         object.__setattr__(
             self, "photos", tuple(root.expanduser().absolute() for root in self.photos)
@@ -222,13 +222,13 @@ class Settings(BaseModel):
         return str(self.database) if shared else str(self.state / "ledger.db")
 
     def to_fields(self) -> dict[str, Any]:
-        """Plain values; `Settings(**fields)` reads them back."""
+        """Plain values; `WorkbenchSettings(**fields)` reads them back."""
         return self.model_dump(mode="json")
 
     @classmethod
     def read(
         cls, file: Path | None = None, *, environment: Mapping[str, str] | None = None, **given: Any
-    ) -> Settings:
+    ) -> WorkbenchSettings:
         """File, then environment, then what was given (None means not given)."""
         found = os.environ if environment is None else environment
         for name in found:
@@ -285,7 +285,7 @@ def _sentence(error: ValidationError) -> str:
     if name in _REMOVED:
         return f"the setting {name} was removed with the pages on handwritten digits: delete it."
     if first["type"] == "extra_forbidden":
-        return f"{name!r} is no setting. Known: {', '.join(Settings.model_fields)}."
+        return f"{name!r} is no setting. Known: {', '.join(WorkbenchSettings.model_fields)}."
     if first["type"] in ("less_than_equal", "greater_than_equal"):
         word, limit = next(iter(first["ctx"].items()))
         return (

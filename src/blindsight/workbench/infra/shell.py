@@ -16,7 +16,7 @@ from fastapi.responses import RedirectResponse, Response
 from blindsight import __version__
 from blindsight.workbench.infra.access import Workbench
 from blindsight.workbench.infra.guard import CSRF_COOKIE
-from blindsight.workbench.infra.identity import SESSION_SECONDS, Identity, Right, Role
+from blindsight.workbench.infra.identity import SESSION_SECONDS, RequestIdentity, Right, Role
 from blindsight.workbench.infra.problems import PROBLEMS, Problem
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Page:
     roles: tuple[Role, ...] = ()
     right: Right | None = "own"
 
-    def opens_for(self, identity: Identity) -> bool:
+    def opens_for(self, identity: RequestIdentity) -> bool:
         """Whether somebody may open it; what it then shows depends on the rights as well."""
         return identity.may(*self.roles) or (
             self.right is not None and identity.can_somewhere(self.right)
@@ -152,7 +152,7 @@ def render(
     status: int = 200,
 ) -> Response:
     """A page, for whoever may see it; others are sent to sign in, or told."""
-    identity: Identity | None = getattr(request.state, "identity", None)
+    identity: RequestIdentity | None = getattr(request.state, "identity", None)
     public = name in ("login.html", "error.html", "signed_in.html")
     if identity is None and not public:
         return RedirectResponse("/login", status_code=303)

@@ -27,7 +27,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 
 from blindsight.workbench.infra.problems import Problem
-from blindsight.workbench.infra.settings import Settings
+from blindsight.workbench.infra.settings import WorkbenchSettings
 
 __all__ = ["Person", "SignOn"]
 
@@ -71,7 +71,7 @@ class SignOn:
         settings: its address and this workbench's client id there.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: WorkbenchSettings) -> None:
         self._settings = settings
         self._description: dict[str, Any] = {}
         self._keys: KeySet | None = None

@@ -21,7 +21,7 @@ from blindsight.core.errors import HostileFile, MissingDependency
 from blindsight.data.confined import ConfinedReader, kind_of
 from blindsight.data.limits import Limits, check_packing, is_heif
 from blindsight.workbench.infra.problems import Problem
-from blindsight.workbench.infra.settings import Settings
+from blindsight.workbench.infra.settings import WorkbenchSettings
 from blindsight.workbench.infra.traffic import Metrics
 
 __all__ = ["LARGEST_SIDE", "UPLOAD", "Decoders", "read_drop", "read_upload", "sniffed"]
@@ -78,7 +78,7 @@ def sniffed(data: bytes) -> str | None:
 class _Worker:
     """The readers of one worker: the same confined processes that read folders."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: WorkbenchSettings) -> None:
         self.settings = settings
         self.readers: dict[str, ConfinedReader] = {}
 
@@ -115,7 +115,7 @@ class Decoders:
     """A few workers; who comes while all are busy waits, up to a limit."""
 
     def __init__(
-        self, settings: Settings, metrics: Metrics, *, workers: int = 2, waiting: int = 32
+        self, settings: WorkbenchSettings, metrics: Metrics, *, workers: int = 2, waiting: int = 32
     ) -> None:
         self._idle = [_Worker(settings) for _ in range(workers)]
         self._all = list(self._idle)
@@ -191,7 +191,7 @@ async def read_upload(request: Request, decoders: Decoders) -> NDArray[np.uint8]
 
 
 async def read_drop(
-    request: Request, decoders: Decoders, settings: Settings, name: str
+    request: Request, decoders: Decoders, settings: WorkbenchSettings, name: str
 ) -> AsyncIterator[tuple[str, NDArray[np.uint8] | None]]:
     """The photos of a request's body, one image or a zip of them, each with its name; None for what
     is no photo.
@@ -269,7 +269,9 @@ def _unpacked(packed: zipfile.ZipFile, entry: zipfile.ZipInfo, most: int) -> byt
         return None  # NotImplementedError is a RuntimeError
 
 
-async def _or_none(decoders: Decoders, data: bytes, settings: Settings) -> NDArray[np.uint8] | None:
+async def _or_none(
+    decoders: Decoders, data: bytes, settings: WorkbenchSettings
+) -> NDArray[np.uint8] | None:
     if len(data) > settings.upload_bytes:
         return None
     try:

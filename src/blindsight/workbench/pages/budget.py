@@ -32,7 +32,7 @@ from blindsight.workbench.infra.access import (
     Workbench,
 )
 from blindsight.workbench.infra.access_log import PURPOSE
-from blindsight.workbench.infra.identity import Identity
+from blindsight.workbench.infra.identity import RequestIdentity
 from blindsight.workbench.infra.jobs import JobContext
 from blindsight.workbench.infra.problems import Problem, documented
 from blindsight.workbench.infra.shell import Bar, counted, plain, price_of, render
@@ -431,14 +431,14 @@ def export(workbench: Parts, asker: Signed) -> Response:
     )
 
 
-def accounts_of(workbench: Workbench, asker: Identity) -> list[LedgerAccount]:
+def accounts_of(workbench: Workbench, asker: RequestIdentity) -> list[LedgerAccount]:
     """What an asker may see."""
     return [
         _account(balance) for ledger in _visible(workbench, asker) for balance in ledger.balances()
     ]
 
 
-def _visible(workbench: Workbench, asker: Identity) -> list[Ledger]:
+def _visible(workbench: Workbench, asker: RequestIdentity) -> list[Ledger]:
     names = workbench.budgets.names()
     if not asker.may():
         mine = {data_set.account for data_set in workbench.visible("history")}

@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse, RedirectResponse, Response
 
 from blindsight.workbench.infra.access import Parts, Workbench
 from blindsight.workbench.infra.guard import SESSION_COOKIE, SIGN_ON_COOKIE
-from blindsight.workbench.infra.identity import LOCAL, Identity
+from blindsight.workbench.infra.identity import LOCAL, RequestIdentity
 from blindsight.workbench.infra.problems import PROBLEMS, Problem
 from blindsight.workbench.infra.shell import keep_cookie, render
 
@@ -83,7 +83,7 @@ async def finish_sign_on(request: Request, workbench: Parts) -> Response:
         await workbench.access_log.write(action="sign in", outcome="refused")
         return _login(request, workbench, PROBLEMS[problem.code][1], status=problem.status_code)
 
-    def note() -> tuple[Identity, str] | None:
+    def note() -> tuple[RequestIdentity, str] | None:
         identity = workbench.keys.person(
             person.issuer, person.subject, person.name, person.label, person.groups
         )
@@ -151,7 +151,7 @@ async def signed_in(
     reader in as another.
     """
 
-    def look() -> tuple[Identity, str] | None:
+    def look() -> tuple[RequestIdentity, str] | None:
         identity = workbench.keys.identify(key.strip()) if 0 < len(key) <= _LONGEST_KEY else None
         if identity is None or (link and identity != LOCAL):
             return None

@@ -131,8 +131,10 @@ def ra12(
     # Hinge: one record's gradient is no longer than its row.
     whole = norm * math.sqrt(rows) * 2 / smallest
     if calibration == "proven":
+        # Rounded toward privacy: composing the iterations rounds once more.
         sigma = (
             math.sqrt(iterations)
+            * (1 + 1e-12)
             * Gaussian.calibrate(epsilon, delta=delta, sensitivity=whole, unit="record").sigma
         )
         linear_scale = math.sqrt(rows * data[0][0].shape[1]) * whole / epsilon

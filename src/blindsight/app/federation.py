@@ -419,11 +419,13 @@ def run_site(
         The status at the aggregator, again and again; nothing at other parties.
     """
     import blindsight.app.together_statistics  # noqa: F401  (plans of that method are read)
+    from blindsight.federated.agreement import Agreement
     from blindsight.federated.deploy.folders import PartyFolder
     from blindsight.federated.deploy.running import run_aggregator, run_party
     from blindsight.federated.deploy.services import charge
     from blindsight.federated.sums import Role
     from blindsight.privacy import Ledger
+    from blindsight.release.bundle import bundle_folder
 
     party, rows = PartyFolder(Path(folder)), None
     if Role.USER in party.roles:
@@ -448,6 +450,9 @@ def run_site(
         yield from run_aggregator(party, test=test, bind=bind, linger=_LINGER)
         if thread.ident is not None:
             thread.join(_GOODBYE)
+    if party.model.is_file() and not bundle_folder(party.model).exists():
+        guarantee = Agreement(party.settings).guarantee(party.plan.rounds)
+        share_file(party.model, "federated model", guarantee)
     say(f"{party.plan.rounds} rounds are done; the model is {party.model}")
 
 

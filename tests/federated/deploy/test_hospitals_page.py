@@ -15,6 +15,8 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import warm
+from blindsight import open_shared
+from blindsight.app.release import OpenedFile
 from blindsight.cli.main import app
 from blindsight.federated import FederatedClassifier
 
@@ -93,3 +95,8 @@ def test_the_page_with_three_sites(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert FederatedClassifier.load(models[0]).classes_.tolist() == ["benign", "malignant"]
     for other_weights in weights[1:]:
         np.testing.assert_array_equal(other_weights, weights[0])
+    for model in models:
+        shared = open_shared(model.with_name("model.safetensors.shared"))
+        assert isinstance(shared, OpenedFile)
+        assert shared.manifest.kind == "federated model"
+        assert shared.file.read_bytes() == model.read_bytes()

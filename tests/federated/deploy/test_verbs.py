@@ -84,7 +84,8 @@ def test_two_sites_each_send_their_own_noised_update(tmp_path: Path, rows: dict)
             ledger.grant(Cost(epsilon=50_001, delta=1e-4, unit="user", neighbours="replace one"))
         done = federate(
             "update", tmp_path / f"site-{n}.npz", file, *public,
-            "--epsilon", 50_000, "--allow-large-epsilon", "--clip", 4, "--ledger", tmp_path / f"{n}.db", "--json",
+            "--epsilon", 50_000, "--allow-large-epsilon", "--clip", 4,
+            "--ledger", tmp_path / f"{n}.db", "--json",
         )  # fmt: skip
         assert done.exit_code == 0, done.output
         assert json.loads(done.stdout)["epsilon"] <= 50_000

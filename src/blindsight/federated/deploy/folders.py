@@ -275,7 +275,7 @@ class PartyFolder:
 
     @property
     def model(self) -> Path:
-        """Where the model is written, for `FederatedClassifier.load`."""
+        """Where the model is written."""
         return self.path / "model.safetensors"
 
 

@@ -56,7 +56,7 @@ def release(folder: Path, firefox: Firefox) -> Path:
 
 def test_firefox_finds_what_the_package_finds(release: Path, folder: Path, firefox: Firefox):
     queries = sorted((folder / "queries").iterdir())
-    for query in search(release, queries, k=10):
+    for query in search(release, queries, k=1000):
         firefox.script("document.getElementById('status').textContent = '';")
         firefox.choose("#file", Path(query.query))
         status = firefox.script(
@@ -72,7 +72,10 @@ def test_firefox_finds_what_the_package_finds(release: Path, folder: Path, firef
         )
         # The page lists the entries of the three best groups; more are folded away.
         assert len(shown) >= 3
-        assert shown == [hit.hit.id for hit in query.hits][: len(shown)]
+        # Cells whose scores differ by rounding alone may change places.
+        scores = {hit.hit.id: hit.hit.score for hit in query.hits}
+        best = sorted(scores.values(), reverse=True)[: len(shown)]
+        assert [scores[key] for key in shown] == pytest.approx(best, abs=5e-3)
 
 
 def test_firefox_lets_nothing_out(release: Path, firefox: Firefox):

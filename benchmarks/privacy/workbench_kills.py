@@ -24,7 +24,7 @@ from blindsight.app.library.datasets import DataSet, Release, today
 from blindsight.index import encoder
 from blindsight.privacy import Ledger
 from blindsight.tagging import DPTraining, PrivateTagger
-from blindsight.workbench import Settings, create_app
+from blindsight.workbench import WorkbenchSettings, create_app
 from blindsight.workbench.infra import job_process
 from blindsight.workbench.infra.database import Database
 from blindsight.workbench.infra.jobs import ENDED, Jobs
@@ -53,7 +53,7 @@ class Workbench:
         encoder.default_features = lambda *, fast=False: "pixels"
         self._base, self.due = base, 0
         (base / "state").mkdir()
-        self._settings = Settings(state=base / "state", keys="off", photo_budget=64.0)
+        self._settings = WorkbenchSettings(state=base / "state", keys="off", photo_budget=64.0)
         self._workbench: Any = create_app(self._settings).state.workbench
         self._sets: list[DataSet] = []
         self._job = ""

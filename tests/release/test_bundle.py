@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from blindsight import (
 )
 from blindsight.cli.main import app
 from blindsight.core.errors import HostileFile, InvalidData
+from blindsight.release.bundle import share_folder
 from blindsight.release.manifest import Signer, write_manifest
 
 SIDE = 8
@@ -179,3 +181,28 @@ def test_a_signed_card_of_something_else_is_refused(bundle, tmp_path):
         write_manifest(hostile, Signer(bytes(32)), kind=kind, release="0")
         with pytest.raises(HostileFile):
             open_shared(hostile)
+
+
+def test_two_that_share_into_one_folder_take_turns(tmp_path):
+    """The second starts while the first has half of the folder, and waits until it is whole."""
+    target, second_writes = tmp_path / "model.shared", threading.Event()
+
+    def share(write) -> None:
+        share_folder(target, "model", write, "federated model", guarantee=None, card="None.")
+
+    def second(staging: Path) -> None:
+        second_writes.set()
+        (staging / "model").write_bytes(b"second")
+
+    other = threading.Thread(target=share, args=(second,))
+
+    def first(staging: Path) -> None:
+        other.start()
+        assert not second_writes.wait(0.2)
+        (staging / "model").write_bytes(b"first")
+
+    share(first)
+    other.join()
+    assert second_writes.is_set()
+    assert open_shared(target).file.read_bytes() == b"second"
+    assert [path.name for path in tmp_path.iterdir()] == ["model.shared"]

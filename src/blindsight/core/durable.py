@@ -18,7 +18,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from blindsight.core.errors import InvalidData
@@ -28,6 +28,7 @@ __all__ = [
     "close_to_others",
     "link_new",
     "make_folder",
+    "only_writer",
     "remove",
     "rename",
     "replace_folder",
@@ -223,6 +224,21 @@ def close_to_others(path: Path, *, mode: int) -> None:
     """
     if path.stat().st_mode & 0o777 & ~mode:
         path.chmod(mode)
+
+
+@contextlib.contextmanager
+def only_writer(folder: Path) -> Iterator[None]:
+    """Let one thread or process at a time write into a folder, which is made if it is missing.
+
+    Others wait; a process that is killed lets go.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def staging_folder(target: Path) -> Path:

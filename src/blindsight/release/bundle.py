@@ -115,30 +115,31 @@ def share_folder(
         "guarantee": None if guarantee is None else json.loads(guarantee.to_json()),
         "text": card if guarantee is None else guarantee.card(),
     }
-    staging = durable.staging_folder(target)
-    try:
-        write(staging)
-        if (target / NOTE_FILE).is_file():
-            durable.write_file(staging / NOTE_FILE, (target / NOTE_FILE).read_bytes())
-        release = sha256_of(staging / name)[:32]
-        signer = Signer(os.urandom(32) if vault is None else vault.signing_seed(release))
-        readme = (
-            f"# {kind.capitalize()}: {name}\n\n"
-            f"What it promises about the data behind it: {promise} (see `card.txt`).\n\n"
-            f"1. {BUNDLE_KINDS[kind].replace('FILE', name)}\n"
-            "2. To check that nothing was changed: `blindsight open FOLDER`. The fingerprint must "
-            f"be the one that the owner told you:\n\n       {signer.fingerprint}\n"
-        )
-        durable.write_file(staging / "README.md", readme.encode())
-        text = json.dumps(fields, indent=2, ensure_ascii=False)
-        durable.write_file(staging / "card.json", text.encode() + b"\n")
-        durable.write_file(staging / "card.txt", str(fields["text"]).encode() + b"\n")
-        facts = {"file": name, "guarantee": promise}
-        manifest = write_manifest(staging, signer, kind=kind, release=release, facts=facts)
-        durable.replace_folder(staging, target, last=SIGNATURE)
-        return manifest
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+    with durable.only_writer(target.parent):
+        staging = durable.staging_folder(target)
+        try:
+            write(staging)
+            if (target / NOTE_FILE).is_file():
+                durable.write_file(staging / NOTE_FILE, (target / NOTE_FILE).read_bytes())
+            release = sha256_of(staging / name)[:32]
+            signer = Signer(os.urandom(32) if vault is None else vault.signing_seed(release))
+            readme = (
+                f"# {kind.capitalize()}: {name}\n\n"
+                f"What it promises about the data behind it: {promise} (see `card.txt`).\n\n"
+                f"1. {BUNDLE_KINDS[kind].replace('FILE', name)}\n"
+                "2. To check that nothing was changed: `blindsight open FOLDER`. The fingerprint "
+                f"must be the one that the owner told you:\n\n       {signer.fingerprint}\n"
+            )
+            durable.write_file(staging / "README.md", readme.encode())
+            text = json.dumps(fields, indent=2, ensure_ascii=False)
+            durable.write_file(staging / "card.json", text.encode() + b"\n")
+            durable.write_file(staging / "card.txt", str(fields["text"]).encode() + b"\n")
+            facts = {"file": name, "guarantee": promise}
+            manifest = write_manifest(staging, signer, kind=kind, release=release, facts=facts)
+            durable.replace_folder(staging, target, last=SIGNATURE)
+            return manifest
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
 
 
 def read_card(folder: Path) -> dict[str, object]:

@@ -8,6 +8,7 @@ runs the tests of one part in one worker, so that each part is started once.
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import os
 import pwd
@@ -161,10 +162,14 @@ def ray_cluster() -> Iterator[Any]:
                 if "timed out" not in str(error).lower() or time.monotonic() > latest:
                     raise
                 ray.shutdown()
+        # Objects of a start that failed warn when they are collected: here, where nobody minds, and
+        # not within the first test that happens to collect them.
+        gc.collect()
     yield ray
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         ray.shutdown()
+        gc.collect()
 
 
 @pytest.fixture(scope="module")

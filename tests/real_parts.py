@@ -36,6 +36,7 @@ PART_OF = {
 _SECONDS = 600  # within which a part must start: the machine may be busy
 _PASSWORD = "open-sesame-4711"
 _numbers = itertools.count(1)
+_failed_starts: list[Exception] = []  # of Ray
 
 
 def _program(name: str, package: str, *folders: Path) -> str:
@@ -161,10 +162,11 @@ def ray_cluster() -> Iterator[Any]:
                 # can change it ("timed out during startup", "Timed out waiting for file").
                 if "timed out" not in str(error).lower() or time.monotonic() > latest:
                     raise
+                # Its processes and open files would warn when they are collected, within whatever
+                # test that happens in: they are held until the end, by the traceback.
+                _failed_starts.append(error)
                 ray.shutdown()
-        # Objects of a start that failed warn when they are collected: here, where nobody minds, and
-        # not within the first test that happens to collect them.
-        gc.collect()
+        gc.collect()  # what else warns, while warnings are ignored
     yield ray
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -87,6 +87,7 @@ class MilvusIndex(CodeIndex):
                 f"collection must be letters, digits and underscores, got {collection!r}."
             )
         self.uri, self.collection = str(uri), collection
+        self._lite = _is_lite(self.uri)
         self.candidates = checks.whole("candidates", candidates)
         self._closed = False
         self._client = _connect(self.uri, token)
@@ -153,7 +154,7 @@ class MilvusIndex(CodeIndex):
         return index
 
     def __len__(self) -> int:
-        if self.uri.endswith(".db"):
+        if self._lite:
             # Milvus Lite's own count is wrong after an upsert in about one case of three: it counts
             # replaced rows twice, or not at all. The rows that it returns are right.
             return sum(len(rows) for rows in self._batches_of("id"))
@@ -183,7 +184,7 @@ class MilvusIndex(CodeIndex):
         if not self._closed:
             self._closed = True
             self._client.close()
-            if self.uri.endswith(".db"):
+            if self._lite:
                 _release_lite(self.uri)
 
     def drop(self) -> None:
@@ -248,7 +249,7 @@ class MilvusIndex(CodeIndex):
     def _create(self, name: str, schema: Any, vector: str, scalars: tuple[str, ...] = ()) -> None:
         params = self._client.prepare_index_params()
         params.add_index(vector, index_type="BIN_FLAT", metric_type="HAMMING")
-        if not self.uri.endswith(".db"):  # Milvus Lite filters without
+        if not self._lite:  # Milvus Lite filters without
             for scalar in scalars:
                 params.add_index(scalar, index_type="INVERTED")
         self._begin(name, schema)
@@ -300,7 +301,7 @@ class MilvusIndex(CodeIndex):
         Milvus Lite stamps writes and reads with milliseconds, and a reader does not see what was
         written within its own. All rows of one request have the same stamp.
         """
-        if not self.uri.endswith(".db"):
+        if not self._lite:
             return
         deadline = time.monotonic() + _START_SECONDS
         while True:
@@ -429,13 +430,17 @@ def _batches(queries: NDArray[np.uint8], size: int = 100) -> Iterator[NDArray[np
         yield queries[start : start + size]
 
 
+def _is_lite(uri: str) -> bool:
+    return uri.endswith(".db")
+
+
 def _connect(uri: str, token: str) -> Any:
     with warnings.catch_warnings():
         # Milvus Lite imports pkg_resources, which says at every import that it is old.
         warnings.filterwarnings("ignore", message="pkg_resources is deprecated")
         warnings.filterwarnings("ignore", category=DeprecationWarning)
         pymilvus = checks.optional_module("pymilvus", extra="cluster")
-        if uri.endswith(".db"):
+        if _is_lite(uri):
             checks.optional_module("milvus_lite", extra="cluster")
             return _connect_lite(pymilvus, uri)
         try:

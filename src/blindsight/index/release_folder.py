@@ -1,9 +1,9 @@
-"""A folder of photos and what is released of it: one folder to give away, one to keep.
+"""A folder of photos and what is released of it: one folder to share, one to keep private.
 
-    OUT/codes.index    the released codes, each under a random id      give away OUT/about.json
-    how they were made                              give away OUT/...            the hash function,
-    which is public              give away OUT.vault/         key, names, what was released
-    keep (`blindsight.privacy.vault`)
+    OUT/codes.index    the released codes, each under a random id               share
+    OUT/about.json     how they were made                                       share
+    OUT/...            the hash function, which is public                       share
+    OUT.vault/         key, names, what was released (`blindsight.privacy.vault`)  keep private
 
 Nothing in OUT names a photo, says where it lay or when it was taken, unless the owner asks for
 names. A record is a distinct image, and is released once: what was moved, renamed, copied, removed

@@ -84,6 +84,11 @@ class Embedding:
             raise HostileFile(
                 "the text centre of a codebook has a shape that does not fit. Make it again."
             )
+        d, m = self.axes.shape
+        plain = d == m and bool((self.axes == np.eye(d, dtype=np.float32)).all())
+        object.__setattr__(self, "_plain", plain)
+
+    _plain: bool = dataclasses.field(init=False, repr=False)  # the axes would change nothing
 
     def __call__(self, X: NDArray[Any]) -> Floats:
         return self.moved(unit_rows(self._projected(X)))
@@ -137,7 +142,7 @@ class Embedding:
             raise InvalidData(f"features must have shape (n, {len(self.axes)}), got {rows.shape}.")
         if self.row_mean:
             rows = rows - rows.mean(axis=1, keepdims=True)
-        return np.asarray(rows @ self.axes, dtype=np.float32)
+        return rows if self._plain else np.asarray(rows @ self.axes, dtype=np.float32)
 
 
 @lru_cache(maxsize=3)
@@ -205,8 +210,9 @@ class GroupCells:
             range(self.k)
         ):
             raise HostileFile("the groups of a codebook do not fit its atoms. Make it again.")
-        sums = np.zeros((self.k, self.atoms.shape[1]), dtype=np.float64)
-        np.add.at(sums, self.group, self.atoms)
+        order = np.argsort(self.group, kind="stable")
+        starts = np.searchsorted(self.group[order], np.arange(self.k))
+        sums = np.add.reduceat(self.atoms[order].astype(np.float64), starts, axis=0)
         object.__setattr__(self, "centres", unit_rows(sums))
 
     centres: Floats = None  # type: ignore[assignment]  # set at birth from the two above

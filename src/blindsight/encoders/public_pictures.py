@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.util
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable
@@ -57,8 +58,15 @@ def temple() -> Images:
 
 @lru_cache(maxsize=2)
 def _photograph(name: str) -> Images:
-    pixels: Images = np.asarray(core_module("sklearn.datasets").load_sample_image(name))
-    return pixels
+    """A photograph inside scikit-learn's wheel, without the second that importing it takes."""
+    from PIL import Image
+
+    wheel = importlib.util.find_spec("sklearn")
+    path = Path((wheel and wheel.origin) or "").parent / "datasets" / "images" / name
+    if not path.is_file():  # another layout, or scikit-learn is missing, which this says
+        return np.asarray(core_module("sklearn.datasets").load_sample_image(name))
+    with Image.open(path) as image:
+        return np.asarray(image)
 
 
 def typical_vectors(encoder: Encoder) -> Floats:
@@ -110,8 +118,7 @@ def built_in_images(count: int, size: int) -> Images:
 def _crops(count: int, size: int, rng: np.random.Generator) -> Images:
     from PIL import Image
 
-    samples = core_module("sklearn.datasets").load_sample_images()
-    photographs = [Image.fromarray(pixels) for pixels in samples.images]
+    photographs = [Image.fromarray(pixels) for pixels in (temple(), flower())]
     crops = np.empty((count, size, size, 3), dtype=np.uint8)
     for i in range(count):
         picture = photographs[i % len(photographs)]

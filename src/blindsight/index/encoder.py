@@ -13,6 +13,7 @@ import dataclasses
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -602,8 +603,18 @@ def _centred(rows: Rows) -> Rows:
     return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12))
 
 
-def _public_knowledge(recipe: CodeRecipe) -> PublicKnowledge:
-    """What is public for a recipe: vectors of pictures, their classes, and own names.
+def _with_codebook(recipe: CodeRecipe) -> PhotoEncoder:
+    if recipe.own_pictures or recipe.identity is not None:
+        book, use = _codebook(recipe)
+    else:
+        # What has no part in a codebook must not make it another.
+        book, use = _built_in_codebook(dataclasses.replace(recipe, prior=0.01, seed=None))
+    return PhotoEncoder(recipe, CellRelease(book, recipe.seed), None, use)
+
+
+def _codebook(recipe: CodeRecipe) -> tuple[Codebook, CellUse | None]:
+    """Cells from what is public for a recipe (vectors of pictures, their classes, own names), and
+    how pictures use them.
 
     Raises:
         InvalidData: public vectors have another length than the encoder's.
@@ -617,20 +628,18 @@ def _public_knowledge(recipe: CodeRecipe) -> PublicKnowledge:
         rows, labels = recipe.image.rows(pictures.images), pictures.classes
     elif isinstance(encoder, BuiltIn) and encoder.network is None:
         rows = encoder.rows(built_in_images(800, recipe.image.size))
-    return PublicKnowledge(rows, labels, recipe.own_names)
-
-
-def _with_codebook(recipe: CodeRecipe) -> PhotoEncoder:
-    public = _public_knowledge(recipe)
     book = build_codebook(
-        recipe.encoder,
+        encoder,
         recipe.epsilon,
-        public,
+        PublicKnowledge(rows, labels, recipe.own_names),
         n_cells=recipe.bits or None,
         first_page=recipe.first_page,
     )
-    use = None if public.rows is None else predict_use(book, public.rows)
-    return PhotoEncoder(recipe, CellRelease(book, recipe.seed), None, use)
+    return book, None if rows is None else predict_use(book, rows)
+
+
+# The same for every folder of photos; a server makes it once.
+_built_in_codebook = lru_cache(maxsize=4)(_codebook)
 
 
 def _hasher(recipe: CodeRecipe) -> Any:

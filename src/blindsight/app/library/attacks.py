@@ -12,7 +12,6 @@ from blindsight.app import defaults
 from blindsight.app.library.accounts import has_own_vault, vault_of
 from blindsight.app.library.datasets import DataSet, DataSets, Release, today
 from blindsight.app.library.photos import image_encoder, released_cells
-from blindsight.app.library.sending import STATISTICS_FILE
 from blindsight.app.result import Progress, no_progress
 from blindsight.core.errors import MissingData
 
@@ -88,6 +87,7 @@ def _model(datasets: DataSets, release: Release) -> dict[str, Any]:
     """A model or published tags: what is released about one record, attacked on the worst that it
     could be.
     """
+    from blindsight.app.library.sending import STATISTICS_FILE
     from blindsight.audit.release.sketches_and_tags import read_guarantee
     from blindsight.audit.target import audit, audit_file
 

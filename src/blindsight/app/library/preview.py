@@ -28,7 +28,6 @@ from blindsight.app.library.photos import (
     rows_of,
 )
 from blindsight.app.result import Progress, no_progress
-from blindsight.audit.release.album import Kinds
 from blindsight.core import storage
 from blindsight.core.errors import (
     HostileFile,
@@ -39,6 +38,7 @@ from blindsight.core.errors import (
 )
 
 if TYPE_CHECKING:
+    from blindsight.audit.release.album import Kinds
     from blindsight.data import ImageSet
 
 __all__ = [
@@ -76,6 +76,8 @@ def look_at_public(datasets: DataSets, data_set: DataSet, progress: Progress = n
     public = _public(datasets.settings.public, Path(data_set.source))
     if public is None:
         return
+    from blindsight.audit.release.album import Kinds
+
     progress(f"reading public photos of {public.name}", 0, len(public.shows))
     rows = _public_rows(datasets, public, data_set.features, progress)
     kinds = (Kinds(public.shows, (), "the folders they lie in"),)

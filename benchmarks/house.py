@@ -15,6 +15,7 @@ import importlib
 import inspect
 import io
 import json
+import re
 import sys
 import tempfile
 import threading
@@ -33,12 +34,12 @@ from blindsight.app.train_tagger import train_tagger
 __all__ = [
     "JOBS",
     "any_share",
-    "documented_classes",
     "main",
     "passed",
     "repeated_class_names",
     "single_importers",
     "sizes",
+    "undocumented_names",
 ]
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "blindsight"
@@ -115,25 +116,29 @@ def any_share(trees: Trees) -> dict[str, tuple[int, int]]:
     return counts
 
 
-def documented_classes(trees: Trees) -> tuple[list[str], list[str], int]:
-    """Classes that the package exports at top level without documented parameters, those without
-    an example, and how many there are. Errors and protocols take no parameters.
+def undocumented_names() -> tuple[dict[str, str], int]:
+    """What the package exports at top level and does not document, with what is missing: a
+    parameter, or an example. Errors and protocols take no parameters.
     """
     package = importlib.import_module("blindsight")
-    classes = [
-        value
-        for name in package.__all__
-        if isinstance(value := getattr(package, name), type)
-        and not issubclass(value, Exception)
-        and not getattr(value, "_is_protocol", False)
-    ]
-    bare = [
-        each.__name__
-        for each in classes
-        if not any(word in (each.__doc__ or "") for word in ("Parameters:", "Attributes:", "Args:"))
-    ]
-    without = [each.__name__ for each in classes if ">>> " not in (each.__doc__ or "")]
-    return bare, without, len(classes)
+    missing, count = {}, 0
+    for name in package.__all__:
+        value = getattr(package, name)
+        is_class = isinstance(value, type)
+        if not is_class and not inspect.isfunction(value):
+            continue
+        if is_class and (issubclass(value, Exception) or getattr(value, "_is_protocol", False)):
+            continue
+        count += 1
+        text = inspect.cleandoc(value.__doc__ or "")
+        parameters = {each for each in inspect.signature(value).parameters if each[0] != "_"}
+        named = set(re.findall(r"^    (\w+): ", text, re.MULTILINE))
+        lacking = sorted(parameters - named)
+        if ">>> " not in text or "+SKIP" in text.partition(">>> ")[2].partition("\n")[0]:
+            lacking.append("an example")
+        if lacking:
+            missing[name] = ", ".join(lacking)
+    return missing, count
 
 
 def repeated_class_names(trees: Trees) -> dict[str, list[str]]:
@@ -257,7 +262,7 @@ def main(arguments: list[str] | None = None) -> dict[str, object]:
     trees = read_trees()
     size, loose = sizes(), any_share(trees)
     single, repeated = single_importers(trees), repeated_class_names(trees)
-    bare, without, classes = documented_classes(trees)
+    undocumented, exported = undocumented_names()
     print(f"{'folder':14} {'modules':>8} {'lines':>8} {'Any':>7}")
     for folder, (modules, lines) in size.items():
         some, total = loose.get(folder, (0, 0))
@@ -267,11 +272,10 @@ def main(arguments: list[str] | None = None) -> dict[str, object]:
     print(f"names of more than one public class: {len(repeated)}")
     for name, places in repeated.items():
         print(f"  {name}: {', '.join(place.removeprefix('blindsight.') for place in places)}")
-    print(f"exported classes: {classes}; {classes - len(bare)} document their parameters, ", end="")
-    print(f"{classes - len(without)} have an example")
-    for what, names in (("parameters", bare), ("an example", without)):
-        if names:
-            print(f"  without {what}: {', '.join(names)}")
+    print(f"exported classes and functions: {exported}; ", end="")
+    print(f"{exported - len(undocumented)} document every parameter and have an example")
+    for name, lacking in undocumented.items():
+        print(f"  {name} lacks {lacking}")
     jobs = {} if options.no_jobs else _count_jobs()
     for name, (modules, functions) in jobs.items():
         print(f"{name}: {modules} modules, {functions} functions")
@@ -282,7 +286,7 @@ def main(arguments: list[str] | None = None) -> dict[str, object]:
         },
         "single_importers": single,
         "repeated_class_names": repeated,
-        "classes": {"all": classes, "no_parameters": bare, "no_example": without},
+        "exported": {"all": exported, "undocumented": undocumented},
         "jobs": jobs,
     }
     if options.json:

@@ -41,6 +41,17 @@ class AuditResult(JobResult):
     Parameters:
         target: what was audited.
         report: the report, with its figures.
+
+    Examples:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> from blindsight import LSH, PHashing
+        >>> X = np.random.default_rng(0).normal(size=(100, 4))
+        >>> model = f"{tempfile.mkdtemp()}/model"
+        >>> paper = PHashing(LSH(24), epsilon=1, calibration="paper", learned_from="public")
+        >>> paper.fit(X).save(model)
+        >>> audit_release(model).refuted
+        True
     """
 
     target: str

@@ -49,6 +49,13 @@ class BudgetSummary(JobResult):
 
     Parameters:
         balances: one for each data set, unit and neighbour relation.
+
+    Examples:
+        >>> import tempfile
+        >>> ledger = Path(tempfile.mkdtemp()) / "budget.db"
+        >>> granted = grant_budget(ledger, "holidays", epsilon=8)
+        >>> print(budget(ledger).balances[0])
+        holidays: spent ε = 0 of ε = 8 per record (replace one); ε = 8 left
     """
 
     balances: tuple[Balance, ...]
@@ -312,8 +319,8 @@ def grant_budget(
     Parameters:
         ledger: the ledger's file or postgresql:// address.
         dataset: the data set whose budget it is.
-        epsilon: per unit.
-        delta: per unit.
+        epsilon: the largest epsilon that all releases together may spend on one unit.
+        delta: the largest delta that they may spend on one unit.
         unit: what is protected: "record", "person", "bit", "pair" and so on.
         neighbours: "replace one" or "add or remove one".
         what: who granted it, and why.
@@ -323,6 +330,15 @@ def grant_budget(
 
     Raises:
         InvalidParameter: if a value is out of range.
+
+    Examples:
+        >>> import tempfile
+        >>> ledger = Path(tempfile.mkdtemp()) / "budget.db"
+        >>> print(grant_budget(ledger, "holidays", epsilon=8, what="the owner's decision"))
+        holidays: spent ε = 0 of ε = 8 per record (replace one); ε = 8 left
+          entry  1: grant, the owner's decision
+        >>> grant_budget(ledger, "holidays", epsilon=12).balance.remaining.epsilon
+        12.0
     """
     cost = _cost(epsilon, delta, unit, neighbours)
     with Ledger(ledger, dataset=dataset, actor=actor, purpose=purpose) as opened:
@@ -432,6 +448,13 @@ def verify_budget(
 
     Raises:
         InvalidParameter: if neither a ledger nor a file is given, or options do not fit.
+
+    Examples:
+        >>> import tempfile
+        >>> ledger = Path(tempfile.mkdtemp()) / "budget.db"
+        >>> granted = grant_budget(ledger, "holidays", epsilon=8)
+        >>> print(verify_budget(ledger).title)
+        All entries hold.
     """
     if file is not None:
         return BudgetCheck(_check_file(Path(file)))

@@ -51,7 +51,7 @@ PLAIN = "plain"
 
 @dataclass(frozen=True)
 class Comparison(JobResult):
-    """Distances from one record to others, and whether they count as the same.
+    r"""Distances from one record to others, and whether they count as the same.
 
     Parameters:
         record: the id of the record.
@@ -59,6 +59,14 @@ class Comparison(JobResult):
         point: the threshold and how often it errs; None where there is none.
         answers: "same, wrong in about 5 of 100" for each distance; empty without a point.
         files: how many photos were read, and every file of the folder that was not, by kind.
+
+    Examples:
+        >>> import tempfile
+        >>> table = Path(tempfile.mkdtemp()) / "features.csv"
+        >>> _ = table.write_text("id,x,y\na,1,0\nb,.6,.8\nc,0,1")
+        >>> near = compare("plain", ["a"], features=table)
+        >>> [(name, round(distance, 2)) for name, distance in near.distances]
+        [('b', 0.89), ('c', 1.41)]
     """
 
     record: str
@@ -159,7 +167,7 @@ def compare(
     share_same: float = 0.5,
     progress: Progress = no_progress,
 ) -> Comparison:
-    """The distance of two records, or the records nearest to one, and whether they are the same.
+    r"""The distance of two records, or the records nearest to one, and whether they are the same.
 
     Parameters:
         model: a file that `learn_metric` wrote; or "plain" for the plain distance of whole
@@ -183,6 +191,14 @@ def compare(
         InvalidParameter: if there are neither one nor two ids, the encoder is not the one that
             the metric was learned with, or a rate is finer than the released counts tell.
         InvalidData: if an id is unknown.
+
+    Examples:
+        >>> import tempfile
+        >>> table = Path(tempfile.mkdtemp()) / "features.csv"
+        >>> _ = table.write_text("id,x,y\na,1,0\nb,.6,.8\nc,0,1")
+        >>> pair = compare("plain", ["a", "c"], features=table)
+        >>> print(f"{pair.distances[0][1]:.2f}", pair.point)
+        1.41 None
     """
     if not 1 <= len(ids) <= 2:
         raise InvalidParameter(f"give two ids, or one to list its nearest records; got {len(ids)}.")

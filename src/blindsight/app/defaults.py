@@ -37,6 +37,7 @@ __all__ = [
     "code_recipe",
     "code_size",
     "default_encoder",
+    "federated_encoder",
     "own_names",
     "public_name",
 ]
@@ -81,6 +82,15 @@ def default_encoder(*, fast: bool = False) -> str:
         fast: take the small network, about four times as fast.
     """
     return encoder.default_features(fast=fast)
+
+
+def federated_encoder(method: str | None) -> str:
+    """Return the name of the encoder of photos for learning together, where none is given.
+
+    Parameters:
+        method: "statistics", "gradients" or "updates".
+    """
+    return "lite0-224" if method == "statistics" else "lite0"
 
 
 def code_recipe(**options: object) -> encoder.CodeRecipe:

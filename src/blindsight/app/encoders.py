@@ -259,6 +259,11 @@ def export_encoder(name: str, folder: PathText, *, pair: bool = False) -> Export
     Raises:
         InvalidParameter: The encoder has no single network, or the folder is not empty.
         MissingData: Class names or the text network cannot be fetched.
+
+    Examples:
+        >>> import tempfile
+        >>> export_encoder("lite0", f"{tempfile.mkdtemp()}/lite0").files
+        ('classes.safetensors', 'encoder.json', 'image.onnx')
     """
     encoder = built_in(name)
     if encoder.network is None or len(encoder.networks) != 1:

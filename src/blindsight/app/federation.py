@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from blindsight.app.defaults import federated_encoder
 from blindsight.app.hosting import share_file
 from blindsight.app.result import (
     JobResult,
@@ -26,7 +27,6 @@ from blindsight.app.result import (
 )
 from blindsight.app.train_together import (
     PlannedFederation,
-    default_encoder,
     plan_federation,
     read_labelled,
 )
@@ -264,7 +264,7 @@ def agree_federation(
         private = options.get("epsilon") is not None and options.get("unit", "record") == "record"
         method = "statistics" if private and options.get("rounds") is None else None
     if encoder is None and folder:
-        encoder = default_encoder(method)
+        encoder = federated_encoder(method)
     shown = None
     if public is not None:
         shown = read_labelled(public, labels=labels, encoder=encoder, progress=progress)

@@ -91,7 +91,7 @@ class NeighbourTest:
 
 @dataclass(frozen=True)
 class LearnedMetric(JobResult):
-    """A distance that was learned from labelled pairs and written to a file.
+    r"""A distance that was learned from labelled pairs and written to a file.
 
     Parameters:
         model: the file of the metric.
@@ -109,6 +109,20 @@ class LearnedMetric(JobResult):
         vault: the folder with the key of the noise; keep it, and do not share it.
         charged: whether a ledger was charged.
         files: how many photos were read, and every file of the folder that was not, by kind.
+
+    Examples:
+        >>> import tempfile
+        >>> rng, folder = np.random.default_rng(0), Path(tempfile.mkdtemp())
+        >>> rows = [f"r{number},{value:.3f}" for number, value in enumerate(rng.normal(size=40))]
+        >>> _ = (folder / "features.csv").write_text("\n".join(["id,x", *rows]))
+        >>> lines = [f"r{number},r{number + 1},{number % 4 == 0:d}" for number in range(0, 40, 2)]
+        >>> _ = (folder / "pairs.csv").write_text("\n".join(["a,b,label", *lines]))
+        >>> learned = learn_metric(
+        ...     folder / "pairs.csv", features=folder / "features.csv",
+        ...     out=folder / "metric", random_state=0,
+        ... )
+        >>> learned.n_pairs, learned.loss, learned.kappa, learned.guarantee.unit
+        (20, 'plain', 1, 'label')
     """
 
     model: Path

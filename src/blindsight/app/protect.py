@@ -95,15 +95,21 @@ class ProtectedPhotos(JobResult):
         recipe: how the photos became codes.
         guarantee: what is promised for each photo, and for each person where people are protected.
         names: "random" ids, or "keep" for the photos' own names.
-        max_per_person: the most images of one person that are released; 0 where people are not
-            protected.
+        max_per_person: the most images of one person; 0 where people are not protected.
         created: whether the release is new, rather than continued.
         release_id: the release's id, under which vault and ledger know it.
         files: how many photos were read, and every file that was not, by kind.
-        expected: how many hits were expected before anything was charged; None for a release that
-            is continued, and for phashing codes. Where the photos were looked at (`check_first`),
-            it is for the owner only.
+        expected: how many hits were expected before anything was charged, for the owner only after
+            `check_first`; None for a release that is continued, and for phashing codes.
         fingerprint: what the receiver compares, to know that the folder is the owner's.
+
+    Examples:
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> Image.new("RGB", (64, 64), "red").save(folder / "red.png")
+        >>> protect(folder, f"{folder}.release", encoder="pixels").charged
+        'not charged: no --ledger was given'
     """
 
     release: Path
@@ -273,8 +279,7 @@ def protect(
         actor: who asks for the release, for the ledger (default: the operating system's user).
         purpose: what the release is for, for the ledger.
         vault: the folder of the vault (default: `release` with ".vault" appended).
-        vault_dataset: under which name the vault keeps the photos' file names, where one vault
-            holds several data sets.
+        vault_dataset: the name of the photos in the vault, where it holds several data sets.
         encoder: the image encoder: a built-in name (lite0, lite2, both, pixels), a folder of ONNX
             files, `hub:owner/model@commit`, or an opened `OnnxEncoder`. By default lite2;
             searching needs the same encoder again.
@@ -283,12 +288,10 @@ def protect(
             one subfolder per class) or the name of a data set. By default the built-in ones.
         public_embeddings: public vectors of the same model, as a file like `embeddings`, in place
             of public pictures; ids such as "cat/17" name classes.
-        own_names: public words for what the photos show ("forest, glacier, sea"), as a list, a
-            text with commas, or the path of a file with one name on each line. They make the
-            cells where no public pictures are given.
-        check_first: judge what search will find by a sample of the photos, rather than by the
-            public pictures or an even spread over the cells. What is seen is for the owner and is
-            not released.
+        own_names: public words for what the photos show ("forest, glacier, sea", a list, or a file
+            with one name on each line); they make the cells where no public pictures are given.
+        check_first: judge what search will find by a sample of the photos, for the owner only,
+            rather than by the public pictures or an even spread over the cells.
         accept_chance: release also where search is expected to find little more than chance;
             otherwise that is refused before anything is charged.
         people: whose photos they are: "folder" (the first subfolder), "dicom" (PatientID),
@@ -332,9 +335,8 @@ def protect(
         >>> import tempfile
         >>> from PIL import Image
         >>> folder = Path(tempfile.mkdtemp())
-        >>> (folder / "photos").mkdir()
-        >>> Image.new("RGB", (64, 64), "red").save(folder / "photos" / "red.png")
-        >>> made = protect(folder / "photos", folder / "release", epsilon=8, encoder="pixels")
+        >>> Image.new("RGB", (64, 64), "red").save(folder / "red.png")
+        >>> made = protect(folder, f"{folder}.release", epsilon=8, encoder="pixels")
         >>> made.counts.released, made.guarantee.epsilon
         (1, 8.0)
     """

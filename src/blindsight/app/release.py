@@ -166,6 +166,17 @@ def open_release(folder: PathText, *, fingerprint: str | None = None) -> OpenedR
     Raises:
         HostileFile: Any byte was changed, a file was added or removed, or another key signed.
         InvalidData: The folder is not a finished release.
+
+    Examples:
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> Image.new("RGB", (64, 64), "red").save(folder / "red.png")
+        >>> from blindsight import protect
+        >>> made = protect(folder, f"{folder}.release", encoder="pixels", page=False)
+        >>> opened = open_release(made.release, fingerprint=made.fingerprint)
+        >>> print(opened.guarantee.line())
+        cell: k-ary response over 150 cells: proven ε = 8 per record (replace one)
     """
     target = Path(folder)
     if not target.is_dir():
@@ -202,6 +213,14 @@ class OpenedFile(JobResult):
         file: the file in it.
         guarantee: what is promised about the data behind it; None where nothing is.
         card: the card, as JSON values.
+
+    Examples:
+        >>> import tempfile
+        >>> from blindsight import sketch
+        >>> made = sketch("digits", f"{tempfile.mkdtemp()}/digits.sketches", random_state=0)
+        >>> opened = open_shared(f"{made.file}.shared")
+        >>> opened.file.name, opened.guarantee
+        ('digits.sketches', None)
     """
 
     folder: Path
@@ -250,6 +269,13 @@ def open_shared(folder: PathText, *, fingerprint: str | None = None) -> OpenedRe
     Raises:
         HostileFile: Any byte was changed, a file was added or removed, or another key signed.
         InvalidData: The folder is not finished, or of a kind that this version does not know.
+
+    Examples:
+        >>> import tempfile
+        >>> from blindsight import sketch
+        >>> made = sketch("digits", f"{tempfile.mkdtemp()}/digits.sketches", random_state=0)
+        >>> open_shared(f"{made.file}.shared").manifest.kind
+        'sketches'
     """
     target = Path(folder)
     if not target.is_dir():
@@ -374,6 +400,11 @@ class AnsweredRequest(JobResult):
         photos: for each requested id the files that show it.
         unknown: ids that the vault does not know.
         signed_by: the fingerprint of the key that signed the request; None for an unsigned one.
+
+    Examples:
+        >>> photos = (("9c1e", ("beach/07.jpg",)),)
+        >>> AnsweredRequest("4f2a", "May we print this one?", photos).title
+        'A request for 1 photos. Nothing was sent: you decide.'
     """
 
     release: str
@@ -414,6 +445,19 @@ def answer_request(
     Raises:
         HostileFile: The file is not a request.
         InvalidData: The request is about another release, or the vault is not here.
+
+    Examples:
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> Image.new("RGB", (64, 64), "red").save(folder / "red.png")
+        >>> from blindsight import protect
+        >>> made = protect(folder, f"{folder}.release", encoder="pixels", page=False)
+        >>> ids = [key for key, _ in release_contents(made.release).photos]
+        >>> asked = {"format": _REQUEST, "release": made.release_id, "message": "", "ids": ids}
+        >>> _ = (folder / "request.json").write_text(json.dumps(asked))
+        >>> answer_request(folder / "request.json", made.release).photos[0][1]
+        ('red.png',)
     """
     ids, message, number, signed_by = _read_request(Path(request))
     folder = ReleaseFolder.read(Path(release))
@@ -459,6 +503,20 @@ def hand_over(
     Raises:
         InvalidParameter: An id was not asked for, or the folder exists.
         InvalidData: A photo is not where the vault saw it.
+
+    Examples:
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> Image.new("RGB", (64, 64), "red").save(folder / "red.png")
+        >>> from blindsight import protect
+        >>> made = protect(folder, f"{folder}.release", encoder="pixels", page=False)
+        >>> ids = [key for key, _ in release_contents(made.release).photos]
+        >>> asked = {"format": _REQUEST, "release": made.release_id, "message": "", "ids": ids}
+        >>> _ = (folder / "request.json").write_text(json.dumps(asked))
+        >>> copies = hand_over(folder / "request.json", made.release, ids, f"{folder}.copies")
+        >>> len(copies), copies[0].suffix
+        (1, '.png')
     """
     answer = answer_request(request, release, vault=vault)
     known = dict(answer.photos)

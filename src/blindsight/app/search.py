@@ -138,6 +138,17 @@ class SearchResult(JobResult):
         guarantee: what is promised for the stored codes.
         html: the contact sheet that was written, if one was asked for.
         files: what became of the files of the query photos; None for other queries.
+
+    Examples:
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> Image.new("RGB", (64, 64), "red").save(folder / "red.png")
+        >>> from blindsight import protect
+        >>> made = protect(folder, f"{folder}.release", encoder="pixels", page=False)
+        >>> result = search(made.release, folder / "red.png", k=1)
+        >>> result.stored, len(result.hits), result.guarantee.epsilon
+        (1, 1, 8.0)
     """
 
     queries: tuple[QueryHits, ...]
@@ -398,6 +409,17 @@ def find_duplicates(
 
     Raises:
         InvalidData: if the vault or the photos are not here.
+
+    Examples:
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> from blindsight import protect
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> for name, colour in (("a", (200, 0, 0)), ("b", (201, 0, 0)), ("c", (0, 0, 200))):
+        ...     Image.new("RGB", (64, 64), colour).save(folder / f"{name}.png")
+        >>> made = protect(folder, f"{folder}.release", encoder="pixels", page=False)
+        >>> find_duplicates(made.release).title
+        '2 photos in 1 groups are nearly the same.'
     """
     folder, encoder, names = _open_release(Path(release), vault)
     if names.vault is None and folder.names == "random":

@@ -89,6 +89,15 @@ class SentStatistics(JobResult):
         unreadable: names of files that could not be read, with the reason.
         without_class: images whose label is none of the classes.
         files: what became of every file of the folder; None for a data set.
+
+    Examples:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> sent = send_statistics("digits", folder / "sent", encoder="pixels", random_state=0)
+        >>> sent.n_images, len(sent.classes), sent.guarantee.unit
+        (1797, 10, 'record')
+        >>> sent.forecast.level, f"{sent.forecast.accuracy:.0%}", f"{sent.forecast.chance:.0%}"
+        ('good', '82%', '10%')
     """
 
     file: Path
@@ -175,6 +184,14 @@ class LearnedFromStatistics(JobResult):
         out: the file of the classifier, if it was written.
         encoder: name of the encoder.
         test_files: what became of every file of the folder of test images.
+
+    Examples:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> sent = send_statistics("digits", folder / "sent", encoder="pixels", random_state=0)
+        >>> learned = learn_from_statistics(sent.file, test="digits", split=None)
+        >>> learned.n_senders, learned.n_test, learned.accuracy > 5 * learned.chance
+        (1, 1797, True)
     """
 
     files: tuple[Path, ...]
@@ -493,6 +510,15 @@ def learn_from_statistics(
     Raises:
         HostileFile: if a file is damaged or was changed.
         InvalidData: if the statistics do not fit together.
+
+    Examples:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> sent = send_statistics("digits", folder / "sent", encoder="pixels", random_state=0)
+        >>> print(learn_from_statistics(sent.file))
+        A classifier for 10 classes from 1 sender, not tested
+          method   lda
+          encoder  pixels-16
     """
     from blindsight.encoders import open_same_encoder
     from blindsight.sketching import fit_from_statistics

@@ -88,6 +88,16 @@ class SketchedImages(JobResult):
         simulation: whether the noise has a fixed seed.
         charged: whether a ledger was charged.
         files: how many images were read, and every file of the folder that was not, by kind.
+
+    Examples:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> made = sketch("digits", folder / "digits.sketches", random_state=0)
+        >>> made.n_sketches, made.guarantee, round(made.epsilon_per_pixel, 1)
+        (1797, None, 12.3)
+        >>> flipped = sketch("digits", folder / "flipped", flip_epsilon=2, random_state=0)
+        >>> round(flipped.guarantee.epsilon, 2), flipped.guarantee.unit
+        (2.0, 'pixel')
     """
 
     file: Path
@@ -176,6 +186,13 @@ class RecoveredImages(JobResult):
         verdict: one sentence.
         gallery: the drawing of original and recovered images.
         files: what became of every file of the originals and the public images.
+
+    Examples:
+        >>> import tempfile
+        >>> made = sketch("digits", f"{tempfile.mkdtemp()}/digits.sketches", random_state=0)
+        >>> recovered = recover_sketches(made.file, originals="digits", count=5)
+        >>> recovered.attacks[0].attack, recovered.attacks[0].psnr < 12
+        ('denoising', True)
     """
 
     n_sketches: int
@@ -418,6 +435,13 @@ def recover_sketches(
     Raises:
         InvalidData: if the originals are not the images behind the sketches.
         InvalidParameter: if `settings` is given without `originals`.
+
+    Examples:
+        >>> import tempfile
+        >>> made = sketch("digits", f"{tempfile.mkdtemp()}/digits.sketches", random_state=0)
+        >>> recovered = recover_sketches(made.file, originals="digits", count=5)
+        >>> [attack.attack for attack in recovered.attacks]
+        ['denoising', 'smoothing', 'second reading', 'posterior mean']
     """
     from blindsight.sketching import QKParameters, SketchSet, leak_of
     from blindsight.sketching.attackers import Suite, measure, measured_verdict

@@ -58,6 +58,17 @@ class Tags(JobResult):
         unreadable: paths that were skipped, and why.
         charged: whether a ledger was charged, where tags were published.
         files: how many photos were read, and every file that was not, by kind.
+
+    Examples:
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> from blindsight import start_tagger
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> Image.new("RGB", (64, 64), "red").save(folder / "red.png")
+        >>> model = start_tagger("dog, beach", encoder="lite0", out=folder / "tagger").model
+        >>> tags = tag(model, folder / "red.png")
+        >>> len(tags.images), tags.guarantee.epsilon, tags.answer_guarantee
+        (1, 0.0, None)
     """
 
     images: tuple[ImageTags, ...]
@@ -165,11 +176,11 @@ def tag(
         images: an image, a folder of images, or several of them.
         encoder: the encoder that the tagger was trained with, where that is not built in.
         random_ids: name images by random ids, for sharing; with published tags only.
-        ledger: as `publish_tags`; with published tags only.
-        dataset: as `publish_tags`.
-        vault: as `publish_tags`; with published tags only.
-        actor: as `publish_tags`; with published tags only.
-        purpose: as `publish_tags`; with published tags only.
+        ledger: with published tags, the ledger to charge.
+        dataset: with published tags, the account of the photos in the ledger.
+        vault: with published tags, the folder of the key.
+        actor: with published tags, who asks for the release.
+        purpose: with published tags, what the release is for.
         progress: called with (stage, done, total).
 
     Returns:
@@ -179,6 +190,16 @@ def tag(
         InvalidParameter: if an option for published tags is given for exact answers, or the
             encoder is not the one that the tagger was trained with.
         MissingData: if the model or an image does not exist.
+
+    Examples:
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> from blindsight import start_tagger
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> Image.new("RGB", (64, 64), "red").save(folder / "red.png")
+        >>> model = start_tagger("dog, beach", encoder="lite0", out=folder / "tagger").model
+        >>> tag(model, folder / "red.png").title
+        'Tags of 1 images'
     """
     tagger, extractor = _load(Path(model), encoder)
     from blindsight.tagging.photos import image_files
@@ -251,6 +272,16 @@ def publish_tags(
         BudgetExceeded: if the ledger has too little left; nothing is released.
         InvalidParameter: if the answers of this model are exact.
         MissingData: if the model, the vault or a photo does not exist.
+
+    Examples:
+        >>> import tempfile
+        >>> from blindsight import start_tagger
+        >>> exact = start_tagger("dog, beach", encoder="lite0", out=f"{tempfile.mkdtemp()}/tagger")
+        >>> try:
+        ...     publish_tags(exact.model, "photos")
+        ... except InvalidParameter as refused:
+        ...     print(str(refused).partition(": ")[2])
+        make a model with train_tagger(publish=...).
     """
     from blindsight.tagging.photos import image_files, publish
 

@@ -42,6 +42,16 @@ class TrainedOnSketches(JobResult):
         network: the name of the network.
         losses: the training loss of each epoch.
         model: the file of the network, if it was saved.
+
+    Examples:
+        >>> print(
+        ...     TrainedOnSketches(
+        ...         accuracy=0.93, chance=0.1, n_classes=10, n_training=9000, n_test=1000,
+        ...         parameters="Q3", network="lenet5", losses=(1.8, 0.7, 0.4),
+        ...     )
+        ... )
+        accuracy 93.00% (chance: 10.00%) on 1,000 sketches (Q3), trained on 9,000
+          network  lenet5
     """
 
     accuracy: float
@@ -143,6 +153,16 @@ def train_on_sketches(
 
     Raises:
         InvalidData: if the sketches have no labels.
+
+    Examples:
+        >>> import tempfile
+        >>> from blindsight import sketch
+        >>> made = sketch("digits", f"{tempfile.mkdtemp()}/digits.sketches", random_state=0)
+        >>> trained = train_on_sketches(made.file, epochs=1, random_state=0)
+        >>> trained.n_training, trained.n_test, trained.network
+        (1618, 179, 'lenet5')
+        >>> trained.warnings()[0].split(":")[0]
+        'There is too little to learn from'
     """
     from blindsight.core.checks import optional_module
     from blindsight.sketching import SketchSet

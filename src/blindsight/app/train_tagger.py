@@ -96,7 +96,7 @@ class TaggerQuality:
 
 @dataclass(frozen=True)
 class TrainedTagger(JobResult):
-    """A tagger that was written to a file.
+    r"""A tagger that was written to a file.
 
     Parameters:
         model: the file of the tagger, which may be shared if its guarantee suffices.
@@ -114,6 +114,21 @@ class TrainedTagger(JobResult):
         learned: how much of what was learned stands out of the noise, from 0 (the free start was
             kept) to 1; None where it was not judged.
         files: how many photos were read, and every file that was not, by kind; for the owner only.
+
+    Examples:
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> Image.new("RGB", (8, 8), "red").save(folder / "red.png")
+        >>> _ = (folder / "labels.csv").write_text("image,labels\nred.png,warm")
+        >>> made = train_tagger(
+        ...     folder, labels=folder / "labels.csv", vocabulary="warm,cold", features="pixels",
+        ...     size=4, out=folder / "tagger.safetensors", random_state=0,
+        ... )
+        >>> made.title
+        'A tagger for 2 labels, trained on 1 photos'
+        >>> made.labels, made.n_records, round(made.guarantee.epsilon, 2)
+        (('warm', 'cold'), 1, 2.0)
     """
 
     model: Path
@@ -415,6 +430,12 @@ def start_tagger(
 
     Raises:
         MissingData: if nothing is known in public about these labels.
+
+    Examples:
+        >>> import tempfile
+        >>> made = start_tagger("dog, beach", encoder="lite0", out=f"{tempfile.mkdtemp()}/tagger")
+        >>> made.labels, made.n_records, made.guarantee.epsilon
+        (('dog', 'beach'), 0, 0.0)
     """
     from blindsight.tagging import PrivateTagger
     from blindsight.tagging.labels import read_vocabulary

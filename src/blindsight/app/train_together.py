@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from blindsight.app.defaults import federated_encoder
 from blindsight.app.hosting import share_file
 from blindsight.app.result import JobResult, Progress, ResultTable, files_table, no_progress
 from blindsight.core import checks
@@ -37,7 +38,6 @@ __all__ = [
     "LabelledRows",
     "PlannedFederation",
     "TrainedTogether",
-    "default_encoder",
     "load_plan_encoder",
     "plan_federation",
     "read_labelled",
@@ -338,11 +338,6 @@ def _pad_settings(agreement: Agreement) -> Settings:
     return agreement.settings
 
 
-def default_encoder(method: str | None) -> str:
-    """The encoder of photos where none is named."""
-    return "lite0-224" if method == "statistics" else "lite0"
-
-
 def load_plan_encoder(
     encoder: PathText | Encoder | None,
 ) -> tuple[Encoder | None, dict[str, Any]]:
@@ -402,6 +397,11 @@ class TrainedTogether(JobResult):
         model: where the model was saved, or None.
         classifier: the model itself.
         files: what became of every file of the folders of photos.
+
+    Examples:
+        >>> plan = plan_federation(sites=3, names=["cat", "dog"], features=8, epsilon=2.0)
+        >>> TrainedTogether(("cat", "dog"), 3, 90, (), 0.9, plan.guarantee).title
+        'A classifier of 2 classes, learned by 3 sites'
     """
 
     classes: tuple[str, ...]
@@ -523,7 +523,7 @@ def train_together(
         )
     from blindsight.encoders import open_encoder
 
-    usual = default_encoder(method)
+    usual = federated_encoder(method)
     # Opened once: every site and the plan have the same encoder.
     chosen = open_encoder(usual if encoder is None else encoder) if photos else None
     tables = [labels] * len(paths) if labels is None or isinstance(labels, str | Path) else labels

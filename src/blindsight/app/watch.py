@@ -56,6 +56,11 @@ class WatchedFolder(JobResult):
     Parameters:
         runs: every run that released photos, and the first one.
         last: the result of the last run; None if no photo ever arrived.
+
+    Examples:
+        >>> print(WatchedFolder(runs=(), last=None))
+        0 photos protected while the folder was watched
+          release  none: no photo arrived
     """
 
     runs: tuple[WatchedRun, ...]

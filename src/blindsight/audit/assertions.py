@@ -167,6 +167,30 @@ def assert_private_training(
     Raises:
         PrivacyViolation: the accountant says more than `epsilon`, a step does not do what the
             accountant was told, or the canaries are told apart too well.
+
+    Examples:
+        >>> import warnings
+        >>> import torch
+        >>> from opacus import PrivacyEngine
+        >>> def train(dataset):
+        ...     engine = PrivacyEngine()
+        ...     module = torch.nn.Linear(4, 2)
+        ...     module, optimizer, loader = engine.make_private(
+        ...         module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
+        ...         data_loader=torch.utils.data.DataLoader(dataset, batch_size=16),
+        ...         noise_multiplier=4.0, max_grad_norm=1.0,
+        ...     )
+        ...     for rows, labels in loader:
+        ...         optimizer.zero_grad()
+        ...         torch.nn.functional.cross_entropy(module(rows), labels).backward()
+        ...         optimizer.step()
+        ...     return engine, module
+        >>> labels = torch.zeros(64, dtype=torch.long)
+        >>> rows = torch.utils.data.TensorDataset(torch.zeros(64, 4), labels)
+        >>> with warnings.catch_warnings(action="ignore"):  # those of Opacus and PyTorch
+        ...     found = assert_private_training(train, rows, epsilon=2, delta=1e-5)
+        >>> round(found.claimed, 2), found.findings
+        (0.42, ())
     """
     confidence = 1 - checks.probability("false_alarm", false_alarm)
     found = audit_training(

@@ -165,6 +165,7 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
         noise: `SumNoise(epsilon=...)` on every sum, per user, or with unit="record" per record;
             None: no noise, and `guarantee_` says so.
         encrypt: False computes the same numbers without the cryptography.
+        random_state: None draws from the operating system; a seed makes a simulation.
 
     Attributes:
         coef_: the model's weights; features are (X - mean) / deviation of the public rows, if any.
@@ -174,13 +175,23 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
         rounds_: one `RoundLog` per round: users, sparsity, bytes, seconds, accuracy. They are
             exact, so they stay with their owner: `save` leaves them out, and a loaded model has
             none.
-        guarantee_: what is promised, and who sees what.
-        disclosure_: what is promised, and who sees what.
-        advice_: what to change where noise drowns the updates; else None.
+        guarantee_: what is promised.
+        disclosure_: who sees what.
+        advice_: what to change where noise hides the updates; else None.
 
     Guarantee:
         With `noise`, per user and per record, replace one; with `SumNoise(unit="record")` per
         record, add or remove one. Without, none: the exact sums are published.
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> X, y = rng.normal(size=(300, 2)), np.tile(["cat", "dog", "emu"], 100)
+        >>> X += 5 * np.repeat([[[0, 0], [0, 1], [1, 0]]], 100, axis=0).reshape(300, 2)
+        >>> model = FederatedClassifier(
+        ...     classes=("cat", "dog", "emu"), users=3, rounds=2, random_state=0
+        ... ).fit(X, y)
+        >>> model.score(X, y) > 0.9, len(model.rounds_), model.guarantee_.epsilon
+        (True, 2, inf)
     """
 
     _kind: ClassVar[str] = "federated classifier"

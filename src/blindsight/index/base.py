@@ -281,9 +281,17 @@ class Hits:
         scores: (m,) what the ranking went by, larger is better: minus the distance, or the soft
             score.
         limits: (queries + 1,) query i owns the slice limits[i]:limits[i + 1].
-        cells: (m,) for cells of a codebook, see `Hit`; then `distances` is None.
-        trust: (m,) for cells of a codebook, see `Hit`; then `distances` is None.
-        tied: (m,) for cells of a codebook, see `Hit`; then `distances` is None.
+        cells: (m,) with a codebook, the released cell of each hit; `distances` is then None.
+        trust: (m,) with a codebook, the probability that noise did not change the cell.
+        tied: (m,) with a codebook, how many photos have the same score.
+
+    Examples:
+        >>> from blindsight import HammingIndex
+        >>> index = HammingIndex(8)
+        >>> ids = index.add(np.array([[0b00000000], [0b00001111], [0b11111111]], np.uint8))
+        >>> hits = index.search(np.array([[0b00000001]], np.uint8), k=2)
+        >>> [(int(hit.id), int(hit.distance)) for hit in hits[0]]
+        [(0, 1), (1, 3)]
     """
 
     ids: NDArray[Any]

@@ -149,10 +149,10 @@ class HammingIndex(CodeIndex):
     on disk.
 
     Parameters:
-        n_bits: see `CodeIndex`.
-        names: see `CodeIndex`.
-        guarantee: see `CodeIndex`.
-        decoding: see `CodeIndex`.
+        n_bits: the length of a code; codes come packed, as `blindsight.core.codes.pack` makes them.
+        names: whether ids are names (text) rather than 64-bit integers.
+        guarantee: what was promised when the codes were released; None for plain codes.
+        decoding: how released codes are read as probabilities of a match; None for plain codes.
         structure: `Flat()` (exact, the default), `IVF(cells, probes)` or `HNSW(links, effort)`.
 
     Examples:

@@ -65,6 +65,14 @@ class MilvusIndex(CodeIndex):
         collection: the collection's name (letters, digits, underscores).
         token: "user:password" or an API key, where the cluster asks for one.
         candidates: how many nearest codes a soft ranking re-ranks.
+
+    Examples:
+        >>> import tempfile
+        >>> with MilvusIndex(f"{tempfile.mkdtemp()}/codes.db", n_bits=8) as index:
+        ...     ids = index.add(np.array([[0b00000000], [0b11111111]], np.uint8))
+        ...     hits = index.search(np.array([[0b00000001]], np.uint8), k=1)
+        >>> int(hits[0][0].id), int(hits[0][0].distance)
+        (0, 1)
     """
 
     # Whole numbers kept beside a code, to filter by.

@@ -103,8 +103,8 @@ class DPPDML(_Algorithm1):
             data.
         clip: h, the Lipschitz constant.
         steps: batches, epochs and step sizes.
-        preprocessor: as in `DPPMetric`.
-        random_state: as in `DPPMetric`.
+        preprocessor: rows of features, where pairs are given as row numbers.
+        random_state: None draws from the operating system; a seed makes a simulation.
 
     Guarantee: `guarantee_` has the claim and what is proven, which is nothing for DPP-S and for
     margin="mean".
@@ -273,8 +273,8 @@ class MendedDML(_Algorithm1):
         margin: m, a number known beforehand.
         clip: the l1 bound of a pair's gradient.
         steps: batches, epochs and step sizes.
-        preprocessor: as in `DPPMetric`.
-        random_state: as in `DPPMetric`.
+        preprocessor: rows of features, where pairs are given as row numbers.
+        random_state: None draws from the operating system; a seed makes a simulation.
 
     Guarantee: `guarantee_`, pure epsilon, neighbours "add or remove one"; noise is floating point,
     the map rounded.

@@ -34,8 +34,13 @@ INSIDE = {
 class Cost:
     """What one release spends: (epsilon, delta) per `unit`, under a neighbour relation.
 
-    `rho` is its parameter of zero-concentrated privacy where that is known beside (epsilon, delta):
-    what an account that composes Gaussian releases tightly is charged, see `zcdp`.
+    Parameters:
+        epsilon: the bound on the privacy loss.
+        delta: the probability with which the bound may be exceeded.
+        unit: per what it counts ("record", "person", "label").
+        neighbours: "replace one" or "add or remove one".
+        rho: the parameter of zero-concentrated privacy, where it is known: what an account that
+            composes Gaussian releases tightly is charged, see `zcdp`.
 
     Examples:
         >>> print(Cost(epsilon=0.5, unit="record") + Cost(epsilon=1.5, unit="record"))

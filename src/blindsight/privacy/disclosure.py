@@ -44,6 +44,21 @@ class Disclosure:
         recovered: what attacks got back.
         verdict: one plain sentence a person can act on.
         assumptions: what must hold, in words.
+
+    Examples:
+        >>> seen = Disclosure(
+        ...     method="encrypted updates",
+        ...     sees=(("aggregator", "the sum of all updates"), ("other site", "nothing")),
+        ...     verdict="With two sites, each can subtract its own update from the sum.",
+        ... )
+        >>> print(seen.card())
+        DISCLOSURE CARD
+          method           encrypted updates
+          aggregator sees  the sum of all updates
+          other site sees  nothing
+          epsilon          none claimed
+          assumptions      none
+          verdict          With two sites, each can subtract its own update from the sum.
     """
 
     method: str

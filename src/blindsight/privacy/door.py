@@ -220,6 +220,21 @@ class Door:
         random_state: None for the operating system's entropy; a seed makes a simulation; or a
             `Source` such as a vault's.
         key: the ledger's idempotency key: the same release, charged once however often it is tried.
+
+    Examples:
+        >>> from blindsight.privacy import Planned
+        >>> from blindsight.privacy.mechanisms import KaryResponse
+        >>> noise = KaryResponse(epsilon=8.0, k=4, unit="record")
+        >>> cell = Planned(what="cell", mechanism=noise)
+        >>> promised = Guarantee(releases=(cell,), model="local", entropy="seed")
+        >>> door = Door(promised, what="cells of three photos", random_state=0)
+        >>> door.release("cell", [2, 2, 3])
+        array([2, 2, 3])
+        >>> try:
+        ...     door.release("cell", [2, 2, 3])
+        ... except NotPlanned as refused:
+        ...     print(str(refused).split(".")[0])
+        'cell' was planned 1 times and has passed as often
     """
 
     def __init__(

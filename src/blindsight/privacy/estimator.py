@@ -48,6 +48,27 @@ class Protected(BaseEstimator):  # type: ignore[misc]
         public_: what never depended on private data: parameters, public domains, public counts.
         guarantee_: what is promised, known before the data.
         owner_only_: what stays with the owner; not saved.
+
+    Examples:
+        >>> from blindsight.privacy import Planned
+        >>> from blindsight.privacy.mechanisms import Laplace
+        >>> class NoisyMean(Protected):
+        ...     def __init__(self, scale=0.1, random_state=None):
+        ...         self.scale, self.random_state = scale, random_state
+        ...     def promise(self, n_rows):
+        ...         noise = Laplace(scale=self.scale, sensitivity=2 / n_rows, unit="record")
+        ...         mean = Planned(what="mean", mechanism=noise)
+        ...         return Guarantee(releases=(mean,), model="central", entropy=self.entropy_)
+        ...     def fit(self, X, ledger=None):
+        ...         self.public_ = {"n_rows": len(X)}
+        ...         door = self._open(ledger, what="a mean")
+        ...         self.released_ = {"mean": door.total("mean", X / len(X))}
+        ...         return self._settle_in()
+        ...     def _settle(self):
+        ...         self.mean_ = self.released_["mean"]
+        >>> fitted = NoisyMean(random_state=0).fit(np.full((1000, 1), 0.5))
+        >>> fitted.guarantee_.epsilon, fitted.mean_.round(1)
+        (0.02, array([0.4]))
     """
 
     _kind: ClassVar[str]

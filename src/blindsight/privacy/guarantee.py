@@ -49,7 +49,16 @@ _NOISE = {
 
 @dataclass(frozen=True)
 class Assumption:
-    """Something that must hold for a guarantee: a name for code, a sentence for people."""
+    """Something that must hold for a guarantee: a name for code, a sentence for people.
+
+    Parameters:
+        name: a short name, by which code recognises the assumption.
+        says: the assumption as a whole sentence.
+
+    Examples:
+        >>> print(Assumption("public cells", "The cells were made from public pictures."))
+        The cells were made from public pictures.
+    """
 
     name: str
     says: str
@@ -69,6 +78,16 @@ class Audited:
     """What an attack measured: epsilon is at least `epsilon`, at this confidence.
 
     It can refute, never prove.
+
+    Parameters:
+        epsilon: the lower bound on epsilon.
+        confidence: the probability that the bound holds, for example 0.95.
+        attack: the name of the attack.
+        trials: how many releases the attack looked at.
+
+    Examples:
+        >>> print(Audited(epsilon=0.83, confidence=0.95, attack="canaries", trials=10_000))
+        ε ≥ 0.83 (95%, canaries, 10,000 trials)
     """
 
     epsilon: float
@@ -97,14 +116,12 @@ class Guarantee:
         unproven: why nothing is proven, where that is so; epsilon is then inf, and the releases are
             for information.
         mechanism: what was done, in a few words; by default the releases' own.
-        unit: per what the proven epsilon counts, and which data sets count as neighbours; by
-            default those of the releases.
-        neighbours: as `unit`.
+        unit: per what the proven epsilon counts ("record", "person"); by default the unit of the
+            releases.
+        neighbours: which data sets count as neighbours; by default as in the releases.
         model: "central" (a curator sees the data) or "local" (each owner protects its own).
-        epsilon: the proven numbers. epsilon may be left out; one that is below what the releases
-            cost is refused.
-        delta: the proven numbers. epsilon may be left out; one that is below what the releases cost
-            is refused.
+        epsilon: the proven epsilon; by default what the releases cost. A smaller one is refused.
+        delta: the proven delta, at which the releases are priced.
         claimed: the paper's epsilon, or None where no paper claims one for this release.
         calibration: "paper" (to the letter) or "proven".
         accountant: how the number was composed.
@@ -112,8 +129,20 @@ class Guarantee:
         sampler: "exact" (integer sampling, safe to hand to outsiders) or "float"; by default that
             of the releases.
         entropy: what the noise was made of: "system", "keyed" (a vault's key) or "seed".
+        simulation: whether the noise can be drawn again by others, because its seed is fixed.
         also: the same release in other units.
         audited: what an attack measured, once one ran.
+
+    Examples:
+        >>> from blindsight.privacy.mechanisms import KaryResponse
+        >>> from blindsight.privacy.plan import Planned
+        >>> noise = KaryResponse(epsilon=2.0, k=16, unit="record")
+        >>> twice = Planned(what="cell", mechanism=noise, count=2)
+        >>> promised = Guarantee(releases=(twice,), model="local")
+        >>> promised.epsilon, promised.unit, promised.neighbours
+        (4.0, 'record', 'replace one')
+        >>> print(promised.line())
+        cell: k-ary response over 16 cells, 2 times: proven ε = 4 per record (replace one)
     """
 
     releases: Plan = ()

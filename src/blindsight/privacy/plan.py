@@ -21,7 +21,7 @@ class Planned:
     Parameters:
         what: what is released, in a word or two ("label counts"); the door knows the release by it.
         mechanism: how. Its sensitivity is that of a whole unit, with all `group` rows of it in the
-        sum.
+            sum.
         count: how often it is released about the same unit.
         group: how many rows (pairs, photos) of one unit may be in the sum.
         parts: rows are dealt to so many parts by public facts, and each release is about one of
@@ -30,6 +30,12 @@ class Planned:
         change: how far a unit moves the sum at most, in bounds of its rows. None: 2 where a unit
             is replaced (its old rows leave, new ones come), 1 where it is added or removed. A
             replaced label that moves a row to other coordinates of the sum moves it by root 2.
+
+    Examples:
+        >>> from blindsight.privacy.mechanisms import Laplace
+        >>> noise = Laplace(scale=2.0, sensitivity=1.0, unit="record")
+        >>> print(Planned(what="label counts", mechanism=noise, count=3))
+        label counts: Laplace noise of scale 2, 3 times
     """
 
     what: str

@@ -60,8 +60,8 @@ class NegativeSketcher(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         q: "Q1" to "Q12", a sequence of q_j (one per bit, most significant first), or `QKParameters`
             (then p and r are those). Q3 hides most, Q12 hands the image over: read `leak_` and
             `disclosure_`.
-        p: types of records and records a bit, as in the paper.
-        r: types of records and records a bit, as in the paper.
+        p: shares of the K types of records: type i differs from the image in i of its K bits.
+        r: records per bit of the image.
         n_jobs: threads; None for all cores.
         random_state: None draws from the operating system; `Permanent(vault)` gives an image one
             sketch, however often it is asked for. A seed makes every call repeat its dice: for

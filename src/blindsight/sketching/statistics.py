@@ -509,6 +509,18 @@ def merge_statistics(parts: Sequence[Statistics]) -> Statistics:
 
     Raises:
         InvalidData: if the parts do not fit together; the message names the difference.
+
+    Examples:
+        >>> from blindsight.sketching import FeatureStatistics
+        >>> rng = np.random.default_rng(0)
+        >>> public, labels = rng.random((300, 12)), np.tile(["cat", "dog"], 200)
+        >>> sites = [
+        ...     FeatureStatistics(2.0, classes=("cat", "dog"), public=public, random_state=seed)
+        ...     .fit(rng.random((400, 12)), labels).statistics_
+        ...     for seed in (0, 1)
+        ... ]
+        >>> merge_statistics(sites).senders
+        2
     """
     if not parts:
         raise InvalidData("there are no statistics to merge.")

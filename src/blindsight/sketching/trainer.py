@@ -123,12 +123,25 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         inputs: "mean" (the paper: posterior means of pixels), "bits" (posteriors of all bits as
             channels) or "both".
         scaling: "standard" (mean 0, deviation 1 a plane) or "unit" ([0, 1], as the paper).
-        optimizer: "adam", "sgd" (momentum 0.9, weight decay 5e-4) or "nesterov" (0.85);
+        optimizer: "adam", "sgd" (momentum 0.9, weight decay 5e-4) or "nesterov" (0.85).
         schedule: "cosine", "triangle" (up, then down) or "constant".
-        learning_rate: None for the recipe's, 1e-3 (adam) or 0.1 (sgd), the paper's.
+        learning_rate: the largest step size: 1e-3 (adam) and 0.1 (sgd) are the paper's.
+        batch_size: sketches per step.
+        epochs: passes over all sketches.
         augment: random crops and horizontal flips of the estimates, as the paper does for CIFAR-10.
+        random_state: seed of the first weights, the batches and the augmentation.
 
     What is None is taken from the network's recipe (`networks.TrainingRecipe`), kept as `recipe_`.
+
+    Examples:
+        >>> from blindsight import data
+        >>> from blindsight.sketching import NegativeSketcher
+        >>> digits = data.load("digits")
+        >>> images, labels = digits.array()[:200], np.asarray(digits.labels)[:200]
+        >>> sketches = NegativeSketcher("Q3", random_state=0).fit(images).sketch(images)
+        >>> model = NegDL("lenet5", epochs=1, random_state=0).fit(sketches, labels)
+        >>> model.predict(sketches[:3]).shape
+        (3,)
     """
 
     def __init__(

@@ -506,10 +506,10 @@ class P2MLGCN(_GraphModel):
         clip: logits are clipped to ±clip before noise; None leaves them unbounded, as printed, and
             nothing is proven.
         corollary: imposes the conditions of Corollary 1 or 2, or None.
-        head: as `Tagger`'s.
-        schedule: as `Tagger`'s.
-        classes: as `Tagger`'s.
-        random_state: as `Tagger`'s.
+        head: the network that makes logits, a `GraphHead`.
+        schedule: the passes over the records, the size of batches and the step sizes.
+        classes: the names of the labels; None numbers them.
+        random_state: None draws from the operating system; a seed makes a simulation.
 
     Guarantee:
         `guarantee_`, per query: claimed, and with `clip` the number that follows. Per training
@@ -621,11 +621,19 @@ class RP2MLGCN(P2MLGCN):
     """RP2-ML-GCN: P2-ML-GCN with λ||W||² in the loss (Equation 14).
 
     Parameters:
-        epsilon: as `P2MLGCN`'s, like all parameters that are not listed here.
+        epsilon: what the paper claims per answer (ε / S_b with a bound factor).
         robust: λ.
         penalty: what λ weighs against: "ridge" (λ/N against the mean loss, as Equations 15 to 18),
             "mean" (λ against the mean loss) or "decay" (the parameters shrink beside the gradient
             step).
+        sensitivity: S, "C" (the number of labels) or "1".
+        bound_factor: S_b (Section 4.3).
+        clip: the bound of logits before noise; with None nothing is proven.
+        corollary: imposes the conditions of Corollary 1 or 2, or None.
+        head: the network that makes logits, a `GraphHead`.
+        schedule: the passes over the records, the size of batches and the step sizes.
+        classes: the names of the labels; None numbers them.
+        random_state: None draws from the operating system; a seed makes a simulation.
 
     Example:
         >>> rng = np.random.default_rng(0)

@@ -282,8 +282,8 @@ def encoder_prior(
 
     Examples:
         >>> from blindsight.encoders import built_in
-        >>> prior = encoder_prior(["dog", "beach"], built_in("lite0"))  # doctest: +SKIP
-        >>> prior.weights.shape  # doctest: +SKIP
+        >>> prior = encoder_prior(["dog", "beach"], built_in("lite0"))
+        >>> prior.weights.shape
         (2, 1280)
     """
     spelled = [[spaced(name), *map(spaced, (synonyms or {}).get(name, ()))] for name in names]

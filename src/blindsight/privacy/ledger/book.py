@@ -119,8 +119,7 @@ class Ledger:
 
     Parameters:
         where: a file path (SQLite) or a URL (`sqlite:///path`, `postgresql://user@host/name`). One
-        database holds any
-            number of data sets, each with a chain of its own.
+            database holds any number of data sets, each with a chain of its own.
         dataset: the data set whose budget this guards.
         create: start a new ledger where there is none; otherwise that is a `LedgerError`.
         timeout: seconds to wait for other writers.
@@ -133,6 +132,18 @@ class Ledger:
     processes and threads may charge one budget at once. A ledger is passed to `fit` as an argument:
     it cannot be copied or pickled, so that a cloned estimator cannot spend from a copy. To reach it
     from another process, open it there.
+
+    Examples:
+        >>> import tempfile
+        >>> from blindsight.core.errors import BudgetExceeded
+        >>> ledger = Ledger(f"{tempfile.mkdtemp()}/budget.db", dataset="holidays")
+        >>> granted = ledger.grant(Cost(epsilon=8, unit="record"))
+        >>> charged = ledger.charge(Cost(epsilon=5, unit="record"), what="codes")
+        >>> try:
+        ...     ledger.charge(Cost(epsilon=5, unit="record"), what="tags")
+        ... except BudgetExceeded as refused:
+        ...     print(str(refused).split("; ")[-1].partition(".")[0])
+        nothing was charged or released
     """
 
     def __init__(

@@ -82,15 +82,15 @@ class Crashing(ConfinedReader):
         super().__init__()
         self.deaths = deaths
 
-    def _ready(self, limits: Limits) -> int:
-        connection = super()._ready(limits)
+    def _ready(self, limits: Limits) -> tuple[int, int]:
+        ends = super()._ready(limits)
         if self.deaths:
             self.deaths -= 1
             assert self._process is not None
             # Stopped before the request comes, so that it cannot be answered before the end.
             os.kill(self._process.pid, signal.SIGKILL)
             self._process.wait()
-        return connection
+        return ends
 
 
 def test_a_file_that_ends_its_process_is_named_and_the_next_one_is_read() -> None:

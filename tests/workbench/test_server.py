@@ -19,9 +19,10 @@ from typing import Any
 import httpx
 import pytest
 
+from blindsight.app.library.datasets import lock_state
 from blindsight.core.errors import InvalidParameter
 from blindsight.workbench import WorkbenchSettings
-from blindsight.workbench.infra.server import listening_socket, lock_state
+from blindsight.workbench.infra.server import listening_socket
 from workbench import web
 from workbench.conftest import Server
 
@@ -236,7 +237,7 @@ def test_a_busy_port_and_a_used_folder_are_said_in_words(tmp_path: Path) -> None
         with pytest.raises(InvalidParameter, match="cannot be used"):
             listening_socket(WorkbenchSettings(port=taken.getsockname()[1]))
     with (
-        lock_state(WorkbenchSettings(state=tmp_path)),
+        lock_state(tmp_path),
         pytest.raises(InvalidParameter, match="another workbench"),
     ):
-        lock_state(WorkbenchSettings(state=tmp_path))
+        lock_state(tmp_path)

@@ -201,12 +201,12 @@ def _run(settings: Any) -> None:
     import signal
     import sys
 
+    from blindsight.app.library.datasets import lock_state
     from blindsight.workbench.app import create_app
     from blindsight.workbench.infra.server import (
         bound_memory,
         check_certificate,
         listening_socket,
-        lock_state,
         serve,
         start_logging,
     )
@@ -217,7 +217,7 @@ def _run(settings: Any) -> None:
     listener = listening_socket(settings)
     bound_memory()
     os.umask(0o077)
-    lock = lock_state(settings)
+    lock = lock_state(settings.state)
     if settings.local and settings.token is None:
         settings = settings.model_copy(update={"token": secrets.token_urlsafe(24)})
     app = create_app(settings)

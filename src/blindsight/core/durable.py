@@ -13,22 +13,33 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
+import errno
 import os
 import re
 import secrets
 import shutil
+import time
 from collections.abc import Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from blindsight.core.errors import InvalidData
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 __all__ = [
     "DurableFile",
     "close_to_others",
     "link_new",
+    "lock",
     "make_folder",
     "only_writer",
+    "open_file",
+    "read_at",
     "remove",
     "rename",
     "replace_folder",
@@ -39,6 +50,10 @@ __all__ = [
 
 _STEP = 1 << 24  # bytes per system call
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of Linux' renameat2
+# Descriptors are not inherited by other programs; Windows would otherwise change line ends.
+_OPENED = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_OPENS_FOLDERS = hasattr(os, "O_DIRECTORY")  # not on Windows
+_LOCKED_BYTE = 1 << 30  # Windows keeps others from what is locked: a byte that nobody reads
 
 
 class DurableFile:
@@ -53,7 +68,7 @@ class DurableFile:
 
     def __init__(self, path: Path, *, lock: bool = False) -> None:
         self.path = path
-        self.descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self.descriptor = open_file(path, os.O_RDWR)
         self._poisoned = False
         try:
             if lock:
@@ -65,7 +80,7 @@ class DurableFile:
 
     def _lock(self) -> None:
         try:
-            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(self.descriptor, wait=False)
         except OSError as error:
             raise InvalidData(
                 f"{self.path.name} is open for writing elsewhere. Close it there first."
@@ -86,7 +101,7 @@ class DurableFile:
         self._check()
         try:
             _write_all(self.descriptor, content, self.end)
-            os.fsync(self.descriptor)
+            _flush(self.descriptor)
         except BaseException:
             self._cut_or_poison(self.end)
             raise
@@ -99,7 +114,7 @@ class DurableFile:
         """
         self._check()
         _write_all(self.descriptor, content, offset)
-        os.fsync(self.descriptor)
+        _flush(self.descriptor)
         self.end = max(self.end, offset + len(content))
 
     def cut(self, end: int) -> None:
@@ -110,14 +125,23 @@ class DurableFile:
             self._check()
         self.end = end
 
-    def move_to(self, path: Path) -> None:
-        """Give the file another name, in place of what had it; a lock stays held all the while.
+    def move_to(self, path: Path, *, over: DurableFile) -> None:
+        """Give the file another name, in place of an open one; a lock stays held all the while.
 
         Should the flush of the folder fail, the file has its new name all the same, and `path` says
-        so.
+        so. Windows replaces no open file: there both are closed for a moment, and this one is
+        locked again.
         """
-        os.replace(self.path, path)
-        self.path = path
+        if _OPENS_FOLDERS:
+            os.replace(self.path, path)
+            self.path = path
+        else:
+            over.close()
+            self.close()
+            os.replace(self.path, path)
+            self.path = path
+            self.descriptor = open_file(path, os.O_RDWR)
+            self._lock()
         sync_folder(path.parent)
 
     def close(self) -> None:
@@ -132,7 +156,7 @@ class DurableFile:
     def _cut_or_poison(self, end: int) -> None:
         try:
             os.ftruncate(self.descriptor, end)
-            os.fsync(self.descriptor)
+            _flush(self.descriptor)
         except OSError:
             # Later appends would land behind rubble, acknowledged and unreadable.
             self._poisoned = True
@@ -167,7 +191,7 @@ def write_file(
     target = Path(path)
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        descriptor = open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         try:
             offset = 0
             for piece in (content,) if isinstance(content, bytes) else content:
@@ -175,7 +199,7 @@ def write_file(
                 offset += len(piece)
             if size is not None:
                 os.ftruncate(descriptor, size)
-            os.fsync(descriptor)
+            _flush(descriptor)
         finally:
             os.close(descriptor)
         if replace:
@@ -233,9 +257,15 @@ def only_writer(folder: Path) -> Iterator[None]:
     Others wait; a process that is killed lets go.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    # A folder cannot be opened on Windows: there a file beside it is locked.
+    beside = folder.with_name(f".{folder.name}.lock")
+    descriptor = (
+        open_file(folder, os.O_RDONLY)
+        if _OPENS_FOLDERS
+        else open_file(beside, os.O_RDWR | os.O_CREAT)
+    )
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        lock(descriptor)
         yield
     finally:
         os.close(descriptor)
@@ -286,24 +316,95 @@ def replace_folder(staging: Path, target: Path, *, last: str) -> None:
 
 def _exchange(first: Path, second: Path) -> bool:
     """Give two folders each other's name in one step; False where that cannot be done."""
-    renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)
-    if renameat2 is None:
+    try:
+        renameat2 = ctypes.CDLL(None).renameat2
+    except (AttributeError, TypeError):  # macOS; Windows, which has no such library
         return False
     words = (_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE)
     return bool(renameat2(*words) == 0)
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush a folder's list of names: a renamed file is safe only then."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    """Flush a folder's list of names: a renamed file is safe only then.
+
+    Windows has no such call; its file systems write names in a journal.
+    """
+    if not _OPENS_FOLDERS:
+        return
+    descriptor = open_file(folder, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        _flush(descriptor)
     finally:
         os.close(descriptor)
+
+
+def open_file(path: Path, flags: int, mode: int = 0o600) -> int:
+    """Open a file for its bytes alone, and for this program alone.
+
+    Parameters:
+        path: the file.
+        flags: `os.O_RDWR`, `os.O_CREAT` and the like.
+        mode: who may do what with a file that is made.
+
+    Returns:
+        The descriptor.
+    """
+    return os.open(path, flags | _OPENED, mode)
+
+
+def lock(descriptor: int, *, wait: bool = True) -> None:
+    """Hold an open file against everybody else; the lock goes with the descriptor or the process.
+
+    Parameters:
+        descriptor: the open file. Two descriptors of one process exclude each other, too.
+        wait: whether to wait while another holds it.
+
+    Raises:
+        BlockingIOError: another holds it, and `wait` is false.
+    """
+    if fcntl is not None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        return
+    msvcrt: Any = import_module("msvcrt")
+    position = os.lseek(descriptor, 0, os.SEEK_CUR)
+    while True:
+        os.lseek(descriptor, _LOCKED_BYTE, os.SEEK_SET)
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+            return
+        except OSError as error:
+            if not wait:
+                raise BlockingIOError(errno.EAGAIN, "the file is locked elsewhere") from error
+        finally:
+            os.lseek(descriptor, position, os.SEEK_SET)
+        time.sleep(0.02)
+
+
+def read_at(descriptor: int, size: int, offset: int) -> bytes:
+    """Read at most `size` bytes at an offset."""
+    if hasattr(os, "pread"):
+        return os.pread(descriptor, size, offset)
+    os.lseek(descriptor, offset, os.SEEK_SET)
+    return os.read(descriptor, size)
+
+
+def _flush(descriptor: int) -> None:
+    """Wait until the bytes are on the disk; on macOS that takes a call of its own."""
+    command = getattr(fcntl, "F_FULLFSYNC", None)
+    if command is not None:
+        with contextlib.suppress(OSError):  # a file system without it is flushed as elsewhere
+            fcntl.fcntl(descriptor, command)
+            return
+    os.fsync(descriptor)
 
 
 def _write_all(descriptor: int, content: bytes, offset: int) -> None:
     view = memoryview(content).cast("B")
     done = 0
     while done < len(view):
-        done += os.pwrite(descriptor, view[done : done + _STEP], offset + done)
+        piece = view[done : done + _STEP]
+        if hasattr(os, "pwrite"):
+            done += os.pwrite(descriptor, piece, offset + done)
+        else:
+            os.lseek(descriptor, offset + done, os.SEEK_SET)
+            done += os.write(descriptor, piece)

@@ -2,16 +2,17 @@
 
 Landlock takes away the file system and, where the kernel is new enough, TCP; a seccomp filter
 leaves the calls that reading, computing and writing need, and refuses all others. Where the kernel
-has neither, a user namespace without a network takes their place as far as it goes; resource limits
-hold everywhere. `confine` says which walls stand.
+has neither, a user namespace without a network takes their place as far as it goes. Other systems
+have resource limits (macOS, some of them) or nothing (Windows): there a decoder runs in a process
+of its own, which may crash alone, and is not confined. `confine` says which walls stand.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import platform
-import resource
 import struct
 
 __all__ = ["confine"]
@@ -86,30 +87,37 @@ def confine(memory: int, seconds: float, *, threads: bool = False) -> tuple[str,
         threads: whether the process may start threads (never processes): some decoders cannot do
             without.
     """
-    _limits(memory, seconds)
+    walls = ["limits"] if _limits(memory, seconds) else []
+    if platform.system() != "Linux":  # the calls below have other numbers there
+        return tuple(walls)
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
-    walls = ["limits"]
     if _landlock(libc):
         walls.append("landlock")
-    if len(walls) == 1 and _namespace(libc):
+    elif _namespace(libc):
         walls.append("namespace")
     if _seccomp(libc, threads):
         walls.append("seccomp")
     return tuple(walls)
 
 
-def _limits(memory: int, seconds: float) -> None:
+def _limits(memory: int, seconds: float) -> bool:
     """Address space, no written files, few descriptors, no core dump; processor time as a last
-    resort.
+    resort. Whether the system took them all.
     """
-    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
+    try:
+        import resource
+    except ImportError:  # Windows
+        return False
     # A worker serves many images; the parent keeps the time of each, this only ends a runaway.
     hard = int(seconds * 400) + 60
-    resource.setrlimit(resource.RLIMIT_CPU, (hard, hard))
+    most = {"AS": memory, "FSIZE": 0, "CORE": 0, "NOFILE": 32, "CPU": hard}
+    stand = 0
+    for name, value in most.items():
+        with contextlib.suppress(OSError, ValueError):  # macOS takes no bound on address space
+            resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (value, value))
+            stand += 1
+    return stand == len(most)
 
 
 def _landlock(libc: ctypes.CDLL) -> bool:

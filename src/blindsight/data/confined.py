@@ -8,11 +8,12 @@ through shared memory. A file that ends the process twice is refused by name lik
 that is damaged, and the next file gets a new process.
 
 That process imports the decoders, confines itself (`core.sandbox`) and serves requests from a
-socket until the other end is closed.
+socket until the other end is closed. Where the system has no memory that two processes share by a
+descriptor (macOS, Windows), requests and answers go through its standard input and output.
 
 Wire format. A request is `REQUEST` followed by the bytes of the file. An answer is `ANSWER`: a
 code, the shape of the image, and the length of a text that follows. Pixels are at the start of the
-shared memory; where the system has none, they follow the answer.
+shared memory; where there is none, they follow the answer.
 """
 
 from __future__ import annotations
@@ -75,7 +76,12 @@ def read_exactly(descriptor: int, size: int) -> bytearray | None:
     buffer = bytearray(size)
     view, done = memoryview(buffer), 0
     while done < size:
-        count = os.readv(descriptor, [view[done : done + _PIECE]])
+        if hasattr(os, "readv"):
+            count = os.readv(descriptor, [view[done : done + _PIECE]])
+        else:  # Windows
+            piece = os.read(descriptor, min(size - done, _PIECE))
+            count = len(piece)
+            view[done : done + count] = piece
         if count == 0:
             return None
         done += count
@@ -86,7 +92,11 @@ def write_all(descriptor: int, *parts: bytes | memoryview) -> None:
     """Write all parts to a descriptor, the first ones in one call where they are small."""
     views = [memoryview(part) for part in parts]
     while views:
-        written = os.writev(descriptor, views)
+        written = (
+            os.writev(descriptor, views)
+            if hasattr(os, "writev")
+            else os.write(descriptor, views[0][:_PIECE])
+        )
         while views and written >= len(views[0]):
             written -= len(views.pop(0))
         if views:
@@ -131,25 +141,31 @@ KINDS: dict[str, Callable[[], None]] = {
 def main() -> None:
     """Serve a reader until its end of the socket is closed.
 
-    The arguments are a JSON object: kind, socket, memory (descriptor of the shared memory or -1),
-    capacity, address_space and seconds.
+    The arguments are a JSON object: kind, source (descriptor of the requests), memory (descriptor
+    of the shared memory or -1), capacity, address_space and seconds.
     """
     options: dict[str, Any] = json.loads(sys.argv[1])
-    KINDS[options["kind"]]()
+    source = target = int(options["source"])
     shared = None
     if options["memory"] >= 0:
         shared = mmap.mmap(options["memory"], options["capacity"])
+    else:
+        # Answers go where standard output went, and what a decoder prints goes nowhere.
+        target = os.dup(1)
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), 1)
+    KINDS[options["kind"]]()
     # libde265 decodes in threads of its own and ends the process where it cannot start one.
     threads = options["kind"] == "heif"
     walls = confine(options["address_space"], options["seconds"], threads=threads)
-    _answer(options["socket"], READY, text=json.dumps(walls))
-    while (request := read_exactly(options["socket"], REQUEST.size)) is not None:
+    _answer(target, READY, text=json.dumps(walls))
+    while (request := read_exactly(source, REQUEST.size)) is not None:
         size, pixels, largest, at_least, frames, raw = REQUEST.unpack(request)
-        data = read_exactly(options["socket"], size)
+        data = read_exactly(source, size)
         if data is None:
             return
         limits = Limits(pixels=pixels, image_bytes=largest, frames=frames)
-        _serve(bytes(data), limits, at_least or None, raw, shared, options["socket"])
+        _serve(bytes(data), limits, at_least or None, raw, shared, target)
 
 
 def _serve(
@@ -158,31 +174,30 @@ def _serve(
     at_least: int | None,
     raw: bool,
     shared: mmap.mmap | None,
-    socket: int,
+    target: int,
 ) -> None:
-
     try:
         image = decode_here(data, name="{name}", limits=limits, at_least=at_least, raw=raw)
     except BlindsightError as error:
-        _answer(socket, REFUSED, text=str(error)[:_LONGEST_REASON])
+        _answer(target, REFUSED, text=str(error)[:_LONGEST_REASON])
         return
     except MemoryError:
-        _answer(socket, REFUSED, text="{name} needs more memory than one image may take.")
+        _answer(target, REFUSED, text="{name} needs more memory than one image may take.")
         return
     shape = (*image.shape, 1)[:3]
     if shared is None:
-        _answer(socket, DECODED, shape)
-        write_all(socket, image.tobytes())
+        _answer(target, DECODED, shape)
+        write_all(target, image.tobytes())
     elif image.nbytes > len(shared):
-        _answer(socket, REFUSED, text="{name} has more pixels than one image may have.")
+        _answer(target, REFUSED, text="{name} has more pixels than one image may have.")
     else:
         np.frombuffer(shared, np.uint8, image.size).reshape(image.shape)[:] = image
-        _answer(socket, DECODED, shape)
+        _answer(target, DECODED, shape)
 
 
-def _answer(socket: int, code: int, shape: tuple[int, ...] = (0, 0, 0), text: str = "") -> None:
+def _answer(target: int, code: int, shape: tuple[int, ...] = (0, 0, 0), text: str = "") -> None:
     encoded = text.encode()
-    write_all(socket, ANSWER.pack(code, *shape, len(encoded)) + encoded)
+    write_all(target, ANSWER.pack(code, *shape, len(encoded)) + encoded)
 
 
 _START_SECONDS = 120.0
@@ -239,7 +254,7 @@ class ConfinedReader:
         self._lock = threading.Lock()
         self._owner = -1
         self._process: subprocess.Popen[bytes] | None = None
-        self._socket: socket.socket | None = None
+        self._ends: tuple[int, int] | None = None  # descriptors of answers and of requests
         self._shared: mmap.mmap | None = None
 
     def decode(
@@ -297,18 +312,18 @@ class ConfinedReader:
     def _exchange(
         self, data: bytes, name: str, limits: Limits, at_least: int | None
     ) -> NDArray[np.uint8]:
-        connection = self._ready(limits)
+        answers, requests = self._ready(limits)
         deadline = time.monotonic() + self.seconds
         raw = os.path.splitext(name)[1].lower() in RAW_SUFFIXES
         request = REQUEST.pack(
             len(data), limits.pixels, limits.image_bytes, at_least or 0, limits.frames, raw
         )
         try:
-            write_all(connection, request, memoryview(data))
-            code, shape, text = self._answer(connection, deadline)
+            write_all(requests, request, memoryview(data))
+            code, shape, text = self._answer(answers, deadline)
             if code == REFUSED:
                 raise HostileFile(_printable(text).replace("{name}", name))
-            return self._pixels(connection, shape, limits)
+            return self._pixels(answers, shape, limits)
         except (HostileFile, ConnectionError):
             raise
         except TimeoutError:
@@ -327,7 +342,7 @@ class ConfinedReader:
             raise
 
     def _pixels(
-        self, connection: int, shape: tuple[int, int, int], limits: Limits
+        self, answers: int, shape: tuple[int, int, int], limits: Limits
     ) -> NDArray[np.uint8]:
         """Take the pixels of a decoded image; the process may lie about their number."""
         height, width, channels = shape
@@ -337,17 +352,17 @@ class ConfinedReader:
         sides = (height, width) if channels == 1 else shape
         if self._shared is not None:
             return np.frombuffer(self._shared, np.uint8, size).reshape(sides).copy()
-        body = read_exactly(connection, size)
+        body = read_exactly(answers, size)
         if body is None:
             raise ConnectionError("the answer is cut off")
         return np.frombuffer(body, np.uint8).reshape(sides)
 
-    def _ready(self, limits: Limits) -> int:
+    def _ready(self, limits: Limits) -> tuple[int, int]:
         running = (
             self._process is not None
             and self._owner == os.getpid()
             and self._process.poll() is None
-            and self._socket is not None
+            and self._ends is not None
         )
         capacity = _CHANNELS * limits.pixels
         if running and self._shared is not None and len(self._shared) < capacity:
@@ -355,23 +370,22 @@ class ConfinedReader:
             running = False
         if not running:
             self._start(capacity)
-        assert self._socket is not None  # noqa: S101  (just started)
-        return self._socket.fileno()
+        assert self._ends is not None  # noqa: S101  (just started)
+        return self._ends
 
     def _start(self, capacity: int) -> None:
         self._stop()
-        ours, theirs = socket.socketpair()
-        passed = [theirs.fileno()]
-        memory = -1
+        passed: list[int] = []
         if hasattr(os, "memfd_create"):
             memory = os.memfd_create("blindsight pixels")
             os.ftruncate(memory, capacity)
             self._shared = mmap.mmap(memory, capacity)
-            passed.append(memory)
+            ours, theirs = (each.detach() for each in socket.socketpair())
+            self._ends, passed = (ours, ours), [theirs, memory]
         options = {
             "kind": self.kind,
-            "socket": theirs.fileno(),
-            "memory": memory,
+            "source": passed[0] if passed else 0,
+            "memory": passed[1] if passed else -1,
             "capacity": capacity,
             "address_space": self.address_space + capacity,
             "seconds": self.seconds,
@@ -380,22 +394,25 @@ class ConfinedReader:
             self._process = subprocess.Popen(  # noqa: S603  (this interpreter, no shell)
                 [sys.executable, "-I", "-c", _MAIN, json.dumps(options), json.dumps(sys.path)],
                 pass_fds=passed,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL if passed else subprocess.PIPE,
+                stdout=subprocess.DEVNULL if passed else subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
+                bufsize=0,
                 # Nothing of this process's environment: addresses and passwords may be in it.
-                env=_ENVIRONMENT,
+                # Windows starts no program without the folder of its system.
+                env=_ENVIRONMENT | {k: v for k, v in os.environ.items() if k == "SYSTEMROOT"},
                 cwd="/",
                 start_new_session=True,  # Ctrl-C is for the program, which then ends its readers
             )
         finally:
-            theirs.close()
-            if memory >= 0:
-                os.close(memory)
-        self._socket, self._owner = ours, os.getpid()
+            for descriptor in passed:
+                os.close(descriptor)
+        if self._process.stdin is not None and self._process.stdout is not None:
+            self._ends = (self._process.stdout.fileno(), self._process.stdin.fileno())
+        self._owner = os.getpid()
         atexit.register(self._end)
         try:
-            self._await_ready(ours.fileno())
+            self._await_ready()
         except (OSError, ValueError):
             self._stop()
             raise MissingDependency(
@@ -403,36 +420,55 @@ class ConfinedReader:
                 "Python can start programs, and that memory is free."
             ) from None
 
-    def _await_ready(self, connection: int) -> None:
-        code, _, text = self._answer(connection, time.monotonic() + _START_SECONDS)
+    def _await_ready(self) -> None:
+        assert self._ends is not None  # noqa: S101  (just started)
+        code, _, text = self._answer(self._ends[0], time.monotonic() + _START_SECONDS)
         if code != READY:
             raise ValueError("the process is not ready")
         self.walls = tuple(json.loads(text))
 
-    def _answer(self, connection: int, deadline: float) -> tuple[int, tuple[int, int, int], str]:
+    def _answer(self, answers: int, deadline: float) -> tuple[int, tuple[int, int, int], str]:
         """Read the next answer, and wait for it no longer than until the deadline."""
-        poll = select.poll()
-        poll.register(connection, select.POLLIN)
-        left = deadline - time.monotonic()
-        if left <= 0 or not poll.poll(left * 1000):
-            raise TimeoutError
-        head = read_exactly(connection, ANSWER.size)
+        head = self._head(answers, deadline)
         if head is None:
             raise ConnectionError("the process ended")
         code, height, width, channels, length = ANSWER.unpack(head)
         if length > _LONGEST_TEXT:
             raise ValueError("the text of an answer is too long")
-        text = read_exactly(connection, length)
+        text = read_exactly(answers, length)
         if text is None:
             raise ConnectionError("the process ended")
         return code, (height, width, channels), text.decode(errors="replace")
 
+    def _head(self, answers: int, deadline: float) -> bytearray | None:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        if hasattr(select, "poll"):
+            poll = select.poll()
+            poll.register(answers, select.POLLIN)
+            if not poll.poll(left * 1000):
+                raise TimeoutError
+            return read_exactly(answers, ANSWER.size)
+        # Windows waits for no pipe: the process is ended at the deadline, and the pipe with it.
+        assert self._process is not None  # noqa: S101  (it is asked)
+        watch = threading.Timer(left, self._process.kill)
+        watch.start()
+        head = read_exactly(answers, ANSWER.size)
+        watch.cancel()
+        if head is None and time.monotonic() >= deadline:
+            raise TimeoutError
+        return head
+
     def _stop(self) -> None:
         """End the process, where it is ours."""
         process, self._process = self._process, None
-        connection, self._socket = self._socket, None
-        if connection is not None:
-            connection.close()
+        ends, self._ends = self._ends, None
+        if process is not None and process.stdin is not None and process.stdout is not None:
+            process.stdin.close()
+            process.stdout.close()
+        elif ends is not None:
+            os.close(ends[0])
         if process is not None and self._owner == os.getpid():
             process.kill()
             process.wait()

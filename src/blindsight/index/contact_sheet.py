@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.core import checks
+from blindsight.core import checks, durable
 from blindsight.core.checks import core_module
 from blindsight.core.errors import BlindsightError, HostileFile, InvalidData
 from blindsight.index.base import Hit, Hits
@@ -241,7 +241,7 @@ class Thumbnails:
 
     def keep(self, pictures: Iterable[tuple[str, bytes]]) -> None:
         """Put thumbnails in, all or none."""
-        os.close(os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        os.close(durable.open_file(self.path, os.O_CREAT | os.O_RDWR))
         with self._connected() as connection, connection:
             connection.execute(_TABLE)
             connection.executemany("INSERT OR REPLACE INTO thumbnails VALUES (?, ?)", pictures)

@@ -286,7 +286,7 @@ class HammingIndex(CodeIndex):
             try:
                 for _ in compacted.replay():
                     pass
-                compacted.move_to(path)
+                compacted.take_place_of(self._journal)
             except BaseException:
                 if compacted.path != path:
                     compacted.close()

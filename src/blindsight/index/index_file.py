@@ -97,11 +97,9 @@ class Journal:
         """The file."""
         return self._file.path
 
-    def move_to(self, path: Path) -> None:
-        """Give the file another name, in place of what had it; the lock stays held all the
-        while.
-        """
-        self._file.move_to(path)
+    def take_place_of(self, old: Journal) -> None:
+        """Take the other file's name, in its place; the lock stays held all the while."""
+        self._file.move_to(old.path, over=old._file)
 
     def replay(self) -> Iterator[Record]:
         """All acknowledged records in order; afterwards a torn tail is cut off and the file is

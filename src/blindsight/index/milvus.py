@@ -14,7 +14,6 @@ Milvus Lite file is Milvus' own: do not open one from a stranger; exchange index
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import threading
@@ -505,6 +504,8 @@ def _locked_elsewhere(path: Path) -> bool:
     lock = path.with_name(f".{path.name}.lock")  # Milvus Lite's own
     if not lock.exists():
         return False
+    import fcntl  # Milvus Lite runs nowhere without it
+
     with lock.open("ab") as file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

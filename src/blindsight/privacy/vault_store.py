@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hmac
 import os
 import sqlite3
@@ -142,7 +141,7 @@ class VaultStore:
         """Make an empty database in the folder of a vault that is being made."""
         store = cls.__new__(cls)
         store.folder, store.file, store._key = folder, folder / "records.db", key
-        os.close(os.open(store.file, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        os.close(durable.open_file(store.file, os.O_CREAT | os.O_EXCL | os.O_RDWR))
         with store.writing() as connection:
             _run(connection, SCHEMA)
             store.insert(connection, "counts", [(name, 0) for name in sorted(COUNTED)])
@@ -281,12 +280,11 @@ class VaultStore:
                 self.select(connection, table)
 
     def _lock(self, wait: float) -> int:
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        descriptor = os.open(self.folder / "lock", flags, 0o600)
+        descriptor = durable.open_file(self.folder / "lock", os.O_RDWR | os.O_CREAT)
         deadline = time.monotonic() + wait
         while True:
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                durable.lock(descriptor, wait=False)
                 return descriptor
             except OSError:
                 if time.monotonic() >= deadline:

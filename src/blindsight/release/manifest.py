@@ -289,7 +289,7 @@ def _plain_name(name: str) -> bool:
     return (
         0 < len(name) <= 200
         and name not in {MANIFEST, SIGNATURE, *IGNORED_FILES}
-        and not set(name) & {"/", "\\", "\0"}
+        and not set(name) & {"/", "\\", ":", "\0"}  # "C:x" is another place on Windows
         and not name.startswith(".")
     )
 

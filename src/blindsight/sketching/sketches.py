@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import struct
 import warnings
 from collections.abc import Iterator, Sequence, Sized
@@ -491,7 +490,7 @@ class SketchWriter:
         self._file.overwrite(self._digests_at, _head_digest(header, labels))
         _, shape, offset = sections["done"]
         self._done_at = start + offset
-        flags = os.pread(self._file.descriptor, int(np.prod(shape)), self._done_at)
+        flags = durable.read_at(self._file.descriptor, int(np.prod(shape)), self._done_at)
         self.done: Bytes = np.frombuffer(bytearray(flags), np.uint8)
         if not self.done.all():
             self._file.overwrite(self._end, source.encode())

@@ -17,12 +17,22 @@ import secrets
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
+from blindsight.core import durable
 from blindsight.core.errors import HostileFile, InvalidParameter, MissingData
 from blindsight.core.storage import write_atomically
 
-__all__ = ["DataSet", "DataSetPhoto", "DataSets", "LibrarySettings", "Release", "inside", "today"]
+__all__ = [
+    "DataSet",
+    "DataSetPhoto",
+    "DataSets",
+    "LibrarySettings",
+    "Release",
+    "inside",
+    "lock_state",
+    "today",
+]
 
 _ID, _RECORD = re.compile(r"[0-9a-f]{12}"), re.compile(r"[0-9a-f]{32}")
 
@@ -293,3 +303,19 @@ def inside(root: Path, path: str) -> Path | None:
 def today() -> str:
     """The moment, in UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def lock_state(state: Path) -> IO[str]:
+    """Hold a state folder for this process alone: a second workbench on it would run its jobs
+    twice.
+    """
+    state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    file = (state / "lock").open("a", encoding="ascii")
+    try:
+        durable.lock(file.fileno(), wait=False)
+    except OSError:
+        file.close()
+        raise InvalidParameter(
+            f"another workbench uses {state}. Choose another folder with --state."
+        ) from None
+    return file

@@ -32,7 +32,7 @@ from blindsight.app.library.accounts import (
 )
 from blindsight.app.library.datasets import DataSet, DataSetPhoto, DataSets, Release, inside, today
 from blindsight.app.result import Progress, no_progress
-from blindsight.core import storage
+from blindsight.core import durable, storage
 from blindsight.core.errors import HostileFile, InvalidData
 from blindsight.data.listing import Inventory, list_photos, valid_text
 
@@ -605,11 +605,10 @@ def keep_dropped(
 
 def _append_line(path: Path, line: bytes) -> int:
     """Append a line and flush it to the disk; an unfinished one before it is ended first."""
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-    descriptor = os.open(path, flags, 0o600)
+    descriptor = durable.open_file(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
     try:
         end = os.lseek(descriptor, 0, os.SEEK_END)
-        cut = end > 0 and os.pread(descriptor, 1, end - 1) != b"\n"
+        cut = end > 0 and durable.read_at(descriptor, 1, end - 1) != b"\n"
         text = (b"\n" if cut else b"") + line + b"\n"
         os.write(descriptor, text)
         os.fsync(descriptor)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import os
 import shutil
@@ -26,6 +25,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
+from blindsight.core import durable
 from blindsight.core.errors import HostileFile, MissingData, MissingDependency
 from blindsight.data.fetch.recipes import RECIPES, Member, PackageRecipe
 
@@ -129,7 +129,7 @@ def _only_one(name: str) -> Iterator[None]:
     locks = cache_folder() / "locks"
     locks.mkdir(parents=True, exist_ok=True)
     with (locks / name).open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        durable.lock(file.fileno())
         yield
 
 

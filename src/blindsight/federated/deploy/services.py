@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from blindsight.core import durable
 from blindsight.federated.agreement import Agreement
 from blindsight.federated.deploy.folders import PartyFolder
 from blindsight.federated.deploy.plan import read_rows
@@ -32,7 +32,7 @@ SiteRows = str | Path | tuple[NDArray[np.float64], NDArray[np.int64]]
 def alone(folder: PartyFolder, role: Role) -> Iterator[None]:
     """Only one process of a role at a time; the lock goes with the process, however it ends."""
     with (folder.path / f"{str(role.name).lower()}.lock").open("wb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        durable.lock(file.fileno())
         yield
 
 

@@ -13,7 +13,6 @@ party's state is on disk before an answer leaves, so a process that is killed co
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -26,6 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from blindsight.core import durable
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, MissingData
 from blindsight.federated.deploy import folders
 from blindsight.federated.deploy.folders import PartyFolder
@@ -189,7 +189,7 @@ class FlowerParty:
     def locked(self) -> Iterator[None]:
         """One process at a time; the lock goes with the process, however it ends."""
         with (self.path / "lock").open("wb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            durable.lock(file.fileno())
             yield
 
     def _model_path(self, digest: bytes) -> Path:
@@ -331,7 +331,7 @@ class Site(FlowerParty):
         """Refuse to answer as a holder while a process of its own does."""
         with (self.path / "holder.lock").open("wb") as file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                durable.lock(file.fileno(), wait=False)
             except BlockingIOError:
                 raise InvalidData("a process of its own holds this party's keys.") from None
             yield

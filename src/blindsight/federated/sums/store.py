@@ -10,13 +10,13 @@ eight bytes for each user, however many contribute. When the round ends the reco
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
+from blindsight.core import durable
 from blindsight.core.durable import DurableFile, write_file
 from blindsight.core.errors import HostileFile
 from blindsight.federated.sums.wire import Reader, Writer
@@ -174,7 +174,7 @@ def _record(file: DurableFile, at: int) -> bytes | None:
     """The record that begins there; None where there is no whole one."""
     if at < 0:
         return None
-    head = os.pread(file.descriptor, _HEAD, at)
+    head = durable.read_at(file.descriptor, _HEAD, at)
     size = int.from_bytes(head[:8], "little")
     if len(head) < _HEAD or at + _HEAD + size > file.size:
         return None
@@ -185,7 +185,7 @@ def _record(file: DurableFile, at: int) -> bytes | None:
 def _read(file: DurableFile, at: int, size: int) -> bytes:
     parts = []
     while size > 0:
-        part = os.pread(file.descriptor, min(size, 1 << 24), at)
+        part = durable.read_at(file.descriptor, min(size, 1 << 24), at)
         if not part:
             raise HostileFile(f"{file.path.name} ends too early.")
         parts.append(part)

@@ -6,7 +6,6 @@ import functools
 import html
 import math
 import os
-import pwd
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -660,6 +659,10 @@ def _a_cost(verb: str, value: Any) -> Cost:
 @functools.cache
 def system_user() -> str:
     """The operating system's name of whoever runs this process."""
+    try:
+        import pwd
+    except ImportError:  # Windows
+        return os.getlogin()
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

@@ -56,7 +56,7 @@ class Store:
                 raise LedgerError(f"there is no ledger at {place}. Grant a budget to start one.")
             with self._errors("write"):
                 # SQLite gives its log the mode of the file: nobody else reads either.
-                os.close(os.open(place.file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+                os.close(durable.open_file(place.file, os.O_RDWR | os.O_CREAT))
         try:
             self._prepare(create=create)
         except BaseException:
@@ -330,4 +330,5 @@ def _after_fork_in_child() -> None:
         store._fresh()
 
 
-os.register_at_fork(before=_before_fork, after_in_child=_after_fork_in_child)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_child=_after_fork_in_child)

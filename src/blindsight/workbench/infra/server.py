@@ -16,14 +16,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import fcntl
 import functools
 import json
 import logging
 import socket
 import ssl
 from datetime import UTC, datetime
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 import h11
 import uvicorn
@@ -38,7 +37,6 @@ __all__ = [
     "bound_protocol",
     "check_certificate",
     "listening_socket",
-    "lock_state",
     "serve",
     "start_logging",
 ]
@@ -168,22 +166,6 @@ def listening_socket(settings: WorkbenchSettings) -> socket.socket:
     return found
 
 
-def lock_state(settings: WorkbenchSettings) -> IO[str]:
-    """The state folder, for this process alone: a second workbench on it would run its jobs
-    twice.
-    """
-    settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
-    found = (settings.state / "lock").open("a", encoding="ascii")
-    try:
-        fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        found.close()
-        raise InvalidParameter(
-            f"another workbench uses {settings.state}. Choose another folder with --state."
-        ) from None
-    return found
-
-
 def bound_memory() -> None:
     """Let all threads share two heaps, before the first thread starts.
 
@@ -191,7 +173,7 @@ def bound_memory() -> None:
     under fifty people the server's memory crept upwards for minutes although nothing was kept.
     Other C libraries do without the call.
     """
-    with contextlib.suppress(AttributeError, OSError):
+    with contextlib.suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _ARENAS)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -106,8 +105,7 @@ def metrics(workbench: Parts, asker: Monitor) -> PlainTextResponse:
     gauges["sessions"] = float(workbench.keys.open_sessions())
     gauges["free_disk_bytes"] = float(shutil.disk_usage(workbench.settings.state).free)
     gauges |= workbench.budgets.totals()
-    gauges["resident_bytes"] = _resident()
-    gauges["peak_resident_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
+    gauges["resident_bytes"], gauges["peak_resident_bytes"] = _resident()
     return PlainTextResponse(workbench.metrics.page(gauges), media_type="text/plain; version=0.0.4")
 
 
@@ -118,11 +116,16 @@ def docs(request: Request) -> HTMLResponse:
     return answer
 
 
-def _resident() -> float:
+def _resident() -> tuple[float, float]:
+    """Bytes in memory, now and at most; 0 where the system does not say."""
     try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * float(resource.getpagesize())
-    except OSError:
-        return 0.0
+        import resource
+
+        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
+        return int(pages) * float(resource.getpagesize()), peak
+    except (ImportError, OSError):  # Windows; macOS
+        return 0.0, 0.0
 
 
 class JobState(BaseModel):

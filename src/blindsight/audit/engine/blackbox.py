@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import multiprocessing
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -96,7 +97,8 @@ def collect(
         rng = np.random.default_rng(source)
         return np.stack([np.asarray(run((data, neighbour)[side], rng)) for _ in range(size)])
 
-    parts = [one(job) for job in jobs] if workers == 1 else _forked(one, jobs, workers)
+    alone = workers == 1 or not hasattr(os, "fork")  # Windows: the same, one after the other
+    parts = [one(job) for job in jobs] if alone else _forked(one, jobs, workers)
     return Outcomes(data=np.concatenate(parts[0::2]), neighbour=np.concatenate(parts[1::2]))
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "free_port",
     "machine",
     "markdown_table",
+    "put_row",
     "race",
     "read_report",
     "report",
@@ -130,6 +131,18 @@ def read_report(path: str | Path) -> dict[str, Any]:
     """Read a report file back."""
     report: dict[str, Any] = json.loads(Path(path).read_text())
     return report
+
+
+def put_row(path: Path, row: Row) -> None:
+    """Put a row into a report file in place of the row with its id, or at the end."""
+    report = read_report(path)
+    fresh = dataclasses.asdict(row)
+    ids = [entry["id"] for entry in report["rows"]]
+    if row.id in ids:
+        report["rows"][ids.index(row.id)] = fresh
+    else:
+        report["rows"].append(fresh)
+    path.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
 
 
 def markdown_table(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> list[str]:

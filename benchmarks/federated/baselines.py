@@ -125,8 +125,9 @@ def ra12(
     longer.
     """
     checks.one_of("calibration", calibration, _CALIBRATIONS)
-    rows, norm = linear.rows_of(classes), _norm(shares, calibration)
+    norm = _norm(shares, calibration)
     data = [(_bounded(X, norm), linear.targets(labels, classes)) for X, labels in _checked(shares)]
+    rows = data[0][1].shape[1]
     smallest = min(len(X) for X, _ in data)
     # Hinge: one record's gradient is no longer than its row.
     whole = norm * math.sqrt(rows) * 2 / smallest

@@ -2,18 +2,16 @@
 figures.
 
 `python -m benchmarks.federated.rows flower deployment` measures these parts only, and puts their
-rows into docs/results/federated.json.
+rows into docs/results/federated.json; `accuracy:table2` is one table of the paper.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.federated.accuracy import accuracy_rows
+from benchmarks.federated.accuracy import STAGES, accuracy_rows
 from benchmarks.federated.attacks import attack_rows
 from benchmarks.federated.carriers import carrier_rows
 from benchmarks.federated.crypto import crypto_rows
@@ -22,7 +20,7 @@ from benchmarks.federated.flower import flower_rows
 from benchmarks.federated.peers import peer_rows
 from benchmarks.federated.scale import scale_rows
 from benchmarks.federated.timing import timing_rows
-from benchmarks.harness import Row, read_report
+from benchmarks.harness import Row, put_row
 
 __all__ = ["PARTS", "main", "rows"]
 
@@ -56,21 +54,16 @@ def rows(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure some parts again, and put their rows into a report in place of the old ones."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.federated.rows")
-    parser.add_argument("parts", nargs="+", choices=tuple(PARTS))
+    stages = tuple(f"accuracy:{name}" for name in STAGES)
+    parser.add_argument("parts", nargs="+", choices=(*PARTS, *stages))
     parser.add_argument("--json", type=Path, default=Path("docs/results/federated.json"))
     given = parser.parse_args(arguments)
     for part in given.parts:
-        for row in PARTS[part](quick=False, out=Path("out/bench/federated")):
+        name, _, stage = part.partition(":")
+        chosen = {"stages": (stage,)} if stage else {}
+        for row in PARTS[name](quick=False, out=Path("out/bench/federated"), **chosen):
             print(f"{row.id}  {row.value:.4g} {row.unit}\n    {row.note}", flush=True)
-            report = read_report(given.json)
-            fresh = dataclasses.asdict(row)
-            old = [entry for entry in report["rows"] if entry["id"] != row.id]
-            place = next(
-                (n for n, entry in enumerate(report["rows"]) if entry["id"] == row.id), len(old)
-            )
-            report["rows"] = [*old[:place], fresh, *old[place:]]
-            text = json.dumps(report, indent=1, ensure_ascii=False) + "\n"
-            given.json.write_text(text)
+            put_row(given.json, row)
 
 
 if __name__ == "__main__":

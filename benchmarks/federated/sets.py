@@ -4,6 +4,7 @@ otherwise.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,25 +106,29 @@ def split(
     return Split(*((X[rows], y[rows]) for rows in chosen))
 
 
-def many_labels(name: str, *, most: int) -> tuple[Split, NDArray[np.int64], tuple[str, ...]]:
-    """Photos with several labels: a tenth of the training photos is public, the others private.
+def many_labels(name: str, *, most: int) -> Callable[[int], tuple[Split, NDArray[np.int64]]]:
+    """Photos with several labels, of which the `most` frequent are kept.
 
-    Only the `most` frequent labels are kept; as in `faces`, the split's labels are row numbers.
+    Returns a function of a seed: a tenth of the training photos, drawn by it, is public, the others
+    are private; as in `faces`, the split's labels are row numbers into the matrix beside it.
     """
-    parts, labels, start = [], [], 0
+    features, labels = [], []
     for which in ("train", "test"):
         images = data.load(name, split=which)
-        rows = np.asarray(encoders.EfficientNet(cache=True).transform(images), dtype=np.float64)
-        parts.append((rows, np.arange(start, start + len(rows))))
+        rows = encoders.EfficientNet(cache=True).transform(images)
+        features.append(np.asarray(rows, dtype=np.float64))
         labels.append(np.asarray(images.labels, dtype=np.int64))
-        start += len(rows)
+    train, test = features
     chosen = np.sort(np.argsort(-labels[0].sum(axis=0), kind="stable")[:most])
-    (rows, numbers), test = parts
-    order = np.random.default_rng(0).permutation(len(rows))
-    public, private = order[: len(rows) // 10], order[len(rows) // 10 :]
-    split = Split((rows[public], numbers[public]), (rows[private], numbers[private]), test)
-    names = tuple(str(images.classes[column]) for column in chosen)
-    return split, np.concatenate(labels)[:, chosen], names
+    every = np.concatenate(labels)[:, chosen]
+
+    def draw(seed: int) -> tuple[Split, NDArray[np.int64]]:
+        order = np.random.default_rng(seed).permutation(len(train))
+        public, private = order[: len(train) // 10], order[len(train) // 10 :]
+        tested = (test, np.arange(len(train), len(every)))
+        return Split((train[public], public), (train[private], private), tested), every
+
+    return draw
 
 
 def faces() -> tuple[Split, NDArray[np.int64], tuple[str, ...]]:

@@ -49,7 +49,7 @@ def test_table_3_runs_on_a_folder_of_faces(folder: Path) -> None:
         "\n".join(["90", "Young Bald", *lines]) + "\n"
     )
     (folder / "celeba" / "list_eval_partition.txt").write_text("\n".join(parts) + "\n")
-    rows = {row.id: row for row in accuracy.table3(0)}
+    rows = {row.id: row for row in accuracy.table3()}
     assert rows["federated.table3_dphe"].value > 90
     assert {"federated.table3_prr10_unclipped", "federated.table3_ra12_unclipped"} <= rows.keys()
     assert "2 attributes" in rows["federated.table3_dphe"].note
@@ -70,7 +70,7 @@ def test_caltech_256_runs_on_a_folder_of_classes(folder: Path) -> None:
 
 
 def test_what_is_missing_is_said(folder: Path) -> None:
-    for rows in (accuracy.table3(0), accuracy.table1_256(0)):
+    for rows in (accuracy.table3(), accuracy.table1_256(0)):
         [row] = rows
         assert row.unit == "skipped"
         assert "not on this machine" in row.note

@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.optimize import minimize
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LogisticRegression, SGDClassifier
 
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.federated.learning import (
@@ -65,6 +65,34 @@ def test_logistic_regression_agrees_with_scikit_learn() -> None:
     theirs = LogisticRegression(C=1 / (0.02 * 200), tol=1e-10, max_iter=1000).fit(X, y)
     np.testing.assert_allclose(ours[0, :-1], theirs.coef_[0], atol=1e-4)
     np.testing.assert_allclose(ours[0, -1], theirs.intercept_[0], atol=1e-4)
+
+
+class InOrder(np.random.Generator):
+    """Leaves the rows in their order."""
+
+    def __init__(self) -> None:
+        super().__init__(np.random.PCG64(0))
+
+    def permutation(self, x, axis=0):
+        return np.arange(x)
+
+
+@pytest.mark.parametrize("strength", [0.003, 0.03])
+def test_falling_steps_agree_with_scikit_learn_from_round_to_round(strength: float) -> None:
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(120, 20))
+    y = (X[:, 0] - X[:, 1] + rng.normal(size=120) > 0).astype(int)
+    theirs = SGDClassifier(
+        penalty="elasticnet", l1_ratio=0.5, alpha=strength, shuffle=False, random_state=0
+    )
+    learner = SGD(strength=strength, epochs=1, batch=1, schedule="optimal")
+    ours = np.zeros((1, 21))
+    for round in range(3):  # partial_fit goes on with the steps where it left off
+        theirs.partial_fit(X, y, classes=[0, 1])
+        ours = learner.fit(X, linear.targets(y, 2), ours, rng=InOrder(), round=round)
+    np.testing.assert_allclose(ours[0, :-1], theirs.coef_[0], atol=1e-9)
+    np.testing.assert_allclose(ours[0, -1], theirs.intercept_[0], atol=1e-9)
+    assert np.array_equal(ours[0, :-1] == 0, theirs.coef_[0] == 0)
 
 
 @pytest.mark.parametrize(

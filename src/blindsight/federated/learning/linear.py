@@ -39,7 +39,11 @@ def rows_of(classes: int) -> int:
 
 
 def targets(labels: NDArray[Any], classes: int) -> Matrix:
-    """+1 for a row's own class and -1 for the rest; `labels` are class numbers."""
+    """+1 for a row's own class and -1 for the rest; `labels` are class numbers, or an indicator
+    (n, C) where a row may have several labels.
+    """
+    if labels.ndim == 2:
+        return np.where(labels == 1, 1.0, -1.0)
     if classes <= 2:
         return np.where(labels == 1, 1.0, -1.0)[:, None]
     return np.where(labels[:, None] == np.arange(classes), 1.0, -1.0)

@@ -229,7 +229,9 @@ def _logistic(
         after = ahead - step * (
             slope(signs * (gram @ ahead)) * signs / len(data) + strength * ahead
         )
-        now, ahead = after, after + momentum * (after - now)
+        change, now, ahead = after - now, after, after + momentum * (after - now)
+        if np.abs(change).max() <= 1e-9 * np.abs(now).max():
+            break
     return now.T @ data
 
 

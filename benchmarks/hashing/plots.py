@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.hashing.protocols import Repeated
 from benchmarks.plots import legend_below
 from blindsight.evaluation.retrieval import Curve
 
@@ -62,15 +61,12 @@ def precision_recall(
     plt.close(figure)
 
 
-def by_bits(lines: dict[str, dict[int, Repeated]], target: Path, title: str) -> None:
-    """Figure 3: mAP against code length, a line per method, with the deviation over the seeds."""
+def by_bits(lines: dict[str, dict[int, tuple[float, float]]], target: Path, title: str) -> None:
+    """Figure 3: mAP against code length, a line per method: mean and deviation over the seeds."""
     plt = _pyplot()
     figure, panel = plt.subplots(figsize=(4.5, 3.2), layout="constrained")
     for name, values in lines.items():
-        means, spread = (
-            [one.mean for one in values.values()],
-            [one.deviation for one in values.values()],
-        )
+        means, spread = zip(*values.values(), strict=True)
         style = "--" if name == "PITQ" else "-"
         panel.errorbar(
             list(values),

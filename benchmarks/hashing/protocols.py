@@ -120,5 +120,13 @@ PROTOCOLS: dict[str, RetrievalProtocol] = {
             query_labels="39fb88ce96d652f9",
             database_labels="14710ecabc1d67b3",
         ),
+        RetrievalProtocol(
+            name="voc2012-subset",
+            data="voc2012-subset",
+            n_queries=1_500,
+            n_database=3_000,
+            query_labels="a9c2d99a9575788b",
+            database_labels="65b8d8cfefedc1fa",
+        ),
     )
 }

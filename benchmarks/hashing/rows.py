@@ -1,25 +1,30 @@
-"""Hashing: the paper's tables and figures, what is left at record level, and the races."""
+"""Hashing: the paper's tables and figures, what is left at record level, and the races.
+
+`python -m benchmarks.hashing.rows voc2012-subset --bases DSH` measures Tables 1 and 2 of one set
+for some of the bases only, and puts their rows into docs/results/hashing.json.
+"""
 
 from __future__ import annotations
 
+import argparse
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.harness import Row, race
+from benchmarks.harness import Row, put_row, race, read_report
 from benchmarks.hashing import paper
 from benchmarks.hashing.codebooks import codebook_rows, deep_rows, lists_rows, words_rows
 from benchmarks.hashing.index import search_rows
 from benchmarks.hashing.records import record_rows
-from benchmarks.hashing.sets import collections, small_collection
-from benchmarks.hashing.tables import BASES, tables
+from benchmarks.hashing.sets import SETS, collections, small_collection
+from benchmarks.hashing.tables import BASES, figure_3, tables
 from blindsight.core import codes
 from blindsight.evaluation import retrieval
 
-__all__ = ["rows"]
+__all__ = ["main", "rows"]
 
 Progress = Callable[[int, int], None]
 
@@ -64,10 +69,31 @@ def rows(
     tell(4)
     for found in measured:
         if found.name != "mnist5k":
-            # Where the paper has no columns, its shortest and longest codes say enough.
-            bits = (paper.BITS[0], paper.BITS[-1]) if found.paper is None else paper.BITS
-            yield from tables(found, out, bases=BASES, bits=bits)
+            yield from tables(found, out, bases=BASES, bits=paper.BITS)
     tell(5)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure the tables of one set again, and put their rows and figures beside the others."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.hashing.rows")
+    parser.add_argument("collection", choices=SETS)
+    parser.add_argument("--bases", nargs="*", choices=BASES, default=BASES)
+    parser.add_argument("--bits", nargs="+", type=int, default=paper.BITS)
+    parser.add_argument("--json", type=Path, default=Path("docs/results/hashing.json"))
+    parser.add_argument("--out", type=Path, default=Path("out/bench/hashing"))
+    given = parser.parse_args(arguments)
+    given.out.mkdir(parents=True, exist_ok=True)
+    for found in collections((given.collection,)):
+        measured = (
+            iter((found,))
+            if isinstance(found, Row)
+            else tables(found, given.out, bases=tuple(given.bases), bits=tuple(given.bits))
+        )
+        for row in measured:
+            print(f"{row.id}  {row.value:.4g} {row.unit}\n    {row.note}", flush=True)
+            put_row(given.json, row)
+    whole = read_report(given.json)["rows"]
+    figure_3(given.collection, ((r["id"], r["value"], r["note"] or "") for r in whole), given.out)
 
 
 def _map_vs_argsort(n_queries: int, seed: int) -> Row:
@@ -103,3 +129,7 @@ def _by_argsort(
         places = np.flatnonzero(relevant) + 1
         total += float((np.arange(1, len(places) + 1) / places).mean())
     return total / len(query)
+
+
+if __name__ == "__main__":
+    main()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,18 @@ from blindsight import data, encoders
 from blindsight.core.errors import MissingData, MissingDependency
 from blindsight.hashing.plain import principal_axes, second_moment
 
-__all__ = ["Collection", "collections", "public_rows", "small_collection"]
+__all__ = ["SETS", "Collection", "collections", "public_rows", "small_collection"]
+
+SETS = (
+    "mnist5k",
+    "caltech101",
+    "coco-subset",
+    "voc2012-subset",
+    "cifar10",
+    "imagenet",
+    "cub",
+    "aircraft",
+)
 
 # Principal components of the features that the hashers see: c <= 48 bits need no more, and
 # everything runs faster.
@@ -37,6 +48,7 @@ class Collection:
     raw: tuple[NDArray[np.float32], NDArray[np.float32]] | None = (
         None  # all features, for the deep hashers
     )
+    stands_for: str | None = None  # the paper's set, where this one is in its place
 
     @property
     def public(self) -> NDArray[np.int64]:
@@ -76,17 +88,21 @@ def small_collection(seeds: tuple[int, ...] = (0, 1)) -> Collection:
     )
 
 
-def collections() -> Iterator[Collection | Row]:
+def collections(names: Container[str] = SETS) -> Iterator[Collection | Row]:
     """Every protocol whose images are here; for the others a row that says how to get them."""
-    yield small_collection((0, 1, 2, 3, 4))
-    for name, size, table, load in (
-        ("caltech101", 128, None, _caltech),
-        ("coco-subset", 224, paper.NUS_WIDE, _pinned),
-        ("cifar10", 96, paper.CIFAR10, _pinned),
-        ("imagenet", 128, paper.IMAGENET, _own_folders),
-        ("cub", 128, None, _own_folders),
-        ("aircraft", 128, None, _own_folders),
+    if "mnist5k" in names:
+        yield small_collection((0, 1, 2, 3, 4))
+    for name, size, table, load, stands_for in (
+        ("caltech101", 128, None, _caltech, None),
+        ("coco-subset", 224, paper.NUS_WIDE, _pinned, "NUS-WIDE"),
+        ("voc2012-subset", 224, paper.NUS_WIDE, _pinned, "NUS-WIDE"),
+        ("cifar10", 96, paper.CIFAR10, _pinned, None),
+        ("imagenet", 128, paper.IMAGENET, _own_folders, None),
+        ("cub", 128, None, _own_folders, None),
+        ("aircraft", 128, None, _own_folders, None),
     ):
+        if name not in names:
+            continue
         try:
             asked, searched = load(name)
             network = encoders.EfficientNet(size=size, cache=True)
@@ -95,7 +111,7 @@ def collections() -> Iterator[Collection | Row]:
             yield Row(id=f"hashing.skipped.{name}", value=0, unit="skipped", note=str(error))
             continue
         labels = np.concatenate([np.asarray(asked.labels), np.asarray(searched.labels)])
-        yield _collection(name, vectors, labels, len(asked), (0, 1, 2, 3, 4), table)
+        yield _collection(name, vectors, labels, len(asked), (0, 1, 2, 3, 4), table, stands_for)
 
 
 def _pinned(name: str) -> tuple[Any, Any]:
@@ -145,6 +161,7 @@ def _collection(
     n_queries: int,
     seeds: tuple[int, ...],
     table: paper.Table | None,
+    stands_for: str | None = None,
 ) -> Collection:
     vectors = vectors.astype(np.float32)
     database = vectors[n_queries:]
@@ -155,6 +172,5 @@ def _collection(
         axes = principal_axes(second_moment(known, mean), COMPONENTS).astype(np.float32)
         vectors = (vectors - mean) @ axes
     asked, searched = vectors[:n_queries], vectors[n_queries:]
-    return Collection(
-        name, asked, searched, labels[:n_queries], labels[n_queries:], seeds, table, raw
-    )
+    own, others = labels[:n_queries], labels[n_queries:]
+    return Collection(name, asked, searched, own, others, seeds, table, raw, stands_for)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from blindsight.evaluation import retrieval
 from blindsight.hashing import ADSH, DPSH, DSH, ITQ, KSH, LSH, PITQ, SDH, SH, HashNet
 from blindsight.privacy.mechanisms import BitFlip
 
-__all__ = ["BASES", "DEEP", "tables"]
+__all__ = ["BASES", "DEEP", "figure_3", "tables"]
 
 BASES: tuple[str, ...] = ("LSH", "ITQ", "SH", "KSH", "SDH", "DPSH", "DSH", "HashNet", "ADSH")
 EPSILONS = (1.0, 2.0, 4.0)
@@ -49,17 +51,37 @@ def tables(
     at epsilon 1).
     """
     curves: dict[tuple[str, int, float], list[retrieval.Curve]] = {}
-    at_one: dict[str, dict[int, Repeated]] = {}
+    found: list[Row] = []
     for name in bases:
         for n_bits in bits:
-            yield from _table_1(collection, name, n_bits, curves, at_one)
+            for row in _table_1(collection, name, n_bits, curves):
+                found.append(row)
+                yield row
     for n_bits in bits:
-        yield from _table_2(collection, n_bits, at_one)
-    if curves:
+        for row in _table_2(collection, n_bits):
+            found.append(row)
+            yield row
+    if set(FIGURE_2) & set(bases):
         plots.precision_recall(curves, out / f"figure-2-{collection.name}.svg", collection.name)
-    plots.by_bits(
-        at_one, out / f"figure-3-{collection.name}.svg", f"{collection.name}, epsilon 1 (paper's)"
-    )
+    figure_3(collection.name, ((row.id, row.value, row.note or "") for row in found), out)
+
+
+def figure_3(name: str, rows: Iterable[tuple[str, float, str]], out: Path) -> None:
+    """Draw Figure 3 of a set from its rows: ids, values, and notes that begin with the deviation
+    over the seeds.
+    """
+    lines: dict[str, dict[int, tuple[float, float]]] = {}
+    for row_id, value, note in rows:
+        match = re.fullmatch(
+            rf"hashing\.{re.escape(name)}\.(table1|table2)\.(\w+)\.(\d+)bits\.eps1", row_id
+        )
+        if match is None:
+            continue
+        base = match[2] if match[1] == "table2" else f"PHashing ({match[2]})"
+        spread = re.search(r"± ([\d.]+)", note)
+        lines.setdefault(base, {})[int(match[3])] = (value, float(spread[1]) if spread else 0.0)
+    ordered = {base: dict(sorted(values.items())) for base, values in lines.items()}
+    plots.by_bits(ordered, out / f"figure-3-{name}.svg", f"{name}, epsilon 1 (paper's)")
 
 
 def _table_1(
@@ -67,13 +89,12 @@ def _table_1(
     name: str,
     n_bits: int,
     curves: dict[tuple[str, int, float], list[retrieval.Curve]],
-    at_one: dict[str, dict[int, Repeated]],
 ) -> Iterator[Row]:
     """mAP of a base without noise and under PHashing (paper calibration). As in the paper, the hash
     function is learned from the database itself.
     """
     found: dict[float, list[float]] = {epsilon: [] for epsilon in (0.0, *EPSILONS)}
-    said = ""
+    said, start = "", time.process_time()
     for seed in collection.seeds:
         query, stored = _codes(collection, name, n_bits, seed)
         for epsilon in found:
@@ -88,22 +109,16 @@ def _table_1(
                 said = f"by tie order {precision.bounds[0]:.3f} to {precision.bounds[1]:.3f}"
                 if name == "ADSH":
                     said += f"; its learned U has {len(np.unique(stored, axis=0))} distinct codes"
-    yield from _rows(collection, name, n_bits, found, said)
-    at_one.setdefault(f"PHashing ({name})", {})[n_bits] = Repeated(tuple(found[1.0]))
+    yield from _rows(collection, name, n_bits, found, said, time.process_time() - start)
 
 
-def _table_2(
-    collection: Collection,
-    n_bits: int,
-    at_one: dict[str, dict[int, Repeated]],
-    n_images: int = 10_000,
-) -> Iterator[Row]:
+def _table_2(collection: Collection, n_bits: int, n_images: int = 10_000) -> Iterator[Row]:
     """PITQ to the letter beside ITQ; W and R are learned from the first `n_images` of the
     database.
     """
     learn = collection.database[:n_images]
     for epsilon in (0.0, 0.25, 0.5, 1.0, 4.0):
-        values = []
+        values, start = [], time.process_time()
         for seed in collection.seeds:
             hasher: Any = ITQ(n_bits, random_state=seed)
             if epsilon:
@@ -116,9 +131,8 @@ def _table_2(
             )
             values.append(retrieval.average_precisions(counts).mean)
         name, repeated = "PITQ" if epsilon else "ITQ", Repeated(tuple(values))
-        if epsilon == 1.0:
-            at_one.setdefault("PITQ", {})[n_bits] = repeated
-        yield _row(collection, f"table2.{name}", name, n_bits, epsilon, repeated, "")
+        spent = time.process_time() - start
+        yield _row(collection, f"table2.{name}", name, n_bits, epsilon, repeated, "", spent)
 
 
 def _codes(
@@ -153,8 +167,14 @@ def _counts(
 
 
 def _rows(
-    collection: Collection, name: str, n_bits: int, found: dict[float, list[float]], said: str
+    collection: Collection,
+    name: str,
+    n_bits: int,
+    found: dict[float, list[float]],
+    said: str,
+    seconds: float,
 ) -> Iterator[Row]:
+    """A row for each epsilon; the CPU seconds of all of them stand on the row without noise."""
     plain = Repeated(tuple(found[0.0])).mean
     for epsilon, values in found.items():
         repeated = Repeated(tuple(values))
@@ -166,7 +186,8 @@ def _rows(
             note = (
                 f"keeps {kept:.2f} of the excess over chance; proven epsilon per record {cost:.1f}"
             )
-        yield _row(collection, f"table1.{name}", name, n_bits, epsilon, repeated, note)
+        spent = None if epsilon else seconds
+        yield _row(collection, f"table1.{name}", name, n_bits, epsilon, repeated, note, spent)
 
 
 def _row(
@@ -177,16 +198,18 @@ def _row(
     epsilon: float,
     found: Repeated,
     note: str,
+    seconds: float | None,
 ) -> Row:
     printed = None
     if collection.paper is not None and n_bits in BITS:
         printed = collection.paper[name][epsilon][BITS.index(n_bits)]
     suffix = f"eps{epsilon:g}" if epsilon else "plain"
-    where = "paper's is NUS-WIDE; " if collection.name == "coco-subset" else ""
+    where = "" if collection.stands_for is None else f"paper's is {collection.stands_for}; "
     return Row(
         id=f"hashing.{collection.name}.{table}.{n_bits}bits.{suffix}",
         value=found.mean,
         unit="mAP",
         paper=printed,
+        seconds=seconds,
         note=f"{where}± {found.deviation:.4f} over {len(found.values)} seeds; {note}".rstrip("; "),
     )

@@ -3,7 +3,7 @@
 The regularisation's strength is adapted until the local weights are as sparse as wanted (Section
 3.2).
 
-`sgd` learns a linear SVM by stochastic gradient descent with the elastic net, as Section 3.1 of the
+`SGD` learns a linear SVM by stochastic gradient descent with the elastic net, as Section 3.1 of the
 paper has it.
 
 FISTA (Beck and Teboulle 2009) is for a smooth loss and the elastic net: exact zeros, a few passes
@@ -114,8 +114,7 @@ class Proximal:
     unpenalised.
 
     It starts at the shared weights and stops after `iterations` steps, so that what others learned
-    is not forgotten: run to the end, a convex problem forgets where it started. This solver, unlike
-    plain SGD, reproduces Table 2.
+    is not forgotten: run to the end, a convex problem forgets where it started.
     """
 
     loss: str = "squared hinge"

@@ -83,7 +83,6 @@ def mnist_rows(*, quick: bool, seed: int, out: Path) -> Iterator[Row]:
             "epochs)"
         )
         yield _row(f"accuracy_{name.lower()}", trained, sets, epochs, seed, MNIST[name], words)
-    better: dict[str, float] = {}
     for name, inputs in (
         ("Q3", "bits"),
         *(() if quick else ((name, "both") for name in ("Q2", "Q3", "Q4"))),
@@ -98,12 +97,9 @@ def mnist_rows(*, quick: bool, seed: int, out: Path) -> Iterator[Row]:
         yield _row(
             f"accuracy_{inputs}_{name.lower()}", trained, sets, own, seed, MNIST[name], words
         )
-        if inputs == "both":
-            better[name] = trained.accuracy
     if not quick:
         _figure_3(
             found,
-            better,
             clear.accuracy,
             out / "sketching-figure-3.svg",
             MNIST,
@@ -115,7 +111,6 @@ def mnist_rows(*, quick: bool, seed: int, out: Path) -> Iterator[Row]:
 
 def _figure_3(
     found: dict[str, float],
-    better: dict[str, float],
     clear: float,
     path: Path,
     paper: dict[str, float],
@@ -126,8 +121,6 @@ def _figure_3(
     axes.plot(list(paper), list(paper.values()), "o--", color="0.6", label="paper")
     axes.axhline(paper_clear, color="0.6", lw=0.8, ls=":", label="paper, no protection")
     axes.plot(list(found), list(found.values()), "o-", label="ours, posterior means")
-    if better:
-        axes.plot(list(better), list(better.values()), "^-", label="ours, bits and means")
     axes.axhline(clear, lw=0.8, ls=":", label="ours, no protection")
     axes.set(title=title, ylabel="test accuracy (%)")
     axes.legend(fontsize=7)
@@ -233,7 +226,6 @@ def cifar_rows(*, seed: int, out: Path) -> Iterator[Row]:
     _figure_4(found, CIFAR, "CIFAR-10", out / "sketching-figure-4-cifar10.svg")
     _figure_3(
         found,
-        {},
         clear.accuracy,
         out / "sketching-figure-6.svg",
         CIFAR,

@@ -6,6 +6,7 @@ EXTRAS := all,bench,docs,dev
 STAMP := $(VENV)/.installed
 RUNS ?= 5
 BUSY ?= 0
+AT_ONCE ?= 1
 MEMORY := $(shell [ -w /dev/shm ] && [ "$$(df --output=avail -k /dev/shm | tail -1)" -gt 6000000 ] && echo PYTEST_DEBUG_TEMPROOT=/dev/shm)
 
 .PHONY: run test suite check serve bench docs examples sbom clean apt
@@ -18,9 +19,9 @@ run: $(STAMP)
 test: $(STAMP) apt check
 	PYTHONDONTWRITEBYTECODE= $(MEMORY) $(BIN)/python -m pytest -n 2 -rs --durations=12 $(if $(SEED),-p randomly --randomly-seed=$(SEED))
 
-# The suite again and again in fresh clones: make suite RUNS=5 BUSY=4
+# The suite again and again in fresh clones: make suite RUNS=5 BUSY=4 AT_ONCE=2
 suite: $(STAMP) apt
-	PYTHONDONTWRITEBYTECODE= $(MEMORY) $(BIN)/python -m benchmarks.suite --runs $(RUNS) --busy $(BUSY) $(if $(SEED),--seed $(SEED))
+	PYTHONDONTWRITEBYTECODE= $(MEMORY) $(BIN)/python -m benchmarks.suite --runs $(RUNS) --busy $(BUSY) --at-once $(AT_ONCE) $(if $(SEED),--seed $(SEED))
 
 check: $(STAMP)
 	$(BIN)/ruff check .

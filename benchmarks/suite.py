@@ -3,6 +3,7 @@ count failures.
 
     python -m benchmarks.suite --runs 5               # on an idle machine
     python -m benchmarks.suite --runs 5 --busy 4      # beside four processes that never rest
+    python -m benchmarks.suite --runs 6 --at-once 3   # three at a time, a load for each other
     python -m benchmarks.suite --runs 3 --seed 1      # in random orders, from seeds 1, 2, 3
 
 Each run clones the last commit, so that what is not committed is not tested. A clone uses the
@@ -23,12 +24,13 @@ import tempfile
 import time
 import venv
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
 
-__all__ = ["Run", "clone", "main", "read_report", "read_times", "run_suite"]
+__all__ = ["Run", "clone", "main", "read_report", "read_times", "repeat", "run_suite"]
 
 ROOT = Path(__file__).resolve().parents[1]
 _SCRIPTS = ("blindsight", "flower-superlink", "flower-supernode", "mkdocs", "pip", "ruff", "mypy")
@@ -45,6 +47,7 @@ class Run:
         seconds: how long the run took.
         exit_code: of pytest.
         folders: the seconds that the tests of each folder took, over all workers.
+        cpu_seconds: processor time of the run and of all processes that it waited for.
     """
 
     passed: int
@@ -53,6 +56,7 @@ class Run:
     seconds: float
     exit_code: int
     folders: dict[str, float] = field(default_factory=dict)
+    cpu_seconds: float = 0.0
 
     @property
     def green(self) -> bool:
@@ -63,7 +67,8 @@ class Run:
         counts = f"{self.passed} passed, {self.skipped} skipped, {len(self.failed)} failed"
         ending = "" if self.exit_code in (0, 1) else f" (pytest ended with code {self.exit_code})"
         work = sum(self.folders.values())
-        return f"{counts} in {self.seconds:.0f} s ({work:.0f} s of tests){ending}"
+        times = f"{work:.0f} s of tests, {self.cpu_seconds:.0f} s of processor time"
+        return f"{counts} in {self.seconds:.0f} s ({times}){ending}"
 
 
 def clone(source: Path, target: Path) -> Path:
@@ -136,18 +141,48 @@ def run_suite(folder: Path, command: list[str], environment: dict[str, str]) -> 
     report, log = folder / "suite.xml", folder / "suite.log"
     start = time.monotonic()
     with log.open("wb") as output:
-        code = subprocess.run(
+        process = subprocess.Popen(
             [*command, f"--junitxml={report}"],
             cwd=folder,
             env=environment,
             stdout=output,
             stderr=subprocess.STDOUT,
-            check=False,
-        ).returncode
+        )
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
     seconds = time.monotonic() - start
     counts = read_report(report) if report.exists() else (0, 0, ())
-    times = read_times(report) if report.exists() else {}
-    return Run(*counts, seconds=seconds, exit_code=code, folders=times)
+    return Run(
+        *counts,
+        seconds=seconds,
+        exit_code=process.returncode,
+        folders=read_times(report) if report.exists() else {},
+        cpu_seconds=usage.ru_utime + usage.ru_stime,
+    )
+
+
+def repeat(runs: int, at_once: int, run: Callable[[int], Run], *, load: str = "") -> list[Run]:
+    """Run the suite again and again, some runs at the same time, and print each when it ends.
+
+    Parameters:
+        runs: how many.
+        at_once: how many of them run at the same time.
+        run: makes the run of a number, from 0.
+        load: what else keeps the machine busy; it is printed.
+
+    Returns:
+        The runs by their numbers.
+    """
+    beside = ", ".join(filter(None, [f"{at_once} at once" if at_once > 1 else "", load]))
+
+    def one(number: int) -> Run:
+        made = run(number)
+        lines = [f"run {number + 1} of {runs}{beside and f' ({beside})'}: {made}"]
+        print("\n".join([*lines, *(f"  {name}" for name in made.failed)]), flush=True)
+        return made
+
+    with ThreadPoolExecutor(at_once) as pool:
+        return list(pool.map(one, range(runs)))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -155,14 +190,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.suite", description=__doc__.split("\n\n")[0])
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--busy", type=int, default=0, help="processes at full load beside it")
+    parser.add_argument("--at-once", type=int, default=1, help="runs at the same time")
     parser.add_argument("--workers", type=int, default=2, help="processes of the suite itself")
     parser.add_argument("--seed", type=int, help="random orders, from this seed on")
     parser.add_argument("--install", action="store_true", help="a new environment in each clone")
     parser.add_argument("--json", type=Path, help="write the runs to this file")
     parser.add_argument("tests", nargs="*", help="files and folders; all by default")
     options = parser.parse_args(arguments)
-    runs: list[Run] = []
-    for number in range(options.runs):
+
+    def run(number: int) -> Run:
         with tempfile.TemporaryDirectory(prefix="suite-", ignore_cleanup_errors=True) as folder:
             target, home = Path(folder) / "clone", Path(folder) / "home"
             home.mkdir()
@@ -175,22 +211,21 @@ def main(arguments: list[str] | None = None) -> int:
             command = [str(python), "-m", "pytest", "-n", str(options.workers), *options.tests]
             if options.seed is not None:
                 command += ["-p", "randomly", f"--randomly-seed={options.seed + number}"]
-            environment = {**os.environ, "HOME": str(home)}
-            with busy_processes(options.busy):
-                run = run_suite(target, command, environment)
-            runs.append(run)
-            print(f"run {number + 1} of {options.runs}: {run}", flush=True)
-            if not run.green:
-                for name in run.failed:
-                    print(f"  {name}")
+            made = run_suite(target, command, {**os.environ, "HOME": str(home)})
+            if not made.green:
                 kept = Path.cwd() / f"suite-failed-{number + 1}.log"
                 kept.write_bytes((target / "suite.log").read_bytes())
-                print(f"  the run's output is in {kept}", flush=True)
+                print(f"the output of run {number + 1} is in {kept}", flush=True)
+            return made
+
+    load = f"beside {options.busy} busy processes" if options.busy else ""
+    with busy_processes(options.busy):
+        runs = repeat(options.runs, options.at_once, run, load=load)
     failures = Counter(name for run in runs for name in run.failed)
     bad = sum(not run.green for run in runs)
     for name, taken in runs[-1].folders.items() if runs else ():
         print(f"{taken:8.1f} s  {name}")
-    print(f"{bad} of {len(runs)} runs failed; beside {options.busy} busy processes")
+    print(f"{bad} of {len(runs)} runs failed; {options.at_once} at once{load and f', {load}'}")
     for name, times in failures.most_common():
         print(f"  {times} times: {name}")
     if options.json:

@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -174,9 +174,20 @@ def ray_cluster() -> Iterator[Any]:
         gc.collect()
 
 
+def _patient(make: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, with pages that wait as long as a busy machine may need, not half a minute."""
+
+    def made(**options: Any) -> Any:
+        opened = make(**options)
+        opened.set_default_timeout(_SECONDS * 1000.0)
+        return opened
+
+    return made
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """A Chromium that asks nobody for updates.
+    """A Chromium that asks nobody for updates, and whose pages are patient.
 
     It ends with the module: Playwright keeps an event loop running in this thread, in which other
     modules could not run one of their own.
@@ -196,6 +207,8 @@ def browser() -> Iterator[Any]:
         chromium = driver.chromium.launch(
             executable_path=path, args=flags, timeout=_SECONDS * 1000.0
         )
+        chromium.new_page = _patient(chromium.new_page)
+        chromium.new_context = _patient(chromium.new_context)
         page = chromium.new_page()
         assert page.evaluate("1 + 1") == 2, "Chromium started and runs no scripts."
         page.close()

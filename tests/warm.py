@@ -175,7 +175,7 @@ def run(
             code = process.wait(timeout)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait(60)
+            process.wait(600)
             raise
         return subprocess.CompletedProcess(process.args, code, out.read_text(), err.read_text())
 

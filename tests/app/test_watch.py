@@ -108,7 +108,7 @@ def test_the_command_stops_cleanly(photos: Path, tmp_path: Path) -> None:
     assert process.stderr is not None
     first = process.stderr.readline()  # printed after the first run
     process.send_signal(signal.SIGTERM)
-    out, rest = process.communicate(timeout=300)
+    out, rest = process.communicate(timeout=600)
     assert process.returncode == 0, rest
     assert "1 released" in first
     assert "secret" not in first + out + rest

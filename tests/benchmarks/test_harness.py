@@ -142,7 +142,7 @@ def test_an_unknown_room_is_refused_with_the_list() -> None:
         [sys.executable, "-m", "benchmarks", "kitchen"],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
         cwd=ROOT,
     )

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 
-from benchmarks.suite import busy_processes, read_report, run_suite
+import pytest
+
+from benchmarks.suite import Run, busy_processes, read_report, repeat, run_suite
 
 TESTS = """
 import os, pytest
@@ -29,7 +32,27 @@ def test_failures_are_counted_and_named(tmp_path: Path) -> None:
     assert (green.passed, green.skipped, green.failed, green.green) == (4, 1, (), True)
     assert read_report(tmp_path / "suite.xml") == (4, 1, ())
     assert list(green.folders) == ["test_some"] and 0 <= green.folders["test_some"] < green.seconds
+    assert green.cpu_seconds > 0 and f"{green.cpu_seconds:.0f} s of processor time" in str(green)
     empty = tmp_path / "empty"
     empty.mkdir()
     lost = run_suite(empty, [sys.executable, "-c", "raise SystemExit(3)"], {})
     assert not lost.green and "code 3" in str(lost)
+
+
+def test_runs_at_once_are_a_load_for_each_other_and_the_lines_say_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    both = threading.Barrier(2)
+
+    def run(number: int) -> Run:
+        both.wait(600)  # broken, which is an error, unless two runs are there at the same time
+        failed = ("tests/a.py::test_b",) if number == 2 else ()
+        return Run(9, 0, failed, seconds=1.0, exit_code=int(bool(failed)))
+
+    runs = repeat(4, 2, run, load="beside 3 busy processes")
+    assert [made.green for made in runs] == [True, True, False, True]
+    lines = capsys.readouterr().out.splitlines()
+    assert (
+        sum(" of 4 (2 at once, beside 3 busy processes): 9 passed" in line for line in lines) == 4
+    )
+    assert "  tests/a.py::test_b" in lines

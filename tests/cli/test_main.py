@@ -76,7 +76,7 @@ def test_a_typo_ends_with_usage_and_code_2() -> None:
         [sys.executable, "-m", "blindsight", "serch"],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 2

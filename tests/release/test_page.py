@@ -77,7 +77,7 @@ def releases(folder):
 def opened(browser, path: Path):
     page = browser.new_page(viewport={"width": 1200, "height": 800})
     page.goto(path.as_uri())
-    page.wait_for_selector("body[data-ready], #results h2", timeout=120_000)
+    page.wait_for_selector("body[data-ready], #results h2")
     return page
 
 

@@ -134,7 +134,7 @@ def _run(code: str, *arguments: str, cwd: Path) -> list[object]:
         capture_output=True,
         text=True,
         cwd=cwd,
-        timeout=300,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 
 from blindsight.sketching import (
@@ -14,7 +16,11 @@ from contracts.estimator import EstimatorContract
 
 IMAGES = np.random.default_rng(0).integers(0, 256, size=(24, 6, 6)).astype(np.uint8)
 LABELS = np.arange(24) % 3
-SKETCHES = NegativeSketcher("Q6", random_state=0).fit(IMAGES).sketch(IMAGES, LABELS)
+
+
+@cache
+def sketches():
+    return NegativeSketcher("Q6", random_state=0).fit(IMAGES).sketch(IMAGES, LABELS)
 
 
 class TestNegativeSketcher(EstimatorContract):
@@ -37,10 +43,10 @@ class TestNegDL(EstimatorContract):
         return NegDL(epochs=1, batch_size=8, **params)
 
     def data(self):
-        return (SKETCHES,)
+        return (sketches(),)
 
     def output(self, fitted):
-        return fitted.decision_function(SKETCHES)
+        return fitted.decision_function(sketches())
 
 
 class _Local(EstimatorContract):

@@ -95,7 +95,7 @@ class Server:
         self._wait()
 
     def _wait(self) -> None:
-        for _ in range(1800):
+        for _ in range(12_000):
             try:
                 # Whether the certificate is right is not what is waited for.
                 if web.get(self.url + "/health", verify=False).status_code == 200:
@@ -103,7 +103,7 @@ class Server:
             except httpx.HTTPError:
                 pass
             assert self.process.poll() is None, self.log.read_text()
-            time.sleep(0.1)
+            time.sleep(0.05)
         raise AssertionError(self.log.read_text())
 
     def kill(self) -> None:
@@ -113,7 +113,7 @@ class Server:
     def stop(self) -> int:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(300)
+        return self.process.wait(600)
 
 
 @pytest.fixture

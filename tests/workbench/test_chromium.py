@@ -18,7 +18,6 @@ from workbench.photos import album
 
 pytestmark = pytest.mark.real
 PAGES = ("", "protect", "search", "tags", "compare", "together", "send", "budget")
-WAIT = 180_000  # a busy machine is not the page's fault
 
 
 class Visit:
@@ -29,7 +28,6 @@ class Visit:
             **{"viewport": {"width": 1200, "height": 900}, **options}
         )
         self.page = self.context.new_page()
-        self.page.set_default_timeout(WAIT)
         self.url = live.url
         self.asked: list[str] = []
         self.complaints: list[str] = []
@@ -54,7 +52,7 @@ class Visit:
     def wait(self, selector: str) -> None:
         """Wait for a job's result; fail at once where the page says that it went wrong."""
         trouble = self.page.locator("#status.bad:visible, [data-again]:visible")
-        self.page.locator(selector).or_(trouble).first.wait_for(timeout=2 * WAIT)
+        self.page.locator(selector).or_(trouble).first.wait_for()
         assert trouble.count() == 0, self.text("main")
 
     def text(self, selector: str) -> str:

@@ -21,11 +21,11 @@ SMALL = {"side": 64}
 
 
 def wait(url: str, job: str, *states: str) -> dict[str, Any]:
-    for _ in range(3000):
+    for _ in range(12_000):
         found = web.get(f"{url}/api/jobs/{job}").json()
         if found["state"] in states:
             return found
-        time.sleep(0.1)
+        time.sleep(0.05)
     raise AssertionError(found)
 
 

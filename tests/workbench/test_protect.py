@@ -574,7 +574,7 @@ def test_kill_9_in_the_middle_of_protecting_and_a_restart_end_in_one_release_and
     order = web.post(
         f"{first.url}/api/protect/{one}/release", json={"epsilon": 8, "sure": True}
     ).json()
-    for _ in range(6000):
+    for _ in range(12_000):
         if any((state / "releases").glob("*/about.json")):
             break
         time.sleep(0.05)
@@ -590,10 +590,10 @@ def test_kill_9_in_the_middle_of_protecting_and_a_restart_end_in_one_release_and
 
 
 def wait(url: str, job: str, wanted: str) -> None:
-    for _ in range(4000):
+    for _ in range(12_000):
         found = web.get(f"{url}/api/jobs/{job}").json()
         if found["state"] == wanted:
             return
         assert found["state"] in ("queued", "running"), found
-        time.sleep(0.1)
+        time.sleep(0.05)
     raise AssertionError(found)

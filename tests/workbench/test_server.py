@@ -26,7 +26,7 @@ from blindsight.workbench.infra.server import listening_socket
 from workbench import web
 from workbench.conftest import Server
 
-LONG = 60.0  # seconds; a busy machine is not the server's fault
+LONG = 600.0  # seconds; a busy machine is not the server's fault
 
 
 def connect(server: Any) -> socket.socket:
@@ -67,7 +67,7 @@ def flood(server: Any, start: bytes, pieces: bytes, seconds: float) -> int:
 def test_an_endless_head_is_cut_and_holds_up_nobody(live: Any, start: bytes, pieces: bytes) -> None:
     before = resident(live)
     # Were it not cut, it would go on for longer than people are ready to wait.
-    talker = threading.Thread(target=flood, args=(live, start, pieces, 2 * LONG))
+    talker = threading.Thread(target=flood, args=(live, start, pieces, LONG))
     talker.start()
     for _ in range(20):
         healthy(live)
@@ -177,7 +177,7 @@ def test_1500_held_requests_are_bounded_and_people_come_through(
             line.connect(("127.0.0.1", server.port))
             with contextlib.suppress(ConnectionError):  # it may be one of those that were ended
                 line.send(sent)
-        until = time.monotonic() + 2 * LONG
+        until = time.monotonic() + LONG
         while (
             web.get(server.url + "/health").status_code == 503
         ):  # so much is refused in good order
@@ -207,7 +207,7 @@ def test_a_locked_ledger_holds_up_charges_and_nothing_else(
     found: list[int] = []
 
     def ask() -> None:
-        found.append(web.post(address, json=choice, timeout=10 * LONG).status_code)
+        found.append(web.post(address, json=choice, timeout=LONG).status_code)
 
     askers = [threading.Thread(target=ask) for _ in range(30)]
     for asker in askers:

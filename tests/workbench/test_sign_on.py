@@ -42,16 +42,18 @@ def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output)
     address = f"http://127.0.0.1:{port}"
-    for _ in range(1200):
+    for _ in range(6000):
         try:
             httpx.get(f"{address}/.well-known/openid-configuration").raise_for_status()
             break
         except httpx.HTTPError:
             assert process.poll() is None, log.read_text()
             time.sleep(0.1)
+    else:
+        pytest.fail(f"the identity provider does not answer: {log.read_text()}")
     yield address
     process.terminate()
-    process.wait(60)
+    process.wait(600)
 
 
 @pytest.fixture

@@ -14,8 +14,6 @@ from workbench.test_sign_on import provider
 
 __all__ = ["provider"]
 
-WAIT = 180_000  # a busy machine is not the page's fault
-
 
 @pytest.fixture
 def ward(serve: Callable[..., Server], stocked: Path, provider: str) -> tuple[Server, str]:
@@ -33,7 +31,6 @@ def ward(serve: Callable[..., Server], stocked: Path, provider: str) -> tuple[Se
 
 def _come(browser: Any, url: str, person: str) -> Any:
     page = browser.new_context().new_page()
-    page.set_default_timeout(WAIT)
     page.goto(f"{url}/")
     assert page.url.endswith("/login")
     page.get_by_role("link", name="Sign in with your organisation").click()

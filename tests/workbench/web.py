@@ -13,5 +13,5 @@ import httpx
 __all__ = ["get", "post"]
 
 _TLS = ssl.create_default_context()
-get = functools.partial(httpx.get, timeout=60.0, verify=_TLS)
-post = functools.partial(httpx.post, timeout=60.0, verify=_TLS)
+get = functools.partial(httpx.get, timeout=600.0, verify=_TLS)
+post = functools.partial(httpx.post, timeout=600.0, verify=_TLS)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import socket
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +18,7 @@ from blindsight import open_shared
 from blindsight.app.release import OpenedFile
 from blindsight.cli.main import app
 from blindsight.federated import FederatedClassifier
+from ports import held_port
 
 PAGE = (Path(__file__).parents[3] / "docs" / "tasks" / "hospitals.md").read_text(encoding="utf-8")
 COLOURS = {"benign": (40, 160, 60), "malignant": (190, 60, 120)}
@@ -60,9 +60,7 @@ def test_the_page_on_one_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_page_with_three_sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = f"127.0.0.1:{held_port()}"
     host, other, keys, accept, run, watch = commands("2")[:6]
     sites = {"harbour": host, "county": other, "coast": [*other[:-1], "Coast surgery"]}
     photos = {"benign": 20, "malignant": 12}, {"benign": 9}, {"benign": 8, "malignant": 10}
@@ -82,8 +80,8 @@ def test_the_page_with_three_sites(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         running.append(warm.Process(["-m", "blindsight", *run], output=tmp_path / f"{site}.log"))
     try:
         for process, site in zip(running, sites, strict=True):
-            log = (tmp_path / f"{site}.log").read_text(errors="replace")
-            assert process.wait(SECONDS) == 0, log
+            ended = process.wait(SECONDS)
+            assert ended == 0, (tmp_path / f"{site}.log").read_text(errors="replace")
     finally:
         for process in running:
             process.kill()

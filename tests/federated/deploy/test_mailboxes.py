@@ -219,7 +219,7 @@ def test_what_waits_is_bounded(box: tuple, clients: Callable) -> None:
 def get(folders: dict[str, PartyFolder], path: str, token: str = "") -> tuple[int, bytes]:
     host, _, port = folders["site-2"].address.rpartition(":")
     tls = ssl.create_default_context(cafile=str(folders["site-2"].path / "ca.pem"))
-    connection = http.client.HTTPSConnection(host, int(port), context=tls, timeout=60)
+    connection = http.client.HTTPSConnection(host, int(port), context=tls, timeout=600)
     connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
     answer = connection.getresponse()
     result = answer.status, answer.read()
@@ -243,7 +243,7 @@ def test_a_stranger_with_another_certificate_authority_is_not_talked_to(box: tup
     folders, _ = box
     host, _, port = folders["site-1"].address.rpartition(":")
     stranger = http.client.HTTPSConnection(
-        host, int(port), context=ssl.create_default_context(), timeout=60
+        host, int(port), context=ssl.create_default_context(), timeout=600
     )
     with pytest.raises(ssl.SSLError):
         stranger.request("GET", "/")

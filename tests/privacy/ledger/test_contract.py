@@ -47,7 +47,7 @@ numbers = itertools.count(1)
 
 def crowd(*arguments: object) -> dict[str, int]:
     command = [sys.executable, str(CROWD), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0 and not done.stderr, done.stderr[-2000:]
     return json.loads(done.stdout)
 
@@ -306,7 +306,7 @@ class LedgerContract:
         ]
         root = Path(__file__).parents[3]
         done = subprocess.run(
-            [str(word) for word in command], cwd=root, capture_output=True, text=True, timeout=300
+            [str(word) for word in command], cwd=root, capture_output=True, text=True, timeout=600
         )
         assert done.returncode == 0 and not done.stderr, done.stderr[-2000:]
         found = json.loads(done.stdout)

@@ -23,7 +23,7 @@ CROWD = Path(__file__).with_name("crowd.py")
 def test_a_new_ledger_can_be_opened_by_many_at_once(tmp_path):
     path = tmp_path / "ledger.db"
     command = [sys.executable, str(CROWD), "open", str(path), "ward-7", "12"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert json.loads(done.stdout) == {"failed": 0}, done.stderr
     with Ledger(path, dataset="ward-7") as ledger:
         assert ledger.verify().sequence == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import functools
 import importlib
 import os
 import re
@@ -10,6 +11,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -140,16 +142,21 @@ def _commands(page: Path) -> list[str]:
     return [line for line in lines if line.startswith("blindsight ")]
 
 
-@pytest.mark.parametrize(
-    "page", [p for p in PAGES if _commands(p)], ids=lambda page: str(page.relative_to(ROOT))
-)
-def test_commands_in_pages_name_verbs_and_options_that_exist(page: Path) -> None:
+@functools.cache
+def _every_verb() -> Any:
     import typer
 
     from blindsight.cli.main import app
 
+    return typer.main.get_command(app)
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if _commands(p)], ids=lambda page: str(page.relative_to(ROOT))
+)
+def test_commands_in_pages_name_verbs_and_options_that_exist(page: Path) -> None:
     for line in _commands(page):
-        command, words = typer.main.get_command(app), shlex.split(line, comments=True)[1:]
+        command, words = _every_verb(), shlex.split(line, comments=True)[1:]
         while words and words[0] in getattr(command, "commands", {}):
             command = command.commands[words.pop(0)]
         if getattr(command, "commands", {}) and "make" in command.commands:  # sketch FOLDER OUT

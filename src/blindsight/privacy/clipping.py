@@ -25,9 +25,14 @@ def unusable_rows(rows: ArrayLike) -> NDArray[np.bool_]:
     Returns:
         A mask of the shape of `rows` without its last axis.
     """
-    values = np.asarray(rows, np.float64)
-    with np.errstate(invalid="ignore"):
-        return np.asarray(~(np.abs(values) <= LARGEST_FEATURE).all(axis=-1))
+    values = np.asarray(rows)
+    if values.dtype.kind not in "iuf":
+        values = values.astype(np.float64)
+    # By the largest and the smallest of a record, which are NaN where one of its numbers is: no
+    # copy of all numbers is made.
+    largest, smallest = values.max(axis=-1, initial=0), values.min(axis=-1, initial=0)
+    usable = largest.astype(np.float64) <= LARGEST_FEATURE
+    return np.asarray(~(usable & (smallest.astype(np.float64) >= -LARGEST_FEATURE)))
 
 
 def finite_rows(rows: ArrayLike) -> Any:
@@ -56,7 +61,7 @@ def finite_rows(rows: ArrayLike) -> Any:
     usable = ~unusable_rows(values)[..., None]
     if hasattr(rows, "columns") and hasattr(rows, "where"):  # a data frame keeps its column names
         return rows.where(np.broadcast_to(usable, values.shape), 0)
-    return np.where(usable, values, np.zeros((), values.dtype))
+    return values.copy() if usable.all() else np.where(usable, values, np.zeros((), values.dtype))
 
 
 def clip_norm(

@@ -1,8 +1,9 @@
 """docs/RESULTS.md, docs/papers.md and the pages behind them, written from what was measured: no
 number that a command did not make.
 
-Other pages quote rows by a template in a comment, `<!-- rows`, lines with {id} or {id:.3f}, `-->`;
-what stands between it and `<!-- end of rows -->` is written from it.
+Other pages quote rows by a template in a comment, `<!-- rows`, lines with {id} or {id:.3f}, or
+{id!paper} for what the paper states, `-->`; what stands between it and `<!-- end of rows -->` is
+written from it.
 
 `python -m benchmarks.results` writes them again from docs/results/*.json, whoever wrote those.
 """
@@ -101,21 +102,23 @@ def write_results(page: Path = PAGE) -> list[str]:
 
 
 _QUOTED = re.compile(r"(<!-- rows\n(.*?)-->\n).*?(<!-- end of rows -->)", re.DOTALL)
-_CELL = re.compile(r"\{([\w.-]+?)(?::([^}]+))?\}")
+_CELL = re.compile(r"\{([\w.-]+?)(?:!(paper)|:([^}]+))?\}")
 
 
 def fill_rows(text: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
     """A page whose templates are filled from the rows; an id that no row has is left as it is.
 
     Example:
-        >>> page = "<!-- rows\\n{a.b:.2f} of it\\n-->\\n<!-- end of rows -->"
-        >>> fill_rows(page, {"a.b": {"value": 0.256}}).splitlines()[3]
-        '0.26 of it'
+        >>> page = "<!-- rows\\n{a.b:.2f} of {a.b!paper}\\n-->\\n<!-- end of rows -->"
+        >>> fill_rows(page, {"a.b": {"value": 0.256, "paper": 0.3}}).splitlines()[3]
+        '0.26 of 0.3'
     """
 
     def cell(match: re.Match[str]) -> str:
         found = rows.get(match[1])
-        return match[0] if found is None else format(found["value"], match[2] or ".4g")
+        if found is None:
+            return match[0]
+        return str(found["paper"]) if match[2] else format(found["value"], match[3] or ".4g")
 
     def section(match: re.Match[str]) -> str:
         return f"{match[1]}{_CELL.sub(cell, match[2])}{match[3]}"

@@ -16,11 +16,12 @@ import typer.testing
 from hypothesis import HealthCheck, settings
 
 from blindsight.app.hosting import limit_threads
-from memory_disk import memory_path
+from memory_disk import memory_path, use_memory
 from real_parts import PART_OF, browser, fresh_database, milvus, postgresql, ray_cluster
 
 __all__ = ["browser", "fresh_database", "memory_path", "milvus", "postgresql", "ray_cluster"]
 
+use_memory()
 limit_threads()
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")

@@ -7,6 +7,9 @@ test (kills of processes, older copies, lost files) does not depend on the disk.
 
 from __future__ import annotations
 
+import atexit
+import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,9 +17,29 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["folder_in_memory", "memory_path"]
+__all__ = ["folder_in_memory", "memory_path", "use_memory"]
 
 _MEMORY = Path("/dev/shm")
+
+
+def use_memory() -> None:
+    """Put every temporary file of this process, its workers and what they start where pytest has
+    its own (PYTEST_DEBUG_TEMPROOT): the Makefile names memory where it is large enough.
+
+    The folder goes with the process, and with it what examples in pages leave behind.
+    """
+    root = os.environ.get("PYTEST_DEBUG_TEMPROOT")
+    if not root or "PYTEST_XDIST_WORKER" in os.environ:  # a worker has the folder of the others
+        return
+    os.environ.setdefault("RAY_TMPDIR", tempfile.gettempdir())  # its logs need no memory
+    folder, owner = tempfile.mkdtemp(prefix="tests-", dir=root), os.getpid()
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
+
+    def remove() -> None:
+        if os.getpid() == owner:  # and not in a forked child
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
 
 
 @contextmanager

@@ -59,9 +59,13 @@ class _Run:
                 self.error = error
 
 
+def _arrays(data: Any) -> list[Any]:
+    return [np.array(part) for part in (data if isinstance(data, tuple) else (data,))]
+
+
 def _spoilt(data: Any, value: float) -> Any:
     """The data with their first record unusable wherever it has real numbers."""
-    arrays = [np.array(part) for part in (data if isinstance(data, tuple) else (data,))]
+    arrays = _arrays(data)
     with np.errstate(over="ignore"):
         for array in arrays:
             if array.dtype.kind == "f":
@@ -80,6 +84,8 @@ def test_an_unusable_record_changes_neither_refusals_nor_charges(scene: Any) -> 
     _Run(case, data)  # some scenes train a model once, and keep it
     sound = _Run(case, data)
     assert sound.error is None and sound.charges
+    if not any(array.dtype.kind == "f" for array in _arrays(data)):
+        return  # pictures: whole numbers are always usable
     for value in (np.nan, np.inf, -np.inf, 1e308):
         spoilt = _Run(case, _spoilt(data, value))
         assert spoilt.error is None, f"refuses a record of {value}: {spoilt.error!r}"

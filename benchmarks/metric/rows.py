@@ -34,7 +34,7 @@ from benchmarks.plots import legend_below
 from blindsight import data
 from blindsight.core.errors import MissingData, MissingDependency
 
-__all__ = ["rows"]
+__all__ = ["figure_9_claims", "rows"]
 
 Progress = Callable[[int, int], None]
 # name -> (catalogue entry, options, nodes: half of Table I's pairs)
@@ -189,7 +189,9 @@ def _figure_9(
             if progress is not None:
                 progress(done, total)
         seconds = time.perf_counter() - began
-        yield from _summary(table, found, seed, seconds)
+        summary = list(_summary(table, found, seed, seconds))
+        yield from summary
+        yield from figure_9_claims({row.id: row.value for row in summary}, table, epsilons)
         for panel, score in zip(
             axes[:, column], ("accuracy", "balanced", "auc", "relative"), strict=True
         ):
@@ -237,6 +239,43 @@ def _summary(
             unit="balanced accuracy",
             seed=seed,
         )
+
+
+def figure_9_claims(
+    means: dict[str, float], table: str, epsilons: tuple[float, ...] = EPSILONS
+) -> Iterator[Row]:
+    """At which share of the budgets the paper's comparisons come out in the means, from the rows of
+    Figure 9: DPP above node privacy, DPP-S above DPP, input perturbation worst, and accuracy that
+    rises with the budget.
+
+    Parameters:
+        means: values by the id of their row, such as the rows of a report.
+        table: the table's name in those ids.
+        epsilons: the budgets.
+    """
+    for score, word in (("knn", "accuracy"), ("auc", "pair AUC")):
+        curve = {
+            name: [means[f"metric.{table}_{score}_{name}_eps{epsilon:g}"] for epsilon in epsilons]
+            for name in ("dpp", "dpp_s", "node", "input")
+        }
+        others = np.array([curve[name] for name in ("dpp", "dpp_s", "node")])
+        for claim, holds, what in (
+            ("dpp_above_node", np.greater(curve["dpp"], curve["node"]), "DPP above node privacy"),
+            ("dpp_s_above_dpp", np.greater(curve["dpp_s"], curve["dpp"]), "DPP-S above DPP"),
+            ("input_worst", np.less(curve["input"], others.min(axis=0)), "input perturbation last"),
+            (
+                "rises",
+                np.diff(np.vstack([others, [curve["input"]]]), axis=1).ravel() > 0,
+                "a step to the next epsilon raises it, over the four methods",
+            ),
+        ):
+            yield Row(
+                id=f"metric.figure9_{claim}_{score}_{table}",
+                value=float(holds.mean()),
+                unit="share",
+                paper=1.0,
+                note=f"{what}, in {word}: {int(holds.sum())} of {holds.size}",
+            )
 
 
 def _plot_scores(

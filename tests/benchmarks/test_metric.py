@@ -13,7 +13,7 @@ import pytest
 from benchmarks.metric.figures import mechanism_rows, parameter_rows, toy, toy_rows
 from benchmarks.metric.kappa import random_graph, slow_bound
 from benchmarks.metric.protocol import METHODS, make_split, measure, method
-from benchmarks.metric.rows import _tables
+from benchmarks.metric.rows import _tables, figure_9_claims
 from blindsight.metric import kappa
 
 
@@ -58,6 +58,30 @@ def test_every_method_of_figure_9_can_be_measured(name, split):
     found = measure(method(name, 1.0, split, 0), split)
     assert 0 <= found.accuracy <= 1 and 0 <= found.balanced <= 1 and 0 <= found.auc <= 1
     assert np.isfinite([found.objective, found.relative]).all()
+
+
+def test_what_figure_9_claims_is_read_off_the_means():
+    curves = {
+        "dpp": (0.5, 0.6, 0.7),
+        "dpp_s": (0.6, 0.7, 0.6),
+        "node": (0.4, 0.6, 0.5),
+        "input": (0.3, 0.4, 0.6),
+    }
+    means = {
+        f"metric.t_{score}_{name}_eps{epsilon:g}": value
+        for score in ("knn", "auc")
+        for name, values in curves.items()
+        for epsilon, value in zip((0.5, 1.0, 2.0), values, strict=True)
+    }
+    found = {row.id: row.note for row in figure_9_claims(means, "t", (0.5, 1.0, 2.0))}
+    assert len(found) == 8
+    for claim, ending in (
+        ("dpp_above_node", "2 of 3"),  # equal is not above
+        ("dpp_s_above_dpp", "2 of 3"),
+        ("input_worst", "2 of 3"),
+        ("rises", "6 of 8"),
+    ):
+        assert found[f"metric.figure9_{claim}_knn_t"].endswith(ending)
 
 
 def test_figures_10_and_11_are_written(tmp_path, split):

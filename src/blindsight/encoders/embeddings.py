@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from blindsight.data import LazyImages
 
-__all__ = ["Embeddings", "RowSource", "encode_images", "general_texts"]
+__all__ = ["Embeddings", "RowSource", "encode_images", "general_texts", "public_texts"]
 
 #: Bytes of a file that is mapped or read in pieces.
 _MAX_BYTES = 1 << 42
@@ -465,13 +465,20 @@ def general_texts(encoder: Encoder) -> Floats | None:
     if isinstance(encoder, Embeddings):
         names = encoder.text_names()
         return encoder.texts(names) if names else None
-    nouns = general_nouns()
+    return public_texts(encoder, general_nouns())
+
+
+def public_texts(encoder: Encoder, texts: Sequence[str]) -> Floats | None:
+    """Vectors of many texts that are public, encoded once for each text tower.
+
+    Returns:
+        None for an encoder without texts.
+    """
     tower = encoder.text_tower if isinstance(encoder, OnnxEncoder) else None
     if tower is None:
-        return encoder.texts(nouns)
-    # Some 2,000 texts: encoded once for each text tower.
+        return encoder.texts(texts)
     digest = identity_digest(encoder.identity())
-    return public_vectors(digest, "\n".join(nouns).encode(), len(nouns), lambda: tower(nouns))
+    return public_vectors(digest, "\n".join(texts).encode(), len(texts), lambda: tower(texts))
 
 
 def _shape(name: str, array: NDArray[np.generic]) -> tuple[int, int]:

@@ -36,6 +36,7 @@ from blindsight.core.errors import BlindsightError, InvalidParameter, MissingDat
 from blindsight.data import cache_folder
 from blindsight.encoders import BuiltIn, OnnxEncoder
 from blindsight.encoders.builtin import head_of
+from blindsight.encoders.embeddings import public_texts
 from blindsight.index.cell_index import CodebookIndex
 from blindsight.index.hamming import HammingIndex
 from blindsight.privacy import Guarantee
@@ -416,7 +417,7 @@ def _points_of_names(
         return None if classes is None else codebook.embedding.moved(classes)
     if not isinstance(encoder, OnnxEncoder):
         return None
-    vectors = encoder.texts(list(names))
+    vectors = public_texts(encoder, names)
     return None if vectors is None else codebook.embedding.texts(vectors)
 
 

@@ -391,7 +391,7 @@ _SKETCHING = (
          ("benchmarks.sketching.tables.table_rows",), ("sketching.g_q3", "sketching.cifar_g_q3")),
 )  # fmt: skip
 
-_ROBUST = "blindsight.tagging.robustness"
+_ROBUST = "benchmarks.tagging.robustness"
 _TAGGING = (
     Item("Definition 1", "ε-differential privacy", "definition", _DP,
          ("blindsight.privacy.Guarantee",)),

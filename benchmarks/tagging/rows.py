@@ -42,7 +42,7 @@ from blindsight.tagging import (
     Schedule,
     Tagger,
 )
-from blindsight.tagging.label_graph import conditional, cooccurrence
+from blindsight.tagging.gcn import conditional, cooccurrence
 
 __all__ = ["rows"]
 

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from blindsight.audit.engine.blackbox import collect, distinguish
-from blindsight.audit.engine.bounds import (
+from blindsight.audit.engine.blackbox import (
     audit_in_one_run,
     clopper_pearson,
+    collect,
+    distinguish,
     epsilon_from_guesses,
     epsilon_from_rates,
     exact_epsilon,

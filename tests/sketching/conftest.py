@@ -11,6 +11,6 @@ def short_steps(monkeypatch):
     works, not how well.
     """
     if importlib.util.find_spec("torch") is not None:
-        from blindsight.sketching import learned_attacker
+        from blindsight.sketching import networks
 
-        monkeypatch.setattr(learned_attacker, "VALUES", 1 << 14)
+        monkeypatch.setattr(networks, "VALUES", 1 << 14)

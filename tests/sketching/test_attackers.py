@@ -21,7 +21,7 @@ from blindsight.sketching.attackers import (
     smooth,
 )
 from blindsight.sketching.leak import bit_moments
-from blindsight.sketching.learned_attacker import rehearse
+from blindsight.sketching.networks import rehearse
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +154,7 @@ def test_on_photos_the_network_is_not_below_those_who_learned_nothing(photos, na
 
 def test_a_network_that_does_not_help_is_shut(digits):
     torch = pytest.importorskip("torch")
-    from blindsight.sketching.learned_attacker import LearnedPrior, _Tiles
+    from blindsight.sketching.networks import LearnedPrior, _Tiles
 
     parameters = QKParameters.paper("Q6")
     learner = LearnedPrior(steps=1, width=4).fit(digits[1][:20], parameters)

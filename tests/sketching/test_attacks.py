@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from blindsight import data
-from blindsight.audit.methods.sketching import attack_card, propagate_beliefs, reverse
+from blindsight.audit.methods.sketching import propagate_beliefs, reverse
 from blindsight.core.errors import InvalidData
-from blindsight.sketching import NegativeDatabase, NegativeSketcher, QKParameters
+from blindsight.sketching import NegativeDatabase, QKParameters
 from blindsight.sketching.negative_database import hide_image
 from blindsight.sketching.parameters import to_bits
 
@@ -42,27 +42,3 @@ def test_records_tell_more_than_their_sketch(digits):
 def test_belief_propagation_wants_records_of_k_bits():
     with pytest.raises(InvalidData, match="3 specified bits"):
         propagate_beliefs(NegativeDatabase.complement(["00000000"]), QKParameters.paper("Q3"))
-
-
-def test_the_card_shows_what_every_attack_recovered(digits):
-    private, public = digits[0][:8], digits[1][:64]
-    card = attack_card(NegativeSketcher("Q6", random_state=0), private, public=public, steps=2)
-    text = card.card()
-    for words in (
-        "posterior mean: PSNR",
-        "smoothing: PSNR",
-        "second reading: PSNR",
-        "network: PSNR",
-        "Equation 11",
-    ):
-        assert words in text
-    assert (
-        "belief propagation" in text
-        and "At 20 x 20 pixels" in card.verdict
-        and "Not tried" not in card.verdict
-    )
-
-
-def test_the_card_says_which_attacker_was_not_tried(digits):
-    card = attack_card(NegativeSketcher("Q6", random_state=0), digits[0][:2], records=0)
-    assert "Not tried: network: no public images" in card.verdict

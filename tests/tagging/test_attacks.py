@@ -9,11 +9,9 @@ import pytest
 
 pytest.importorskip("torch")
 
+from benchmarks.tagging.attacks import distinguish_images, largest_auc, membership_from_answers
 from blindsight.audit.methods.tagging import (
     average_answers,
-    distinguish_images,
-    largest_auc,
-    membership_from_answers,
     repeated_queries,
 )
 from blindsight.privacy import Cost, Ledger

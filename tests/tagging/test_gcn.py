@@ -12,12 +12,12 @@ torch = pytest.importorskip("torch")
 from blindsight.evaluation.scores import mean_average_precision  # noqa: E402
 from blindsight.tagging.gcn import (  # noqa: E402
     MLGCN,
+    LabelGraph,
     TaggingLoss,
     classifier_array,
     torch_generator,
     train,
 )
-from blindsight.tagging.label_graph import LabelGraph  # noqa: E402
 from blindsight.tagging.paper import Schedule  # noqa: E402
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from blindsight.core.errors import BudgetExceeded, InvalidData, InvalidParameter
 from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.door import Outer
-from blindsight.tagging.label_graph import (
+from blindsight.tagging.gcn import (
     LabelGraph,
     conditional,
     cooccurrence,

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import laplace
 
-from blindsight.core.errors import InvalidData
-from blindsight.tagging.robustness import (
+from benchmarks.tagging.robustness import (
     estimated_weights,
     estimation_error,
     loss_bias,
@@ -17,6 +16,7 @@ from blindsight.tagging.robustness import (
     printed_variance,
     weight_variance,
 )
+from blindsight.core.errors import InvalidData
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(4, 30))

@@ -46,7 +46,7 @@ EARLY: tuple[Mutant, ...] = (
         ),
     ),
     *bugs(
-        "tagging/label_graph.py",
+        "tagging/gcn.py",
         (
             "tagging-graph-unclipped",
             "noisy = door.total(_COUNTS, Outer(y, y))",

@@ -21,8 +21,12 @@ from blindsight.core.checks import core_module
 
 if TYPE_CHECKING:
     from blindsight.audit.engine import audit_door, neighbours_of, unrelated_datasets
-    from blindsight.audit.engine.blackbox import distinguish
-    from blindsight.audit.engine.bounds import audit_in_one_run, exact_epsilon, likelihood_ratio
+    from blindsight.audit.engine.blackbox import (
+        audit_in_one_run,
+        distinguish,
+        exact_epsilon,
+        likelihood_ratio,
+    )
     from blindsight.audit.others import audit_callable, audit_measurement, audit_training
     from blindsight.audit.release import audit_release, audit_sketches, audit_tags
     from blindsight.audit.target import Audit, audit, audit_file
@@ -48,9 +52,9 @@ __all__ = [
 
 _HOMES = {
     **dict.fromkeys(("audit_door", "neighbours_of", "unrelated_datasets"), "engine"),
-    "distinguish": "engine.blackbox",
-    **dict.fromkeys(("exact_epsilon", "likelihood_ratio"), "engine.bounds"),
-    "audit_in_one_run": "engine.bounds",
+    **dict.fromkeys(
+        ("audit_in_one_run", "distinguish", "exact_epsilon", "likelihood_ratio"), "engine.blackbox"
+    ),
     **dict.fromkeys(("audit_callable", "audit_measurement", "audit_training"), "others"),
     **dict.fromkeys(("audit_release", "audit_sketches", "audit_tags"), "release"),
     **dict.fromkeys(("Audit", "audit", "audit_file"), "target"),

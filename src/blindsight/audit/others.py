@@ -31,8 +31,7 @@ from unittest import mock
 import numpy as np
 from scipy import stats
 
-from blindsight.audit.engine.blackbox import CONFIDENCE, Outcomes, attack_outcomes
-from blindsight.audit.engine.bounds import audit_scores
+from blindsight.audit.engine.blackbox import CONFIDENCE, Outcomes, attack_outcomes, audit_scores
 from blindsight.audit.report.verdict import Verdict
 from blindsight.audit.target import Audit
 from blindsight.core import checks

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         Weights,
     )
     from blindsight.federated.own_updates import merge_updates, noised_update
-    from blindsight.federated.sums import Settings, Simulation, simulate_round
+    from blindsight.federated.sums import Settings, Simulation
 
 __all__ = [
     "SGD",
@@ -40,13 +40,12 @@ __all__ = [
     "Weights",
     "merge_updates",
     "noised_update",
-    "simulate_round",
 ]
 
 _WHERE = {
     **dict.fromkeys(("FederatedClassifier", "Pad", "Paper", "SumNoise"), "estimator"),
     **dict.fromkeys(("merge_updates", "noised_update"), "own_updates"),
-    **dict.fromkeys(("Settings", "Simulation", "simulate_round"), "sums"),
+    **dict.fromkeys(("Settings", "Simulation"), "sums"),
 }
 
 

@@ -19,7 +19,7 @@ from blindsight.metric.graph import (
     spanning_forest,
 )
 from blindsight.metric.kappa import kappa, pair_kappa
-from blindsight.metric.linear import EuclideanMetric
+from blindsight.metric.linear import ComparisonAnswer, ErrorCurve, EuclideanMetric, OperatingPoint
 from blindsight.metric.losses import (
     Contrastive,
     Triplet,
@@ -27,7 +27,6 @@ from blindsight.metric.losses import (
     mean_dissimilar_distance,
 )
 from blindsight.metric.paper import DPPDML, MendedDML
-from blindsight.metric.verification import ComparisonAnswer, ErrorCurve, OperatingPoint
 
 __all__ = [
     "DPPDML",

@@ -21,7 +21,14 @@ from blindsight.data import PairSet
 from blindsight.metric.graph import PairGraph, pair_labels, person_numbers, select
 from blindsight.metric.guarantee import bins_for, metric_guarantee, reach, unit_noise
 from blindsight.metric.kappa import kappa as count_kappa
-from blindsight.metric.linear import LinearMetric, orthogonal, read_tuples
+from blindsight.metric.linear import (
+    ComparisonAnswer,
+    ErrorCurve,
+    LinearMetric,
+    OperatingPoint,
+    orthogonal,
+    read_tuples,
+)
 from blindsight.metric.losses import (
     CLIP,
     STEPS,
@@ -47,7 +54,6 @@ from blindsight.metric.moments import (
     worth_learning,
     worth_moments,
 )
-from blindsight.metric.verification import ComparisonAnswer, ErrorCurve, OperatingPoint
 from blindsight.privacy.door import Door
 from blindsight.privacy.entropy import RandomState
 from blindsight.privacy.estimator import Protected

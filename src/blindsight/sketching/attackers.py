@@ -411,7 +411,7 @@ class Suite:
         elif importlib.util.find_spec("torch") is None:
             self.missing = "network: PyTorch is not installed"
         else:
-            from blindsight.sketching.learned_attacker import LearnedPrior
+            from blindsight.sketching.networks import LearnedPrior
 
             learner = LearnedPrior(steps=steps, width=width, random_state=random_state)
             self._network = learner.fit(public, parameters, progress=progress)

@@ -3,7 +3,7 @@
 Equation 5 is a logistic function of n_1 - n_0 alone: the log odds of a one are (n_1 - n_0)
 ln(P_same / P_diff). So a table over all differences holds every posterior of a bit, and Equation
 7's sum over the 2^L values of a pixel is, by linearity of the mean, the sum over its L bits of
-2^(L-j) Pr(bit j = 1). `pixel_mean_by_enumeration` keeps the paper's sum for the tests.
+2^(L-j) Pr(bit j = 1).
 
 No epsilon is *claimed* for sketches. But the two counts of a bit have a known distribution (for
 long strings the wrong observations are Poisson with mean lambda_d, the true ones with mean
@@ -45,7 +45,6 @@ __all__ = [
     "log_odds",
     "pixel_epsilon",
     "pixel_epsilon_rdp",
-    "pixel_mean_by_enumeration",
     "pixel_means",
     "posterior_of_one",
     "posterior_table",
@@ -176,16 +175,6 @@ def pixel_means(
     out = np.empty((len(flat), flat.shape[3]), np.float32)
     _each(_means, flat, table, out, n_jobs)
     return out.reshape(*counts.shape[:2], *counts.shape[-2:]) if counts.ndim == 6 else out
-
-
-def pixel_mean_by_enumeration(of_one: ArrayLike) -> float:
-    """Equations 6 and 7 as printed, for one pixel: the sum over all 2^L values d of d Pr(x = d)."""
-    bits = np.asarray(of_one, np.float64)
-    total = 0.0
-    for d in range(2**bits.size):
-        binary = [(d >> (bits.size - 1 - j)) & 1 for j in range(bits.size)]
-        total += d * float(np.prod([p if b else 1 - p for b, p in zip(binary, bits, strict=True)]))
-    return total
 
 
 ORDERS = np.concatenate(

@@ -6,8 +6,8 @@
 - `prior`: what is public about labels and features,
 - `answer_codebook`: published answers as one of k code words,
 - `labels`: files of labels; `photos`: photos to features, and tags that are published once,
-- `paper`: ML-GCN, P2-ML-GCN and RP2-ML-GCN as the paper describes them, with their network (`gcn`)
-  and their `label_graph`.
+- `paper`: ML-GCN, P2-ML-GCN and RP2-ML-GCN as the paper describes them; `gcn`: their network and
+  their label graph.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _HOMES = {
     "Exact": "guarantee",
     "FromLabels": "labels",
     "GraphHead": "paper",
-    "LabelGraph": "label_graph",
+    "LabelGraph": "gcn",
     "LaplaceAnswers": "guarantee",
     "Ordinary": "training",
     "P2MLGCN": "paper",

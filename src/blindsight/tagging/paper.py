@@ -40,8 +40,8 @@ from blindsight.privacy.entropy import EntropyName, RandomState, source_of, trai
 from blindsight.privacy.guarantee import Assumption, Cost, Guarantee
 from blindsight.privacy.mechanisms import Laplace
 from blindsight.privacy.plan import Planned
+from blindsight.tagging.gcn import LabelGraph, label_matrix
 from blindsight.tagging.guarantee import ANSWER, Answers
-from blindsight.tagging.label_graph import LabelGraph, label_matrix
 from blindsight.tagging.prior import feature_rows, private_rows, unit_rows
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from blindsight.audit.engine.bounds import audit_scores
+from blindsight.audit.engine.blackbox import audit_scores
 from blindsight.core import checks
 from blindsight.core.arrays import Bools, Bytes, Floats
 from blindsight.core.errors import InvalidData

@@ -23,8 +23,8 @@ from blindsight.audit.engine.blackbox import (
     attack_release,
     collect,
     distinguish,
+    epsilon_from_rates,
 )
-from blindsight.audit.engine.bounds import epsilon_from_rates
 from blindsight.audit.report.verdict import Verdict
 from blindsight.core import checks, codes
 from blindsight.core.arrays import Array

@@ -16,11 +16,11 @@ from blindsight.audit.engine.blackbox import (
     Attack,
     Outcomes,
     attack_outcomes,
+    clopper_pearson,
     collect,
     distinguish,
     distinguish_outcomes,
 )
-from blindsight.audit.engine.bounds import clopper_pearson
 from blindsight.audit.report.page import Figure, guesses
 from blindsight.audit.report.verdict import Verdict
 from blindsight.audit.target import Audit

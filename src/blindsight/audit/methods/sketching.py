@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -42,11 +42,10 @@ from blindsight.sketching import (
 from blindsight.sketching.attackers import Suite, measure, measured_verdict
 from blindsight.sketching.negative_database import NegativeDatabase
 from blindsight.sketching.paper import disclosure_of
-from blindsight.sketching.parameters import QKParameters, SketchParameters, as_images, from_bits
+from blindsight.sketching.parameters import QKParameters, SketchParameters, from_bits
 from blindsight.sketching.sketches import SketchSet
 
 __all__ = [
-    "attack_card",
     "attack_pixel",
     "attack_prototypes",
     "attack_sender",
@@ -152,49 +151,6 @@ def reverse(
     """The pixels that belief propagation reads out of the records, as one row."""
     bits = propagate_beliefs(database, parameters, iterations=iterations) > 0
     return from_bits(bits.reshape(-1, parameters.depth))
-
-
-def attack_card(
-    sketcher: NegativeSketcher,
-    images: Array,
-    *,
-    public: Array | None = None,
-    records: int = 1,
-    steps: int = 300,
-    progress: Callable[[int, int], None] | None = None,
-) -> Disclosure:
-    """The disclosure of a sketcher with what every attacker recovered of these images, and a
-    verdict from the best.
-
-    With `public` images the attacker who learns from them runs too (`steps` of training); `records`
-    images are attacked through their records, which are made here and thrown away.
-    """
-    fitted = sketcher.fit(images)
-    suite = Suite(fitted.parameters_, public=public, steps=steps, progress=progress)
-    found = suite.attack(fitted.sketch(images), images)
-    rows = [row for result in found for row in result.rows()]
-    depth = fitted.parameters_.depth
-    right = []
-    for image in images[:records]:
-        for database, channel in zip(
-            fitted.records(image, unsafe_records=True),
-            as_images(image[None], depth)[0],
-            strict=True,
-        ):
-            right.append((reverse(database, fitted.parameters_) == channel.ravel()).mean())
-    if right:
-        rows.append(
-            Recovery(
-                attack="belief propagation, had the records been sent",
-                measure="share of pixels exactly right",
-                value=float(np.mean(right)),
-            )
-        )
-    verdict = (
-        f"At {fitted.parameters_.name}: "
-        f"{measured_verdict(found, fitted.image_shape_, missing=suite.missing)}"
-    )
-    return fitted.disclosure_.with_recovery(*rows, verdict=verdict)
 
 
 def attack_pixel(parameters: FlipParameters, *, trials: int, seed: int) -> Attack:

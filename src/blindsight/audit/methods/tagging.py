@@ -11,7 +11,6 @@ from sklearn.base import clone
 
 from blindsight.audit.engine.blackbox import (
     Attack,
-    Outcomes,
     attack_mechanism,
     attack_outcomes,
     attack_release,
@@ -20,15 +19,14 @@ from blindsight.audit.engine.blackbox import (
     distinguish,
     distinguish_outcomes,
 )
-from blindsight.audit.engine.inference import roc
 from blindsight.audit.engine.listeners import drawing_from
 from blindsight.audit.report.page import Figure, curves
 from blindsight.audit.report.verdict import Verdict
 from blindsight.audit.target import Audit
 from blindsight.core import checks
-from blindsight.core.arrays import Array, Bools, Floats
+from blindsight.core.arrays import Array, Floats
 from blindsight.core.errors import BudgetExceeded
-from blindsight.privacy import Audited, Guarantee, Recovery
+from blindsight.privacy import Guarantee, Recovery
 from blindsight.privacy.mechanisms import Laplace
 from blindsight.tagging import (
     P2MLGCN,
@@ -48,10 +46,7 @@ __all__ = [
     "attack_printed",
     "attack_training",
     "average_answers",
-    "distinguish_images",
     "figures",
-    "largest_auc",
-    "membership_from_answers",
     "membership_scores",
     "repeated_queries",
     "verdicts",
@@ -97,29 +92,6 @@ def repeated_queries(ask: Ask, images: Array, secret: Floats, *, repeats: int) -
     )
 
 
-def distinguish_images(
-    answer: Callable[[Floats, np.random.Generator], Floats],
-    here: Floats,
-    there: Floats,
-    *,
-    trials: int = 10_000,
-    repeats: int = 1,
-    seed: int = 0,
-    confidence: float = 0.95,
-    delta: float = 0.0,
-) -> Audited:
-    """A lower bound on the epsilon of `repeats` answers: were they about the image `here` or
-    `there` (logits)?
-
-    `answer(logits, rng)` answers one row a query. The mean over repeats is what is looked at.
-    """
-    answers = collect_at_once(answer, here, there, trials=trials * repeats, seed=seed)
-    means = (
-        side.reshape(trials, repeats, -1).mean(axis=1) for side in (answers.data, answers.neighbour)
-    )
-    return distinguish_outcomes(Outcomes(*means), confidence=confidence, delta=delta)
-
-
 def membership_scores(scores: Floats, labels: Array) -> Floats:
     """How well answers fit the true labels of each record: the mean score of its labels minus that
     of the others.
@@ -128,43 +100,6 @@ def membership_scores(scores: Floats, labels: Array) -> Floats:
     inside = (scores * on).sum(axis=1) / np.maximum(on.sum(axis=1), 1)
     outside = (scores * ~on).sum(axis=1) / np.maximum((~on).sum(axis=1), 1)
     return np.asarray(inside - outside)
-
-
-def membership_from_answers(
-    ask: Ask,
-    images: Array,
-    labels: Array,
-    included: Bools,
-    *,
-    repeats: int = 1,
-) -> Recovery:
-    """The area under the ROC curve of "answers fit the labels well, so it was a training
-    record".
-    """
-    scores, answered = average_answers(ask, images, repeats=repeats)
-    auc = 0.5
-    if answered:
-        fpr, tpr = roc(membership_scores(scores, labels), np.asarray(included, bool))
-        auc = float(np.trapezoid(tpr, fpr))
-    return Recovery(
-        attack=f"membership from {answered} answers a record",
-        measure="area under the ROC curve",
-        value=auc,
-        chance=0.5,
-    )
-
-
-def largest_auc(epsilon: float, delta: float = 0.0) -> float:
-    """The largest area under the ROC curve that (epsilon, delta)-privacy of the training set leaves
-    possible.
-
-    Every attack's curve lies below min(e^ε f + δ, 1 - e^-ε (1 - δ - f)) (Kairouz, Oh and Viswanath
-    2015).
-    """
-    grow = math.exp(min(checks.non_negative("epsilon", epsilon, infinite=True), 700))
-    f = np.linspace(0, 1, 200_001)
-    curve = np.minimum(np.minimum(grow * f + delta, 1 - (1 - delta - f) / grow), 1.0)
-    return float(np.trapezoid(np.clip(curve, 0, 1), f))
 
 
 def attack_answers(tagger: PrivateTagger, *, trials: int, seed: int) -> list[Attack]:

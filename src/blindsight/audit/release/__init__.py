@@ -22,8 +22,7 @@ import numpy as np
 
 from blindsight.audit.release import attacks
 from blindsight.audit.release.album import Album, Kinds, kinds_of, read_album
-from blindsight.audit.release.measurement import measure_view
-from blindsight.audit.release.result import BudgetResult, ReleaseAudit
+from blindsight.audit.release.measurement import BudgetResult, ReleaseAudit, measure_view
 from blindsight.audit.release.sketches_and_tags import audit_sketches, audit_tags
 from blindsight.audit.target import attacked_index
 from blindsight.core import checks

@@ -4,12 +4,18 @@ Three questions, each with what chance gives: how many of the first ten hits fit
 often a stranger names what a photo shows, and how often somebody with a copy of a photo finds its
 entry. And for pictures that an attacker rebuilt: which photos are found again with them. Each is
 answered by the best of several attackers, so that no page shows less than a simple attack gets.
+
+`ReleaseAudit` is what came of attacking a release: the numbers, the answer in two sentences, what
+to change, and the report.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +24,7 @@ from blindsight.audit.release.album import Kinds
 from blindsight.audit.release.attacks import (
     AttributeResult,
     LinkageResult,
+    ReconstructionResult,
     UtilityResult,
     View,
     guess,
@@ -25,10 +32,13 @@ from blindsight.audit.release.attacks import (
     single_out,
     view_of,
 )
+from blindsight.audit.report.page import Figure, Report, curves, gallery
+from blindsight.audit.report.verdict import Verdict
 from blindsight.core.arrays import Array, Floats, Ints
 from blindsight.index.encoder import PhotoEncoder
+from blindsight.privacy import Guarantee
 
-__all__ = ["Measurement", "found_again", "measure", "measure_view"]
+__all__ = ["BudgetResult", "Measurement", "ReleaseAudit", "found_again", "measure", "measure_view"]
 
 _JUDGED_FROM = 40  # photos below which hits are not told from chance
 
@@ -161,3 +171,327 @@ def _standardised(pictures: Array) -> Floats:
     rows = np.asarray(pictures, np.float64).reshape(len(pictures), -1)
     rows = rows - rows.mean(axis=1, keepdims=True)
     return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12))
+
+
+#: from this share of what codes without noise give, noise is said to hide nothing.
+_AS_GOOD = 0.8
+_OFTEN = 0.1
+
+
+@dataclass(frozen=True)
+class BudgetResult:
+    """What another epsilon would give on these photos: hits of ten, first guess right, what is
+    shown guessed.
+    """
+
+    epsilon: float
+    hits: float
+    top1: float
+    guess: float | None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ReleaseAudit:
+    """The measured answers for one release; every share lies between 0 and 1, hits are of ten."""
+
+    name: str
+    epsilon: float
+    unit: str
+    stored: int
+    looked_at: int
+    lost: int
+    verdict: Verdict
+    card: Guarantee
+    problems: tuple[str, ...]
+    measured: Measurement
+    rebuilt: ReconstructionResult
+    budgets: tuple[BudgetResult, ...]
+
+    @property
+    def singled(self) -> LinkageResult:
+        """How often somebody with a copy of a photo finds its entry."""
+        return self.measured.linked
+
+    @property
+    def guessed(self) -> AttributeResult | None:
+        """How often a stranger names what a photo shows."""
+        return self.measured.guessed
+
+    @property
+    def searched(self) -> UtilityResult:
+        """How many of the first ten hits fit."""
+        return self.measured.searched
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the files or the attack contradict what is stated."""
+        return bool(self.problems) or self.verdict.refuted
+
+    @property
+    def answer(self) -> str:
+        """Two sentences: what a stranger finds out, and what search still finds."""
+        s, g, found = self.singled, self.guessed, self.searched
+        known = (
+            ""
+            if g is None
+            else f", and guesses what a photo shows {_often(g.share)} ({_of_100(g.luck)} by luck)"
+        )
+        first = (
+            f"Somebody who has a copy of a photo finds its entry {_often(s.top1)} "
+            f"({_of_100(s.chance)} by luck){known}."
+        )
+        if self.problems:
+            first = f"Do not give this away: {self.problems[0]}."
+        elif self.verdict.refuted:
+            first = "Do not give this away: the attack contradicts what the card states."
+        right = "show the same" if g is not None else "are what unprotected search shows"
+        second = (
+            f"Of the first ten hits {found.hits:.1f} {right}, where unprotected search finds "
+            f"{found.features:.1f} and "
+            f"chance {found.chance:.1f}."
+        )
+        return f"{first} {second}"
+
+    def advice(self) -> list[str]:
+        """What to change, each sentence from something that was measured."""
+        return list(_advice(self))
+
+    def rows(self) -> list[dict[str, str]]:
+        """The table: each question with the release, codes without noise, the photos' features, and
+        chance.
+        """
+        s, g, r, found = self.singled, self.guessed, self.rebuilt, self.searched
+        rows = [
+            _row(
+                "one photo found by its copy, first try",
+                s.top1,
+                s.plain_top1,
+                1.0,
+                s.chance,
+                "{:.1%}",
+            ),
+            _row("rank of its entry", s.rank, s.plain_rank, 1.0, (s.n + 1) / 2, "{:.0f}"),
+        ]
+        if g is not None:
+            rows.append(
+                _row("what a photo shows guessed", g.share, g.plain, g.features, g.luck, "{:.0%}")
+            )
+        rows.append(
+            _row("photo rebuilt, PSNR in dB", r.psnr, r.plain, r.features, r.mean, "{:.1f}")
+        )
+        rows.append(
+            _row(
+                "first ten hits that fit", found.hits, None, found.features, found.chance, "{:.1f}"
+            )
+        )
+        return rows
+
+    def report(self) -> Report:
+        """The page, the Markdown and the JSON."""
+        notes = [
+            f"Measured on {self.looked_at:,} of {self.stored:,} photos, on this computer; nothing "
+            "left it."
+        ]
+        if self.lost:
+            notes.append(
+                f"{self.lost:,} codes have no photo here any more that could be looked at."
+            )
+        if self.guessed is not None:
+            notes.append(
+                f"What a photo shows: {self.guessed.kinds} kinds, by {self.guessed.source}."
+            )
+        return Report(
+            title=f"Attack on {self.name}",
+            verdicts=[self.verdict],
+            cards=[(self.name, self.card)],
+            figures=self._figures(),
+            notes=notes,
+            changes=self.advice(),
+            summary=self.answer,
+            broken=self.problems,
+        )
+
+    def to_html(self) -> str:
+        """One page that opens with no network; it shows photos, so it is for the owner."""
+        return self.report().to_html()
+
+    def to_text(self, width: int = 80) -> str:
+        """For a terminal."""
+        return self.report().to_text(width)
+
+    def to_json(self) -> str:
+        """The report's JSON, with the numbers under "measured"."""
+        fields = json.loads(self.report().to_json())
+        return json.dumps(
+            {**fields, "measured": self.to_dict()}, ensure_ascii=False, indent=2, allow_nan=False
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers as plain values."""
+        rebuilt = {name: value for name, value in vars(self.rebuilt).items() if name != "pictures"}
+        return {
+            "answer": self.answer,
+            "refuted": self.refuted,
+            "epsilon": self.epsilon,
+            "unit": self.unit,
+            "stored": self.stored,
+            "looked_at": self.looked_at,
+            "problems": list(self.problems),
+            "singled_out": {**dataclasses.asdict(self.singled), "chance": self.singled.chance},
+            "guessed": None if self.guessed is None else dataclasses.asdict(self.guessed),
+            "rebuilt": rebuilt,
+            "search": dataclasses.asdict(self.searched),
+            "budgets": [dataclasses.asdict(budget) for budget in self.budgets],
+            "advice": self.advice(),
+        }
+
+    def write(self, folder: str | Path) -> list[Path]:
+        """report.html, report.md and report.json; the page shows photos, so keep it."""
+        written = self.report().write(folder)
+        (Path(folder) / "report.json").write_text(self.to_json(), encoding="utf-8")
+        return written
+
+    def _figures(self) -> list[Figure]:
+        shown = [
+            Figure(
+                "What comes back of your photos",
+                "What a stranger rebuilds who knows the hash function and half of the photos, by "
+                "the better of ridge "
+                "regression and a small network. What is no better than the mean photo tells no "
+                "more than that.",
+                gallery(self.rebuilt.pictures),
+            ),
+            Figure(
+                "What a stranger finds out, and what search finds",
+                "From what you shared; from codes without noise; from the photos' features, "
+                "which is no protection "
+                "at all; and by chance.",
+                "",
+                self.rows(),
+            ),
+        ]
+        if self.budgets:
+            shown.append(self._by_budget())
+        return shown
+
+    def _by_budget(self) -> Figure:
+        lines = {
+            "hits that fit, share of ten": [(b.epsilon, b.hits / 10) for b in self.budgets],
+            "one photo found by its copy": [(b.epsilon, b.top1) for b in self.budgets],
+        }
+        if self.guessed is not None:
+            lines["what a photo shows guessed"] = [
+                (b.epsilon, b.guess or 0.0) for b in self.budgets
+            ]
+        rows: list[dict[str, Any]] = [
+            {
+                "epsilon": f"{b.epsilon:g}",
+                "hits of ten": f"{b.hits:.1f}",
+                "one photo found": f"{b.top1:.1%}",
+                **({} if b.guess is None else {"shown guessed": f"{b.guess:.0%}"}),
+            }
+            for b in self.budgets
+        ]
+        return Figure(
+            "The same photos at other budgets",
+            "Fresh releases of these photos that stayed here; the budget per record from left to "
+            "right.",
+            curves(lines, xlabel="epsilon per record", ylabel="share"),
+            rows,
+        )
+
+
+def _row(
+    question: str, released: float, plain: float | None, features: float, chance: float, form: str
+) -> dict[str, str]:
+    return {
+        "question": question,
+        "shared": form.format(released),
+        "no noise": "" if plain is None else form.format(plain),
+        "features": form.format(features),
+        "chance": form.format(chance),
+    }
+
+
+def _of_100(share: float) -> str:
+    """A share as cases of a hundred: whole from ten on, else with one decimal."""
+    return f"{100 * share:.0f}" if share >= 0.095 else f"{100 * share:.1f}"
+
+
+def _often(share: float) -> str:
+    return f"in {_of_100(share)} of 100 cases"
+
+
+def _gained(found: float, chance: float, full: float) -> float:
+    """The share of what is there to be found beyond chance."""
+    return (found - chance) / (full - chance) if full > chance else 0.0
+
+
+def _advice(audit: ReleaseAudit) -> Iterator[str]:
+    s, g, r, found = audit.singled, audit.guessed, audit.rebuilt, audit.searched
+    for problem in audit.problems:
+        yield f"do not give this away, and take back what you can: {problem}"
+    if audit.verdict.refuted:
+        yield (
+            "do not give this away: the attack on its worst inputs contradicts what the card states"
+        )
+    if s.top1 >= _OFTEN and _gained(s.top1, s.chance, s.plain_top1) >= _AS_GOOD:
+        yield (
+            f"lower epsilon: a photo is found by its copy {_often(s.top1)}, nearly as often as "
+            "from codes without "
+            f"noise ({_of_100(s.plain_top1)}), whatever epsilon "
+            f"says{_at_most(audit, 'top1', s.top1 / 2)}"
+        )
+    elif s.top1 >= _OFTEN:
+        lower = _at_most(audit, "top1", s.top1 / 2)
+        yield (
+            "lower epsilon if copies of single photos are about: one is found "
+            f"{_often(s.top1)}{lower}"
+        )
+    if g is not None and g.share - g.luck > 0.05 and _gained(g.share, g.luck, g.plain) >= _AS_GOOD:
+        yield (
+            f"take this for what it is: what a photo shows is guessed {_often(g.share)}, as well "
+            "as from codes without "
+            f"noise ({_of_100(g.plain)}){_at_most(audit, 'guess', (g.share + g.luck) / 2)}"
+        )
+    if r.plain - r.mean > 0.5 and _gained(r.psnr, r.mean, r.plain) >= _AS_GOOD:
+        yield (
+            "look at the pictures: they come back as well as from codes without noise "
+            f"({r.psnr:.1f} dB against "
+            f"{r.plain:.1f}; the mean photo has {r.mean:.1f})"
+        )
+    kept = _gained(found.hits, found.chance, found.features)
+    if kept < 0.25:
+        more = next(
+            (b for b in audit.budgets if b.epsilon > audit.epsilon and b.hits > found.hits + 0.5),
+            None,
+        )
+        larger = "" if more is None else f"; epsilon {more.epsilon:g} finds {more.hits:.1f}"
+        yield (
+            f"search finds little ({found.hits:.1f} of ten, unprotected {found.features:.1f}): "
+            "give public pictures "
+            f"like yours (--public), best with a folder per class{larger}"
+        )
+    enough = [b for b in audit.budgets if b.epsilon < audit.epsilon and b.hits >= 0.95 * found.hits]
+    if enough and kept >= 0.1:
+        least = min(enough, key=lambda b: b.epsilon)
+        yield (
+            f"epsilon {least.epsilon:g} would do: it finds {least.hits:.1f} of ten, as many as "
+            f"{audit.epsilon:g} does"
+        )
+
+
+def _at_most(audit: ReleaseAudit, name: str, level: float) -> str:
+    """The largest smaller budget on offer at which a number is down to a level, as half a
+    sentence.
+    """
+    lower = [
+        b for b in audit.budgets if b.epsilon < audit.epsilon and (getattr(b, name) or 0.0) <= level
+    ]
+    if not lower:
+        return ""
+    best = max(lower, key=lambda b: b.epsilon)
+    return (
+        f"; at epsilon {best.epsilon:g} it is {_often(getattr(best, name))}, and {best.hits:.1f} "
+        "of ten hits fit"
+    )

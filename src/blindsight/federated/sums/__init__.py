@@ -25,7 +25,6 @@ from blindsight.federated.sums.simulation import (
     RoundResult,
     Simulation,
     Transcript,
-    simulate_round,
 )
 from blindsight.federated.sums.user import User
 
@@ -47,5 +46,4 @@ __all__ = [
     "Transcript",
     "User",
     "enrol",
-    "simulate_round",
 ]

@@ -51,7 +51,7 @@ from blindsight.federated.sums.wire import Reader, Writer
 from blindsight.privacy.door import Door
 from blindsight.privacy.entropy import Rng, SystemEntropy
 
-__all__ = ["GroupMeans", "RoundResult", "Simulation", "Transcript", "simulate_round"]
+__all__ = ["GroupMeans", "RoundResult", "Simulation", "Transcript"]
 
 
 class GroupMeans:
@@ -420,16 +420,3 @@ class Simulation:
             seconds={**self._seconds, "users": self._seconds["users"] / max(1, present)},
             transcript=Transcript(tuple(self._messages)),
         )
-
-
-def simulate_round(
-    updates: Sequence[ArrayLike], *, encrypt: bool = True, **settings: Any
-) -> RoundResult:
-    """One round over a list of updates; further keywords are those of `Settings`.
-
-    For more than one round make a `Simulation`, which keeps its keys.
-    """
-    if not updates:
-        raise InvalidData("a round needs at least three updates, got none.")
-    agreed = Settings(dimension=len(np.asarray(updates[0])), users=len(updates), **settings)
-    return Simulation(agreed, encrypt=encrypt).round(updates)

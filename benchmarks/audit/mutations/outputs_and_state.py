@@ -183,7 +183,7 @@ NEW: tuple[Mutant, ...] = (
         ),
         (
             "new-only-nan-is-unusable",
-            "~(np.abs(values) <= LARGEST_FEATURE).all(axis=-1)",
+            "~(usable & (smallest.astype(np.float64) >= -LARGEST_FEATURE))",
             "np.isnan(values).any(axis=-1)",
             "hashing:TestPHashing",
         ),

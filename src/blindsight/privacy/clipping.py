@@ -61,7 +61,7 @@ def finite_rows(rows: ArrayLike) -> Any:
     usable = ~unusable_rows(values)[..., None]
     if hasattr(rows, "columns") and hasattr(rows, "where"):  # a data frame keeps its column names
         return rows.where(np.broadcast_to(usable, values.shape), 0)
-    return values.copy() if usable.all() else np.where(usable, values, np.zeros((), values.dtype))
+    return np.where(usable, values, np.zeros((), values.dtype))
 
 
 def clip_norm(

@@ -11,6 +11,7 @@ from benchmarks.sketching.attacks import attack_rows
 from benchmarks.sketching.curve import curve_rows
 from benchmarks.sketching.peer import peer_rows, table_4_rows
 from benchmarks.sketching.photos import photo_rows
+from benchmarks.sketching.residual import residual_rows
 from benchmarks.sketching.speed import epoch_rows, speed_rows
 from benchmarks.sketching.tables import table_rows
 from benchmarks.sketching.training import cifar_rows, fashion_rows, mnist_rows, records_rows
@@ -45,6 +46,7 @@ def rows(
             lambda: _needing_torch(table_4_rows, seed=seed),
             lambda: _needing_torch(peer_rows, seed=seed),
             lambda: _needing_torch(cifar_rows, seed=seed, out=out),
+            lambda: _needing_torch(residual_rows, seed=seed, folder=out / "residual"),
         ]
     for number, part in enumerate(parts):
         yield from part()

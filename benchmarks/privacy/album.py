@@ -27,9 +27,15 @@ from benchmarks.harness import Row
 from blindsight.data.listing import list_photos
 from blindsight.data.sources import Files, content_digest
 from blindsight.index import HammingIndex, bulk
+from blindsight.index import encoder as photo_encoder
 from blindsight.index import release_folder as photos
-from blindsight.index.bulk import hashing
-from blindsight.index.encoder import CodeRecipe, PhotoEncoder, load_encoder, make_encoder
+from blindsight.index.encoder import (
+    CodeRecipe,
+    PhotoEncoder,
+    load_encoder,
+    make_encoder,
+    release_named,
+)
 from blindsight.index.sync import sync_release
 from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.vault import Vault
@@ -141,8 +147,8 @@ class _Stopwatch:
     def __enter__(self) -> _Stopwatch:
         for owner, name in (
             (Files, "content"),
-            (hashing, "decode_image"),
-            (hashing, "to_rgb"),
+            (bulk, "decode_image"),
+            (bulk, "to_rgb"),
             (PhotoEncoder, "rows"),
             (HammingIndex, "add"),
         ):
@@ -150,7 +156,7 @@ class _Stopwatch:
                 mock.patch.object(owner, name, self._timed(getattr(owner, name)))
             )
         self._patched.enter_context(
-            mock.patch.object(bulk, "release_named", self._keyed(bulk.release_named))
+            mock.patch.object(photo_encoder, "release_named", self._keyed(release_named))
         )
         gc.collect()
         self.total -= time.process_time()

@@ -260,16 +260,16 @@ def test_a_photo_that_changes_while_it_is_read_is_not_released(album, monkeypatc
     """The file changes after it was recognised, before its code is made; pictures that were kept
     from recognising other files must not stand in for it.
     """
-    from blindsight.index.bulk import hashing
+    from blindsight.index import bulk
 
-    first = hashing._Encode._picture
+    first = bulk._Encode._picture
 
     def changed(encode, part, row, name):
         if name.endswith("0.png"):
             picture(album / "Mueller Anna 0.png", shade)
         return first(encode, part, row, name)
 
-    monkeypatch.setattr(hashing._Encode, "_picture", changed)
+    monkeypatch.setattr(bulk._Encode, "_picture", changed)
     made = hash_folder(album)
     assert made["released"] == 5 and "changed while it was read" in made["refused"][0]["why"]
     monkeypatch.undo()

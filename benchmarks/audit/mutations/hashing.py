@@ -157,7 +157,7 @@ LATE: tuple[Mutant, ...] = (
         ),
     ),
     *bugs(
-        "index/bulk/hashing.py",
+        "index/bulk.py",
         (
             "last-bulk-one-name-per-shard",
             "labels = digests if part.source is None else [part.records[row] for row in kept]",

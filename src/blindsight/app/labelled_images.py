@@ -372,8 +372,8 @@ def _known_pictures(
     progress: Progress,
 ) -> _Pictures:
     """The photos, known by their records in a vault."""
-    from blindsight.index.bulk.hashing import PreparedPhotos
     from blindsight.index.release_folder import scan
+    from blindsight.index.sync import PreparedPhotos
 
     reduced = _reads_reduced(encoder)
     prepared = PreparedPhotos(vault.path, encoder.prepare)

@@ -48,8 +48,7 @@ from blindsight.encoders import (
 )
 from blindsight.encoders.embeddings import RowSource
 from blindsight.index import encoder as photo_encoder
-from blindsight.index.bulk.hashing import prepared_photos
-from blindsight.index.bulk.pools import pool_at
+from blindsight.index.bulk import pool_at
 from blindsight.index.encoder import CodeRecipe, PhotoEncoder
 from blindsight.index.public_images import is_vector_file, refuse_private
 from blindsight.index.release_folder import (
@@ -66,6 +65,7 @@ from blindsight.index.release_folder import (
 from blindsight.index.sync import (
     SyncResult,
     VectorRows,
+    prepared_photos,
     refuse_private_vectors,
     scan_vectors,
     sync_release,

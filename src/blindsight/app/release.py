@@ -143,8 +143,8 @@ class OpenedRelease(JobResult):
         """
         folder = ReleaseFolder.read(self.folder)
         cells = folder.recipe.get("method") == "codebook"
-        with (CodebookIndex if cells else HammingIndex).load(folder.codes) as index:
-            rows = entries_of(index)
+        index = (CodebookIndex if cells else HammingIndex).load(folder.codes)
+        rows = entries_of(index, cells=cells)
         ids = np.array([key for key, _ in rows], np.str_)
         values = [value for _, value in rows]
         if cells:

@@ -15,7 +15,7 @@ for it); `similarity` says how well a query, whose features are not private, fit
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, ClassVar, Protocol
 
@@ -206,6 +206,7 @@ class GroupCells:
     group: Ints  # (a,) the group of each atom
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "k", int(self.group.max(initial=-1)) + 1)
         if self.group.shape != self.atoms.shape[:1] or set(np.unique(self.group)) != set(
             range(self.k)
         ):
@@ -215,12 +216,9 @@ class GroupCells:
         sums = np.add.reduceat(self.atoms[order].astype(np.float64), starts, axis=0)
         object.__setattr__(self, "centres", unit_rows(sums))
 
-    centres: Floats = None  # type: ignore[assignment]  # set at birth from the two above
-
-    @property
-    def k(self) -> int:
-        """How many groups."""
-        return int(self.group.max(initial=-1)) + 1
+    # Set at birth from the two above.
+    centres: Floats = field(init=False, repr=False)
+    k: int = field(init=False, repr=False)
 
     def assign(self, points: Floats) -> Ints:
         """The group with the nearest centre."""

@@ -14,7 +14,7 @@ All that is computed from released cells and public values costs no privacy.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -336,6 +336,11 @@ class Codebook:
         slope: how relevance grows with similarity, fitted on a labelled public folder; None where
             there is none, and then no probability of relevance may be shown.
         classes: the names of a labelled folder's classes.
+
+    Attributes:
+        k: how many cells.
+        mechanism: one k-ary response over all cells: a budget is never split between parts of a
+            cell.
     """
 
     embedding: Embedding
@@ -344,20 +349,14 @@ class Codebook:
     source: Source = "network"
     slope: float | None = None
     classes: tuple[str, ...] = ()
+    k: int = field(init=False, repr=False)
+    mechanism: KaryResponse = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        checks.positive("epsilon", self.epsilon)
         checks.one_of("source", self.source, tuple(_RESTS_ON))
-
-    @property
-    def k(self) -> int:
-        """How many cells."""
-        return self.cells.k
-
-    @property
-    def mechanism(self) -> KaryResponse:
-        """One k-ary response over all cells: a budget is never split between parts of a cell."""
-        return KaryResponse(epsilon=self.epsilon, k=self.k, unit="record")
+        object.__setattr__(self, "k", self.cells.k)
+        response = KaryResponse(epsilon=self.epsilon, k=self.k, unit="record")
+        object.__setattr__(self, "mechanism", response)
 
     @property
     def calibrated(self) -> bool:
@@ -458,7 +457,6 @@ class Codebook:
             book.similarity(
                 np.zeros((1, len(embedding.axes)), np.float32)
             )  # shapes that do not fit show here
-            _ = book.mechanism
         except HostileFile:
             raise
         except (KeyError, TypeError, ValueError, IndexError, BlindsightError) as error:

@@ -37,6 +37,7 @@ __all__ = [
     "cells_of",
     "from_codes",
     "hits_of",
+    "tie_order",
     "to_codes",
 ]
 
@@ -63,6 +64,18 @@ def from_codes(codes: NDArray[np.uint8]) -> NDArray[np.uint32]:
     padded = np.zeros((len(codes), 4), dtype=np.uint8)
     padded[:, : codes.shape[1]] = codes
     return padded.view("<u4").ravel().astype(np.uint32)
+
+
+def tie_order(cells: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """Rows by cell, the largest number first; rows of one cell in the order in which an index that
+    was read from a file lists them.
+
+    Example:
+        >>> tie_order(np.array([0, 2, 1], np.uint32)).tolist()
+        [1, 2, 0]
+    """
+    rows = np.arange(len(cells), dtype=np.uint64)
+    return np.lexsort((_scrambled(rows), -cells.astype(np.int64)))
 
 
 class Best(NamedTuple):

@@ -9,13 +9,14 @@ like the photos, and best with one subfolder per class.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,6 +66,7 @@ __all__ = [
     "default_features",
     "load_encoder",
     "make_encoder",
+    "release_named",
 ]
 
 METHODS = ("codebook", "phashing-itq", "phashing-sh", "phashing-lsh")
@@ -252,14 +254,30 @@ class CellRelease:
         )
         return to_codes(released, self.codebook.k)
 
-    def save(self, path: Path) -> None:
-        """The codebook, which is public."""
-        self.codebook.save(path)
 
-    @classmethod
-    def load(cls, path: Path, random_state: Any) -> Self:
-        """Read it back."""
-        return cls(Codebook.load(path), random_state)
+def release_named(
+    hasher: Any, names: list[str], rows: NDArray[Any], source: Source | None = None
+) -> NDArray[np.uint8]:
+    """The noisy codes of feature rows: each one's noise depends on its name and a vault's source,
+    or a seed, alone.
+
+    With neither, every call draws fresh noise, and is a further release.
+    """
+    if source is None and hasher.random_state is None:
+        fresh: NDArray[np.uint8] = hasher.transform(rows)
+        return fresh
+    own = copy.copy(hasher)
+    if source is not None:
+        own.random_state = source
+        own.guarantee_ = _keyed(hasher.guarantee_)
+    codes: NDArray[np.uint8] = own.transform(rows, names=names)
+    return codes
+
+
+@lru_cache(maxsize=4)
+def _keyed(guarantee: Guarantee) -> Guarantee:
+    """The same with a vault's noise; priced once, not with every shard."""
+    return dataclasses.replace(guarantee, entropy="keyed")
 
 
 class PhotoEncoder:
@@ -271,6 +289,11 @@ class PhotoEncoder:
         decoding: how distances of flipped codes are read; None for cells.
         public_use: how the public pictures that the cells were made from use them; None where
             there were none, or the function was read from a file.
+
+    Attributes:
+        codebook: the codebook, where cells are released.
+        guarantee: what is promised for each released code, with what it rests on.
+        n_bits: bits of a released code.
     """
 
     def __init__(
@@ -282,22 +305,11 @@ class PhotoEncoder:
     ) -> None:
         self.recipe, self.hasher, self.decoding = recipe, hasher, decoding
         self.public_use = public_use
-
-    @property
-    def codebook(self) -> Codebook | None:
-        """The codebook, where cells are released."""
-        return self.hasher.codebook if isinstance(self.hasher, CellRelease) else None
-
-    @property
-    def guarantee(self) -> Guarantee:
-        """What is promised for each released code, with what it rests on."""
-        stated: Guarantee = self.hasher.guarantee_
-        return stated
-
-    @property
-    def n_bits(self) -> int:
-        """Bits of a released code."""
-        return int(self.hasher.n_bits_) if self.codebook is None else cell_bits(self.codebook.k)
+        self.codebook: Codebook | None = (
+            hasher.codebook if isinstance(hasher, CellRelease) else None
+        )
+        self.guarantee: Guarantee = hasher.guarantee_
+        self.n_bits = int(hasher.n_bits_) if self.codebook is None else cell_bits(self.codebook.k)
 
     @property
     def match_word(self) -> str:
@@ -353,8 +365,6 @@ class PhotoEncoder:
         self, names: list[str], rows: Rows, source: Source | None = None
     ) -> NDArray[np.uint8]:
         """The same for a batch of vectors, as `prepared` returns them."""
-        from blindsight.index.bulk import release_named
-
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UnchargedRelease)  # one charge covers the whole folder
             return release_named(self.hasher, names, rows, source)
@@ -523,7 +533,10 @@ class PhotoEncoder:
 
     def save(self, folder: Path) -> None:
         """Put the hash function, which is public, beside the codes."""
-        self.hasher.save(folder / _file(self.recipe))
+        if self.codebook is None:
+            self.hasher.save(folder / _FILES["phashing"])
+        else:
+            self.codebook.save(folder / _FILES["codebook"])
 
     def _told(self, hits: Hits) -> Hits:
         """Without pictures to calibrate on there is no probability."""
@@ -562,7 +575,12 @@ def make_encoder(recipe: CodeRecipe) -> PhotoEncoder:
     pictures.
     """
     if recipe.method == "codebook":
-        return _with_codebook(recipe)
+        if recipe.own_pictures or recipe.identity is not None:
+            book, use = _codebook(recipe)
+        else:
+            # What has no part in a codebook must not make it another.
+            book, use = _built_in_codebook(dataclasses.replace(recipe, prior=0.01, seed=None))
+        return PhotoEncoder(recipe, CellRelease(book, recipe.seed), None, use)
     if recipe.of_vectors:
         raise InvalidParameter("vectors need the method codebook: leave --method out.")
     from blindsight.encoders.builtin import head_of
@@ -582,34 +600,21 @@ def load_encoder(recipe: CodeRecipe, folder: Path, decoding: MatchModel | None) 
     """The encoder of an index that exists: its hash function is read and checked, nothing is
     learned again.
     """
-    path = folder / _file(recipe)
     if recipe.method == "codebook":
-        return PhotoEncoder(recipe, CellRelease.load(path, recipe.seed), None)
+        book = Codebook.load(folder / _FILES["codebook"])
+        return PhotoEncoder(recipe, CellRelease(book, recipe.seed), None)
     from blindsight.hashing import load
 
     if decoding is None:
         raise HostileFile(
             "the index says nothing about how its codes are read. Restore it from a copy."
         )
-    return PhotoEncoder(recipe, load(path), decoding)
-
-
-def _file(recipe: CodeRecipe) -> str:
-    return _FILES["codebook" if recipe.method == "codebook" else "phashing"]
+    return PhotoEncoder(recipe, load(folder / _FILES["phashing"]), decoding)
 
 
 def _centred(rows: Rows) -> Rows:
     rows = rows - rows.mean(axis=1, keepdims=True)
     return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12))
-
-
-def _with_codebook(recipe: CodeRecipe) -> PhotoEncoder:
-    if recipe.own_pictures or recipe.identity is not None:
-        book, use = _codebook(recipe)
-    else:
-        # What has no part in a codebook must not make it another.
-        book, use = _built_in_codebook(dataclasses.replace(recipe, prior=0.01, seed=None))
-    return PhotoEncoder(recipe, CellRelease(book, recipe.seed), None, use)
 
 
 def _codebook(recipe: CodeRecipe) -> tuple[Codebook, CellUse | None]:

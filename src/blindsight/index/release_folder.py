@@ -213,10 +213,6 @@ class ReleaseFolder:
                         index.add(codes[new], ids=ids[new])
         return journal
 
-    def end_journal(self) -> None:
-        """Delete the journal: what it holds is shared."""
-        shutil.rmtree(self.path, ignore_errors=True)
-
 
 def _unfinished(folder: Path) -> list[Path]:
     """Files of ours that a crash left before they got their names."""

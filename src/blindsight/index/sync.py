@@ -10,31 +10,33 @@ rounded in another way, is another record.
 from __future__ import annotations
 
 import hashlib
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core.errors import BlindsightError, InvalidData
-from blindsight.data import ImageSet, read_image
+from blindsight.data import read_image
 from blindsight.data.listing import shown_name
-from blindsight.data.sources import Files, LazyImages
+from blindsight.data.sources import Files
 from blindsight.encoders import Embeddings
 from blindsight.encoders.base import Floats
-from blindsight.index.bulk.hashing import PreparedPhotos, Wanted, hash_to
-from blindsight.index.bulk.pools import HERE, Pool
+from blindsight.index.bulk import HERE, Pool, Wanted, hash_wanted
 from blindsight.index.contact_sheet import Thumbnails, thumbnail
 from blindsight.index.release_folder import ReleaseFolder, Scan, public_name
 from blindsight.privacy import Guarantee
 from blindsight.privacy.vault import Photo, Vault
 
 __all__ = [
+    "PreparedPhotos",
     "SyncResult",
     "VectorRows",
+    "prepared_photos",
     "refuse_private_vectors",
     "scan_vectors",
     "sync_release",
@@ -43,11 +45,72 @@ __all__ = [
 ]
 
 _PREFIX = b"blindsight vector 1\0"
+_MOST_PREPARED = 2 << 30
 
 
 def vector_digest(row: Floats) -> bytes:
     """The SHA-256 of a unit vector's numbers, before a vault's key makes it a secret."""
     return hashlib.sha256(_content(row)).digest()
+
+
+class PreparedPhotos:
+    """Pictures at a network's size, of photos that were decoded to be recognised.
+
+    Their codes are made later, after the charge, and without decoding the photos again. The
+    pictures lie in a file without a name, which is gone when the process ends, however it ends.
+
+    Parameters:
+        folder: where the file is made: the vault, for the pictures are private.
+        prepare: brings decoded pixels to the network's size, which is the same for all pictures.
+        most_bytes: most bytes of the file; photos beyond it are decoded again.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        prepare: Callable[[NDArray[np.uint8]], NDArray[np.uint8]],
+        *,
+        most_bytes: int = _MOST_PREPARED,
+    ) -> None:
+        self.prepare = prepare
+        self._most_bytes = most_bytes
+        self._shape: tuple[int, ...] = ()
+        self._size = 0
+        self._rows: dict[bytes, int] = {}
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  (closed with this object)
+
+    def keep(self, content: bytes, pixels: NDArray[np.uint8]) -> None:
+        """Keep the picture of a file for `find`."""
+        digest = hashlib.sha256(content).digest()
+        at = len(self._rows) * self._size
+        if digest not in self._rows and at + self._size <= self._most_bytes:
+            picture = self.prepare(pixels)
+            self._shape, self._size = picture.shape, picture.nbytes
+            self._file.seek(at)
+            self._file.write(picture.tobytes())
+            self._rows[digest] = len(self._rows)
+
+    def find(self, digest: bytes) -> NDArray[np.uint8] | None:
+        """The picture of the file whose bytes have this SHA-256, or None."""
+        row = self._rows.get(digest)
+        if row is None:
+            return None
+        self._file.seek(row * self._size)
+        return np.frombuffer(self._file.read(self._size), np.uint8).reshape(self._shape)
+
+    def __del__(self) -> None:
+        self._file.close()
+
+
+def prepared_photos(folder: Path, coder: Any, *, here: bool) -> PreparedPhotos | None:
+    """A place for pictures between scan and release, so that a photo is decoded once.
+
+    None where photos are not decoded here (workers decode them themselves), and for a network that
+    takes photos decoded at a reduced scale: photos are recognised by other pixels.
+    """
+    if not here or coder.recipe.image.preparation.at_least is not None:
+        return None
+    return PreparedPhotos(folder, coder.recipe.image.preparation.prepare)
 
 
 class VectorRows:
@@ -230,32 +293,32 @@ def sync_release(
             Wanted(keys.get(records[record][0], record), record, rows[records[record][0]])
             for record in sorted(chosen)
         ]
+        images: Files | VectorRows
         if isinstance(folder, VectorRows):
-            source: LazyImages = cast("LazyImages", folder)  # rows in the place of pixels
-            release, preparation = encoder.release_rows, None
+            images, release, preparation = folder, encoder.release_rows, None
         else:
             root, preparation = folder.resolve(), encoder.recipe.image.preparation
-            source = Files([root / name for name in names], at_least=preparation.at_least)
+            images = Files([root / name for name in names], at_least=preparation.at_least)
             release = encoder.release
-        images = ImageSet(source, names=np.array(names, dtype=np.str_))
         released_before = set(vault.codes(place.release))
         with place.open(
             n_bits=encoder.n_bits, guarantee=guarantee, decoding=encoder.decoding
         ) as index:
             there = set(index.ids.tolist())
-            done = hash_to(
+            done = hash_wanted(
                 index,
                 images,
+                names,
+                wanted,
                 release,
                 vault,
                 number=place.release,
                 spool=vault.path / "shards",
-                wanted=wanted,
                 about=law,
                 keyed=guarantee.entropy == "keyed",
                 size=preparation,
                 pool=pool,
-                prepared=prepared,
+                find=None if prepared is None else prepared.find,
                 progress=progress,
             )
             renamed = {public_name(photo.name) for photo in found.gone if photo.record in chosen}

@@ -29,9 +29,9 @@ import numpy as np
 
 from blindsight.codebooks import Codebook
 from blindsight.core import durable
-from blindsight.core.errors import BlindsightError, InvalidData
+from blindsight.core.errors import BlindsightError, HostileFile, InvalidData
 from blindsight.index.base import CodeIndex
-from blindsight.index.cell_index import CodebookIndex, from_codes
+from blindsight.index.cell_index import from_codes
 from blindsight.index.encoder import FUNCTION_FILES, PhotoEncoder
 from blindsight.index.hamming import HammingIndex
 from blindsight.index.release_folder import ReleaseFolder
@@ -127,20 +127,18 @@ def share_release(
     noted = vault.fact(fact)
     if not isinstance(noted, dict):
         noted = {"count": 2 if continued else 0, "ids": ""}
-    batches, ids = noted["count"], _ids(journal)
+    index = HammingIndex.load(journal.codes)
+    batches, ids = noted["count"], set(index.ids.tolist())
     digest = hashlib.sha256("\n".join(sorted(ids)).encode()).hexdigest()
+    shared = HammingIndex.load(folder.codes).ids.tolist() if folder.codes.exists() else []
     # A run that crashed may have shared these very entries or none: that is no batch more.
-    if ids - _ids(folder) and digest != noted["ids"]:
+    if ids - set(shared) and digest != noted["ids"]:
         batches += 1
         vault.note(**{fact: {"count": batches, "ids": digest}})
     facts = SharedFacts(guarantee, one_batch=batches == 1, page=page)
-    manifest = publish(folder, journal.codes, encoder, facts, signer)
-    journal.end_journal()
+    manifest = publish(folder, index, encoder, facts, signer)
+    shutil.rmtree(journal.path, ignore_errors=True)  # what it holds is shared
     return manifest
-
-
-def _ids(folder: ReleaseFolder) -> set[str]:
-    return set(HammingIndex.load(folder.codes).ids.tolist()) if folder.codes.exists() else set()
 
 
 def refuse_foreign_files(path: Path) -> None:
@@ -162,7 +160,11 @@ def refuse_foreign_files(path: Path) -> None:
 
 
 def publish(
-    folder: ReleaseFolder, codes: Path, encoder: PhotoEncoder, facts: SharedFacts, signer: Signer
+    folder: ReleaseFolder,
+    index: HammingIndex,
+    encoder: PhotoEncoder,
+    facts: SharedFacts,
+    signer: Signer,
 ) -> Manifest:
     """Put a release with everything that a receiver needs in its place, signed, in one step.
 
@@ -170,7 +172,7 @@ def publish(
 
     Parameters:
         folder: the folder to share; what it holds is replaced.
-        codes: the file of released codes.
+        index: the released codes.
         encoder: the encoder that made them.
         facts: what is stated of the release.
         signer: the owner's key.
@@ -183,14 +185,13 @@ def publish(
     try:
         staged.write()
         encoder.save(staged.path)
-        with HammingIndex.load(codes) as index:
-            index.save(staged.codes)
-        source = _source_digest(staged.path, facts)
+        index.save(staged.codes)
+        source = _source_digest(staged.path, facts, encoder)
         if (unchanged := _shared_already(target, source, signer)) is not None:
             return unchanged
         if (target / NOTE_FILE).is_file():
             durable.write_file(staged.path / NOTE_FILE, (target / NOTE_FILE).read_bytes())
-        manifest = _write_contents(staged, encoder, facts, signer, source)
+        manifest = _write_contents(staged, index, encoder, facts, signer, source)
         durable.replace_folder(staged.path, target, last=SIGNATURE)
         return manifest
     finally:
@@ -227,13 +228,14 @@ def amend_release(path: Path, files: Mapping[str, bytes], signer: Signer) -> Man
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def _source_digest(staging: Path, facts: SharedFacts) -> str:
+def _source_digest(staging: Path, facts: SharedFacts, encoder: PhotoEncoder) -> str:
     """SHA-256 of everything that decides what the shared files hold."""
+    recipe = encoder.recipe
     stated = json.dumps(
         {
             "version": metadata.version("blindsight"),
             "page code": code_digest(),
-            "page data": page_sources(),
+            "page data": page_sources(recipe.opened if recipe.identity else recipe.image),
             "guarantee": facts.guarantee.to_json(),
             "one batch": facts.one_batch,
             "page": facts.page,
@@ -256,23 +258,25 @@ def _shared_already(target: Path, source: str, signer: Signer) -> Manifest | Non
 
 
 def _write_contents(
-    folder: ReleaseFolder, encoder: PhotoEncoder, facts: SharedFacts, signer: Signer, source: str
+    folder: ReleaseFolder,
+    index: HammingIndex,
+    encoder: PhotoEncoder,
+    facts: SharedFacts,
+    signer: Signer,
+    source: str,
 ) -> Manifest:
     recipe = encoder.recipe
     built_in = recipe.image if recipe.identity is None else None
-    with encoder.load(folder.codes) as index:
-        count = len(index)
-        shuffled = _shuffled(folder, facts, count)
-        entries = _write_entries(folder.path, index)
-        book = encoder.codebook or FlippedCodes.of(encoder.hasher)
-        few = not isinstance(book, Codebook) or book.k <= MAX_CELLS
-        has_page = facts.page and few and count <= MAX_ENTRIES and book is not None
-        if has_page and book is not None and isinstance(index, HammingIndex):
-            stated = PageFacts(
-                folder.release, folder.names, facts.guarantee, shuffled, recipe.features
-            )
-            page = search_page(stated, index, book, built_in or recipe.opened, signer=signer)
-            durable.write_file(folder.path / _PAGE, page.encode())
+    count = len(index)
+    shuffled = _shuffled(folder, facts, count)
+    entries = _write_entries(folder.path, index, encoder.codebook)
+    book = encoder.codebook or FlippedCodes.of(encoder.hasher)
+    few = not isinstance(book, Codebook) or book.k <= MAX_CELLS
+    has_page = facts.page and few and count <= MAX_ENTRIES and book is not None
+    if has_page and book is not None:
+        stated = PageFacts(folder.release, folder.names, facts.guarantee, shuffled, recipe.features)
+        page = search_page(stated, index, book, built_in or recipe.opened, signer=signer)
+        durable.write_file(folder.path / _PAGE, page.encode())
     _write_card(folder, facts.guarantee, shuffled, count)
     readme = _readme(facts.guarantee, count, entries, signer, page=has_page)
     durable.write_file(folder.path / _README, readme.encode())
@@ -302,28 +306,37 @@ def _shuffled(folder: ReleaseFolder, facts: SharedFacts, count: int) -> ShuffleS
     return stated if stated.epsilon < stated.local_epsilon else None
 
 
-def entries_of(index: CodeIndex) -> list[tuple[str, int | str]]:
+def entries_of(index: CodeIndex, *, cells: bool) -> list[tuple[str, int | str]]:
     """Ids with their cells, or their codes as hexadecimal digits, in the order of the ids.
 
     The ids are random, so this order says nothing about when an entry was added.
 
+    Parameters:
+        index: the released codes.
+        cells: whether the codes are numbers of cells.
+
     Example:
-        >>> index = CodebookIndex(4, names=True)
-        >>> _ = index.add_cells([3, 1], ["b", "a"])
-        >>> entries_of(index)
-        [('a', 1), ('b', 3)]
+        >>> index = HammingIndex(2, names=True)
+        >>> _ = index.add(np.array([[3], [1]], np.uint8), ["b", "a"])
+        >>> entries_of(index, cells=True), entries_of(index, cells=False)
+        ([('a', 1), ('b', 3)], [('a', '01'), ('b', '03')])
     """
     rows: list[tuple[str, int | str]] = []
     for ids, codes in index.items():
         values: list[int | str] = [code.tobytes().hex() for code in codes]
-        if isinstance(index, CodebookIndex):
+        if cells:
             values = from_codes(codes).tolist()
         rows += zip((str(key) for key in ids), values, strict=True)
     return sorted(rows)
 
 
-def _write_entries(path: Path, index: CodeIndex) -> str:
-    rows, cells = entries_of(index), isinstance(index, CodebookIndex)
+def _write_entries(path: Path, index: HammingIndex, codebook: Codebook | None) -> str:
+    cells = codebook is not None
+    rows = entries_of(index, cells=cells)
+    if codebook is not None and any(int(value) >= codebook.k for _, value in rows):
+        raise HostileFile(
+            f"a code names a cell past the {codebook.k} there are. Restore the vault from a copy."
+        )
     column = "cell" if cells else "code"
     if importlib.util.find_spec("pyarrow") is not None:
         import pyarrow as pa

@@ -59,6 +59,10 @@ class Signer:
     Parameters:
         seed: 32 secret bytes; the same seed gives the same key.
 
+    Attributes:
+        public_key: the 32 bytes that others verify with.
+        fingerprint: what the owner tells the receiver.
+
     Example:
         >>> signer = Signer(bytes(32))
         >>> len(signer.public_key), len(signer.sign(b"text"))
@@ -69,16 +73,8 @@ class Signer:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
         self._key = Ed25519PrivateKey.from_private_bytes(seed)
-
-    @property
-    def public_key(self) -> bytes:
-        """The 32 bytes that others verify with."""
-        return self._key.public_key().public_bytes_raw()
-
-    @property
-    def fingerprint(self) -> str:
-        """What the owner tells the receiver."""
-        return fingerprint_of(self.public_key)
+        self.public_key: bytes = self._key.public_key().public_bytes_raw()
+        self.fingerprint = fingerprint_of(self.public_key)
 
     def sign(self, data: bytes) -> bytes:
         """Return the signature of some bytes (64 bytes)."""

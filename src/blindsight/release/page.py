@@ -37,7 +37,7 @@ from blindsight.data import cache_folder
 from blindsight.encoders import BuiltIn, OnnxEncoder
 from blindsight.encoders.builtin import head_of
 from blindsight.encoders.embeddings import public_texts
-from blindsight.index.cell_index import CodebookIndex
+from blindsight.index.cell_index import from_codes, tie_order
 from blindsight.index.hamming import HammingIndex
 from blindsight.privacy import Guarantee
 from blindsight.privacy.mechanisms import BitFlip
@@ -169,7 +169,10 @@ def search_page(
     # Gradients and encoders of one's own are not run in the page.
     runs = isinstance(encoder, BuiltIn) and (encoder.network is None or bool(encoder.networks))
     built_in = encoder if isinstance(encoder, BuiltIn) and runs else None
-    blocks = {"codes": _codes_block(index), "book": _book_block(book, built_in)}
+    ids, codes = next(index.items(), (np.empty(0, object), np.zeros((0, 1), np.uint8)))
+    cells = from_codes(codes) if isinstance(book, Codebook) else None
+    blocks = {"codes": _codes_block(ids, codes, cells, index.n_bits)}
+    blocks["book"] = _book_block(book, built_in)
     networks: list[dict[str, object]] = []
     if built_in is not None and built_in.networks:
         blocks["network"], networks = _network_block(built_in)
@@ -181,7 +184,7 @@ def search_page(
         "size": 0 if built_in is None else built_in.size,
         "networks": networks,
         "vector": None if built_in is not None else _vector_facts(book, facts.encoder),
-        "book": _book_facts(book, index),
+        "book": _book_facts(book, codes, cells, index.n_bits),
         "calibrated": isinstance(book, Codebook) and book.calibrated,
         "labels": _labels(book, encoder) if isinstance(book, Codebook) else [],
     }
@@ -191,7 +194,7 @@ def search_page(
         blocks["words"] = vocabulary.block
         about |= vocabulary.facts
     blocks["about"] = _json_in_html(about)
-    return _filled(facts, index, book, built_in, blocks, signer)
+    return _filled(facts, len(ids), book, built_in, blocks, signer)
 
 
 def code_digest() -> str:
@@ -199,11 +202,20 @@ def code_digest() -> str:
     return hashlib.sha256((_style() + _script()).encode()).hexdigest()
 
 
-def page_sources() -> dict[str, bool]:
-    """Which of the fetched data a page can be made with on this machine."""
+def page_sources(encoder: object) -> dict[str, bool]:
+    """Which of the fetched data the page of an encoder can be made with on this machine."""
+    if not _knows_names(encoder):
+        return {}
     from blindsight.encoders import words
 
     return {"words": words.words_available(), "class names": words.names_available()}
+
+
+def _knows_names(encoder: object) -> bool:
+    """Whether names of things mean anything to an encoder; to pixels and plain vectors not."""
+    return isinstance(encoder, OnnxEncoder) or (
+        isinstance(encoder, BuiltIn) and bool(encoder.networks)
+    )
 
 
 class _Block:
@@ -291,26 +303,25 @@ def _pack_network(encoder: BuiltIn) -> tuple[str, list[dict[str, object]]]:
     return block.text(), networks
 
 
-def _codes_block(index: HammingIndex) -> str:
-    """Every entry, cell by cell, in the order in which the package lists ties."""
-    if not isinstance(index, CodebookIndex):
-        return _bits_block(index)
-    every = index.best(np.arange(index.k, dtype=np.float64)[None], max(1, len(index)))
-    cells = np.empty(0, np.int64) if every.cells is None else every.cells
+def _codes_block(
+    ids: NDArray[np.object_],
+    codes: NDArray[np.uint8],
+    cells: NDArray[np.uint32] | None,
+    n_bits: int,
+) -> str:
+    """Every entry: with its cell, in the order in which the package lists ties, or with the number
+    of its code, and the codes that occur, as signs.
+    """
     block = _Block()
-    block.add("ids", [str(name) for name in every.ids], "json")
-    block.add("cells", cells, "uint16" if index.k <= 1 << 16 else "uint32")
-    return block.text()
-
-
-def _bits_block(index: HammingIndex) -> str:
-    """Every entry with the number of its code, and the codes that occur, as signs."""
-    ids, codes = next(iter(index.items()), ([], np.zeros((0, 1), np.uint8)))
+    if cells is not None:
+        order = tie_order(cells)
+        block.add("ids", [str(name) for name in ids[order]], "json")
+        block.add("cells", cells[order], "uint16" if n_bits <= 16 else "uint32")
+        return block.text()
     occurring, numbers = np.unique(codes, axis=0, return_inverse=True)
-    block = _Block()
     block.add("ids", [str(name) for name in ids], "json")
     block.add("cells", numbers.ravel(), "uint32")
-    block.add("signs", to_signs(occurring, index.n_bits).astype(np.float32), "float16")
+    block.add("signs", to_signs(occurring, n_bits).astype(np.float32), "float16")
     return block.text()
 
 
@@ -356,10 +367,15 @@ def _atoms_are(codebook: Codebook, classes: NDArray[np.float32]) -> bool:
     return bool(np.allclose(cells.atoms, classes, atol=1e-5))
 
 
-def _book_facts(codebook: Codebook | FlippedCodes, index: HammingIndex) -> dict[str, object]:
-    if isinstance(codebook, FlippedCodes) or not isinstance(index, CodebookIndex):
-        occurring = {code.tobytes() for _, codes in index.items() for code in codes}
-        return {"kind": "bits", "k": len(occurring), "width": index.n_bits}
+def _book_facts(
+    codebook: Codebook | FlippedCodes,
+    codes: NDArray[np.uint8],
+    cells: NDArray[np.uint32] | None,
+    n_bits: int,
+) -> dict[str, object]:
+    if isinstance(codebook, FlippedCodes) or cells is None:
+        return {"kind": "bits", "k": len(np.unique(codes, axis=0)), "width": n_bits}
+    counts = np.bincount(cells, minlength=codebook.k)
     return {
         "kind": codebook.cells.kind,
         "k": codebook.k,
@@ -367,7 +383,7 @@ def _book_facts(codebook: Codebook | FlippedCodes, index: HammingIndex) -> dict[
         "rowMean": codebook.embedding.row_mean,
         "epsilon": codebook.epsilon,
         "slope": codebook.slope,
-        "relevant": float(index.reading(codebook).relevant),
+        "relevant": float(codebook.reading(counts).relevant),
     }
 
 
@@ -386,16 +402,18 @@ def _labels(codebook: Codebook, encoder: object) -> list[list[str]]:
             [codebook.classes[number] for number in np.argsort(-row)[:3] if row[number] > 0.15]
             for row in answers
         ]
+    labels: list[list[str]] = [[] for _ in range(codebook.k)]
+    if not _knows_names(encoder):
+        return labels
     from blindsight.encoders.words import class_names
 
     try:
         names = class_names()
         points = _points_of_names(codebook, encoder, names)
     except MissingData:
-        points = None
+        return labels
     if points is None:
-        return [[] for _ in range(codebook.k)]
-    labels = []
+        return labels
     for start in range(0, codebook.k, 4096):
         some = np.arange(start, min(start + 4096, codebook.k))
         near = cells.middle(some) @ points.T
@@ -404,7 +422,7 @@ def _labels(codebook: Codebook, encoder: object) -> list[list[str]]:
             if isinstance(cells, GroupCells) and len(cells.group) == len(names):
                 own = np.flatnonzero(cells.group == cell)
                 order = own[np.argsort(-row[own])][:3]
-            labels.append([names[number] for number in order])
+            labels[cell] = [names[number] for number in order]
     return labels
 
 
@@ -500,17 +518,17 @@ def _style() -> str:
     return _asset("page.css")
 
 
-def _source(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
 def _policy() -> str:
     """No connection of any kind, no code and no style but the page's own."""
+    script, style = (
+        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        for text in (_script(), _style())
+    )
     return "; ".join(
         (
             "default-src 'none'",
-            f"script-src {_source(_script())}",
-            f"style-src {_source(_style())}",
+            f"script-src 'sha256-{script}'",
+            f"style-src 'sha256-{style}'",
             "style-src-attr 'unsafe-inline'",
             "img-src blob:",
             "connect-src 'none'",
@@ -524,7 +542,7 @@ def _policy() -> str:
 
 def _filled(
     facts: PageFacts,
-    index: HammingIndex,
+    count: int,
     book: Codebook | FlippedCodes,
     encoder: BuiltIn | None,
     blocks: Mapping[str, str],
@@ -551,7 +569,7 @@ def _filled(
         "nothing.</p>"
         if guarantee.simulation
         else "",
-        "n": f"{len(index):,}",
+        "n": f"{count:,}",
         "identified": "the photo's name" if kept else "a random id",
         "absent": "The photos themselves. Their names are here: the owner chose to keep them, and "
         "nothing protects them."

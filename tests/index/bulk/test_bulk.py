@@ -25,8 +25,18 @@ from blindsight.data import ImageSet
 from blindsight.data.sources import pixel_digest
 from blindsight.hashing import LSH, CodebookHasher, PHashing
 from blindsight.index import HammingIndex
-from blindsight.index.bulk import HERE, Here, OnRay, hash_to, records_of, release_named, sketch_to
-from blindsight.index.bulk.pools import Spool, _make, reach
+from blindsight.index.bulk import (
+    HERE,
+    Here,
+    OnRay,
+    Spool,
+    _make,
+    hash_to,
+    reach,
+    records_of,
+    release_named,
+    sketch_to,
+)
 from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.entropy import part_state
 from blindsight.privacy.vault import Vault

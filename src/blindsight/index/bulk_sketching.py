@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from blindsight.core import durable
 from blindsight.core.errors import InvalidParameter, UnchargedRelease
-from blindsight.index.bulk.pools import HERE, Contents, Pool, Spool
+from blindsight.index.bulk import HERE, Contents, Pool, Spool
 from blindsight.privacy import Ledger
 from blindsight.sketching.parameters import pixels_of
 from blindsight.sketching.sketches import Permanent, SketchSet, SketchWriter, state_of

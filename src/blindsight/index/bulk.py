@@ -1,0 +1,684 @@
+"""Hashing of sets too large for one machine: the same work, in this process or on a Ray cluster.
+
+A set is cut into shards. Whatever makes them, this process (`Here`) or many (`OnRay`), the output
+is the same: a photo's noise comes from the owner's vault, or from a seed in a simulation; a block
+of sketches (`sketch_to`) without a seed asks the operating system. A shard of a worker is on the
+disk, once, before anyone hears of it, so a worker that dies loses nothing and nothing is drawn a
+second time:
+
+    SPOOL/job.json   the job's number in the ledger, what it works on, and which run may write
+    SPOOL/KEY.shard  a finished shard: its noise is drawn, so it is a release; empty once it has
+    been taken in
+
+A retry must not draw the noise of a shard again: two noisy copies of one image tell more than one.
+A shard is therefore written under a temporary name and then linked to its own, which only one
+writer can do; a second writer discards its copy. Files that a worker left unfinished are deleted.
+The folder needs a file system with hard links that all workers see.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import socket
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight.core import checks, durable, storage
+from blindsight.core.errors import BlindsightError, HostileFile, InvalidData, InvalidParameter
+from blindsight.data import ImageSet, to_rgb
+from blindsight.data.confined import decode_image
+from blindsight.data.sources import pixel_digest, recognising
+from blindsight.encoders.base import Preparation
+from blindsight.index import CodeIndex
+from blindsight.index.encoder import release_named
+from blindsight.privacy.vault import RecordSource, Vault
+
+if TYPE_CHECKING:
+    from blindsight.index.bulk_sketching import sketch_to
+
+__all__ = [
+    "HERE",
+    "Contents",
+    "Here",
+    "OnRay",
+    "Pool",
+    "Release",
+    "Released",
+    "Spool",
+    "Wanted",
+    "Work",
+    "hash_to",
+    "hash_wanted",
+    "pool_at",
+    "records_of",
+    "release_named",
+    "sketch_to",
+]
+
+Contents = tuple[dict[str, NDArray[Any]], dict[str, Any]]
+_KIND = "shard"
+_UNFINISHED = re.compile(r"\..+\.[0-9a-f]{16}(\.part)?")
+
+
+@dataclass(frozen=True)
+class Spool:
+    """One run's hold on the folder. Plain values, so that it travels to the workers.
+
+    Parameters:
+        path: the folder, which every worker must see.
+        about: what the job works on; a folder begun for something else is refused.
+        number: by which the ledger knows the job; kept over all its runs.
+        run: this run's; a straggler of an earlier run may no longer write.
+    """
+
+    path: Path
+    about: str
+    number: str
+    run: str
+
+    @classmethod
+    def begin(cls, path: str | Path, about: str) -> Spool:
+        """Open the folder for a run, or make it; what an earlier run finished stays, what it left
+        half-done goes.
+        """
+        folder = Path(path).resolve()
+        durable.make_folder(folder)  # shards hold names: nobody else's business
+        job = folder / "job.json"
+        number = secrets.token_hex(8)
+        if job.exists():
+            found = _read(job)
+            if found["about"] != about:
+                raise InvalidData(
+                    f"{folder} was begun from other images or with other parameters. Delete it."
+                )
+            number = found["number"]
+        elif not all(_left_over(path) for path in folder.iterdir()):
+            raise InvalidData(f"{folder} is not a folder of shards. Move it away.")
+        spool = cls(folder, about, number, secrets.token_hex(8))
+        fields = {"about": about, "number": number, "run": spool.run}
+        storage.write_atomically(job, json.dumps(fields).encode())
+        for left in folder.iterdir():
+            if left != job and (left.suffix != ".shard" or not left.stat().st_size):
+                left.unlink(missing_ok=True)
+        return spool
+
+    def has(self, key: str) -> bool:
+        """Whether the shard was made; refuses a worker that looks at another folder, or comes too
+        late.
+        """
+        job = self.path / "job.json"
+        if not job.exists() or _read(job)["run"] != self.run:
+            raise InvalidData(
+                f"this worker does not see the run's folder {self.path}, or another run has taken "
+                "it over. Put the "
+                "output on a file system that all workers share, and run one job at a time."
+            )
+        return self._place(key).exists()
+
+    def publish(
+        self, key: str, arrays: Mapping[str, NDArray[Any]], fields: Mapping[str, Any]
+    ) -> bool:
+        """Put a finished shard in its place, on the disk; False if another was first, and this one
+        is gone.
+        """
+        written = self.path / f".{key}.{secrets.token_hex(8)}"
+        storage.save(written, kind=_KIND, arrays=arrays, fields=fields)
+        try:
+            if self.has(key):
+                return False
+            durable.link_new(written, self._place(key))
+        except FileExistsError:
+            return False
+        finally:
+            written.unlink(missing_ok=True)
+        return True
+
+    def finished(self) -> Iterator[str]:
+        """The keys of shards that were made and not yet taken in."""
+        for place in sorted(self.path.glob("*.shard")):
+            if place.stat().st_size:
+                yield place.stem
+
+    def read(self, key: str) -> Contents:
+        """A finished shard."""
+        return storage.load(self._place(key), kind=_KIND)
+
+    def taken(self, key: str) -> None:
+        """The shard is safe elsewhere: keep only its name, so that no straggler can make it
+        again.
+        """
+        storage.write_atomically(self._place(key), b"")
+
+    def close(self) -> None:
+        """The job is done: remove the folder."""
+        shutil.rmtree(self.path)
+
+    def _place(self, key: str) -> Path:
+        return self.path / f"{key}.shard"
+
+
+def _left_over(path: Path) -> bool:
+    """What a run leaves that was killed as it began or as it ended: unfinished files, and names of
+    shards taken in.
+    """
+    return bool(_UNFINISHED.fullmatch(path.name)) or (
+        path.suffix == ".shard" and not path.stat().st_size
+    )
+
+
+def _read(job: Path) -> dict[str, str]:
+    try:
+        fields = json.loads(job.read_bytes())
+        return {name: str(fields[name]) for name in ("about", "number", "run")}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise HostileFile(
+            f"{job} is not what it should be. Delete its folder to start anew."
+        ) from error
+
+
+Work = Callable[[Any], Contents]
+
+
+class Pool(Protocol):
+    """Makes shards of `parts`, which are (key, what the work takes), and gives each back when it is
+    finished.
+
+    A shard counts as taken in when the next one is asked for.
+    """
+
+    @property
+    def shard(self) -> int: ...
+
+    @property
+    def threads(self) -> int | None: ...
+
+    def run(
+        self, work: Work, parts: Iterable[tuple[str, Any]], spool: Spool
+    ) -> Iterator[Contents]: ...
+
+
+@dataclass(frozen=True)
+class Here:
+    """This process, one shard after the other; a shard goes straight to where it belongs."""
+
+    shard: int = 64
+    threads: int | None = None
+
+    def run(self, work: Work, parts: Iterable[tuple[str, Any]], spool: Spool) -> Iterator[Contents]:
+        """Make each shard when it is asked for."""
+        for _, part in parts:
+            yield work(part)
+
+
+HERE = Here()
+
+
+@dataclass(frozen=True)
+class OnRay:
+    """Workers of a Ray cluster, one core each, a few shards ahead of what has been taken in.
+
+    Parameters:
+        address: "local" starts workers on this machine; "auto", "HOST:6379" or "ray://HOST:10001"
+            use a cluster.
+        workers: how many at a time; None for as many as there are cores.
+        retries: how often a shard whose worker died is given to another.
+        shard: images a shard, where the work itself does not say.
+        threads: a worker's, one per core.
+    """
+
+    address: str = "local"
+    workers: int | None = None
+    retries: int = 10
+    shard: int = 512
+    threads: int | None = 1
+
+    def __post_init__(self) -> None:
+        if self.workers is not None:
+            checks.whole("workers", self.workers)
+        checks.whole("retries", self.retries, least=0)
+        checks.whole("shard", self.shard)
+
+    def run(self, work: Work, parts: Iterable[tuple[str, Any]], spool: Spool) -> Iterator[Contents]:
+        """Shards in the order in which they are finished; what leaves a worker is on the disk
+        first.
+        """
+        with self._connected() as ray:
+            ahead = self.workers or 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
+            make = ray.remote(num_cpus=1, max_retries=self.retries)(_make)
+            shared, queue = ray.put(work), iter(parts)
+            waiting: dict[Any, str] = {}
+            try:
+                while True:
+                    while len(waiting) < ahead and (following := next(queue, None)) is not None:
+                        key, part = following
+                        waiting[make.remote(shared, key, part, spool)] = key
+                    if not waiting:
+                        return
+                    ready, _ = ray.wait(list(waiting), num_returns=1)
+                    key = waiting.pop(ready[0])
+                    _result(ray, ready[0], key)
+                    yield spool.read(key)
+                    spool.taken(key)
+            finally:
+                for reference in waiting:
+                    ray.cancel(reference)
+
+    @contextmanager
+    def _connected(self) -> Iterator[Any]:
+        """A cluster for the time of a job; one that the caller has connected to already is used and
+        left alone.
+        """
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        ray: Any = checks.optional_module("ray", extra="cluster")
+        if ray.is_initialized():
+            yield ray
+            return
+        reach(self.address)
+        local = self.address == "local"
+        options: dict[str, Any] = (
+            {"num_cpus": self.workers, "include_dashboard": False} if local else {}
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore", ResourceWarning
+            )  # Ray leaves /dev/null open while it starts
+            try:
+                ray.init(
+                    address=self.address, log_to_driver=False, logging_level="ERROR", **options
+                )
+            except (ConnectionError, RuntimeError, ValueError) as error:
+                raise InvalidParameter(
+                    f"no Ray cluster answers at {self.address!r}: {error}"
+                ) from error
+        try:
+            yield ray
+        finally:
+            ray.shutdown()
+
+
+def reach(address: str, *, seconds: float = 5.0) -> None:
+    """Refuse an address where nothing listens: Ray itself would knock for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if address in ("local", "auto"):
+        return
+    if not host or not port.isdigit():
+        raise InvalidParameter(
+            f"a Ray address is local, auto, HOST:6379 or ray://HOST:10001, got {address!r}."
+        )
+    try:
+        socket.create_connection((host, int(port)), timeout=seconds).close()
+    except (OSError, OverflowError) as error:
+        raise InvalidParameter(
+            f"no Ray cluster answers at {address!r}: {error}. Start one with: ray start --head"
+        ) from error
+
+
+def pool_at(address: str | None) -> Pool:
+    """`Here` for None, else `OnRay` at that address: what a command's --ray option means."""
+    return HERE if address is None else OnRay(address)
+
+
+def _make(work: Work, key: str, part: Any, spool: Spool) -> None:
+    """The task of a worker.
+
+    A retry of one that died after writing finds the shard there and leaves it.
+    """
+    if not spool.has(key):
+        spool.publish(key, *work(part))
+
+
+def _result(ray: Any, reference: Any, key: str) -> None:
+    """Wait for a task; its own errors come through, a shard that keeps killing its workers is
+    named.
+    """
+    try:
+        ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, BlindsightError):
+            raise error.cause from None
+        raise
+    except ray.exceptions.RayError as error:
+        raise BlindsightError(
+            f"shard {key} was given up: its workers died again and again ({type(error).__name__}), "
+            "perhaps of too "
+            "little memory. What is finished is kept: run the same command again to continue."
+        ) from error
+
+
+Release = Callable[[list[str], NDArray[np.uint8], RecordSource | None], NDArray[np.uint8]]
+Progress = Callable[[int, int], None]
+Find = Callable[[bytes], NDArray[np.uint8] | None]
+
+
+class LazyRows(Protocol):
+    """Images in files, or vectors in a file, read when their turn comes, here or on a worker."""
+
+    def __getitem__(self, index: int) -> NDArray[Any]: ...
+    def content(self, index: int) -> bytes: ...
+    def take(self, indices: NDArray[np.int64]) -> LazyRows: ...
+
+
+Pictures = NDArray[np.uint8] | LazyRows
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One code that an index should hold: under which id, of which record, and which image of the
+    set shows it.
+    """
+
+    key: str
+    record: str
+    row: int
+
+
+@dataclass(frozen=True)
+class Released:
+    """What one run did: records released now, those that were there before, and images that could
+    not be read.
+    """
+
+    released: int
+    known: int
+    refused: tuple[tuple[str, str], ...]
+
+
+def records_of(images: ImageSet, vault: Vault) -> list[str]:
+    """The record of each image, by its pixels."""
+    pixels: Any = images.images
+    if not hasattr(pixels, "content"):
+        return [vault.record_of(pixel_digest(pixels[row])) for row in range(len(images))]
+    with recognising(vault, pixels.limits) as recognise:
+        names = images.names if images.names is not None else [""] * len(images)
+        return [recognise(pixels.content(row), str(names[row])) for row in range(len(images))]
+
+
+class WorkOptions(TypedDict, total=False):
+    """Further arguments of `hash_to` and `hash_wanted`."""
+
+    about: str
+    keyed: bool
+    size: int | Preparation | None
+    pool: Pool
+    progress: Progress | None
+
+
+def hash_to(
+    index: CodeIndex,
+    images: ImageSet,
+    release: Release,
+    vault: Vault,
+    *,
+    number: str,
+    spool: str | Path,
+    wanted: Sequence[Wanted] | None = None,
+    **options: Unpack[WorkOptions],
+) -> Released:
+    """Release the codes of all records that are not in the index yet; what was released before is
+    taken from the vault.
+
+    Charge the ledger before you call this, under `number`: one charge covers the set, because every
+    distinct image is released once, however often the job is stopped and continued, whoever makes
+    the shards, and whatever is lost.
+
+    Parameters:
+        index: where the codes go.
+        images: the set.
+        release: ids, images and a vault's source to noisy packed codes; it travels to the workers.
+        vault: the owner's vault.
+        number: the release's (`Vault.release_of`); another mechanism or function has another.
+        spool: a folder for unfinished business, which the workers must see; it is gone when all is
+            done.
+        wanted: which codes the index should hold; by default one for each distinct image, under its
+            record's id.
+        about: what the mechanism is applied to, for the noise (`Vault.source`).
+        keyed: draw the vault's permanent noise; False leaves the dice to `release` (a simulation's
+            seed).
+        size: images are made RGB of this side; None if they are of one shape already.
+        pool: `Here()`, or `OnRay(...)`. Workers get the keys of their records' noise, never the
+            vault's.
+        progress: called with (done, total).
+    """
+    if wanted is None:
+        wanted = _distinct(records_of(images, vault))
+    names = images.names if images.names is not None else np.arange(len(images))
+    named = [str(name) for name in names]
+    return hash_wanted(
+        index,
+        images.images,
+        named,
+        wanted,
+        release,
+        vault,
+        number=number,
+        spool=spool,
+        **options,
+    )
+
+
+def hash_wanted(
+    index: CodeIndex,
+    images: Pictures,
+    names: Sequence[str],
+    wanted: Sequence[Wanted],
+    release: Release,
+    vault: Vault,
+    *,
+    number: str,
+    spool: str | Path,
+    about: str = "",
+    keyed: bool = True,
+    size: int | Preparation | None = None,
+    pool: Pool = HERE,
+    find: Find | None = None,
+    progress: Progress | None = None,
+) -> Released:
+    """Release the codes of the wanted records that are not in the index yet; see `hash_to`.
+
+    Parameters:
+        images: pixels (n, h, w, 3), or files or vectors that are read when their turn comes.
+        names: what each image is called in messages.
+        wanted: which codes the index should hold.
+        find: the picture of a file that was decoded before, by its SHA-256; None where it was not.
+    """
+    listed = sorted(wanted, key=lambda each: each.record)
+    held = Spool.begin(spool, number)
+    kept = vault.codes(number)
+    taking = _Taking(index, vault, number, {each.record: each for each in listed})
+    for key in list(held.finished()):
+        taking.take(held.read(key))
+        held.taken(key)
+    missing = [each for each in listed if each.key not in taking.stored]
+    known = len(listed) - len(missing)
+    taking.restore([each for each in missing if each.record in kept], kept)
+    missing = [each for each in missing if each.key not in taking.stored]
+    done = len(listed) - len(missing)
+    report = progress or (lambda done, total: None)
+    report(done, len(listed))
+    parts = _parts(images, names, missing, pool.shard, vault, about if keyed else None)
+    encode = _Encode(release, size, find if pool is HERE else None)
+    for contents in pool.run(encode, parts, held):
+        done += taking.take(contents)
+        report(done, len(listed))
+    held.close()
+    return Released(len(listed) - known - len(taking.refused), known, tuple(sorted(taking.refused)))
+
+
+class _Taking:
+    """Takes finished shards in: checked, noted in the vault, and only then stored."""
+
+    def __init__(
+        self, index: CodeIndex, vault: Vault, number: str, wanted: Mapping[str, Wanted]
+    ) -> None:
+        self.index, self.vault, self.number, self.wanted = index, vault, number, wanted
+        self.refused: list[tuple[str, str]] = []
+        self.stored: set[int | str] = {key for ids, _ in index.items() for key in ids.tolist()}
+
+    def take(self, contents: Contents) -> int:
+        """Store a shard's codes; returns how many images it settles."""
+        arrays, fields = contents
+        rows = []
+        # The noise belongs to what the file held when it was listed; on other content it would be
+        # used twice.
+        same = self.vault.shows(
+            [bytes.fromhex(each) for each in fields["digests"]], fields["records"]
+        )
+        for row, (name, unchanged) in enumerate(zip(fields["names"], same, strict=True)):
+            if unchanged:
+                rows.append(row)
+            else:
+                self.refused.append(
+                    (str(name), f"{name} changed while it was read. Run the command again.")
+                )
+        self.refused += [(str(name), str(why)) for name, why in fields["refused"]]
+        records = [fields["records"][row] for row in rows]
+        if records:
+            codes = self.vault.keep_codes(self.number, records, arrays["codes"][rows])
+            self._store(records, codes)
+        return len(fields["records"]) + len(fields["refused"])
+
+    def restore(self, missing: Sequence[Wanted], kept: Mapping[str, bytes]) -> None:
+        """Put back what was released before and is not in the index: the same codes, at no further
+        cost.
+        """
+        if missing:
+            codes = np.stack([np.frombuffer(kept[each.record], np.uint8) for each in missing])
+            self._store([each.record for each in missing], codes)
+
+    def _store(self, records: Iterable[str], codes: NDArray[np.uint8]) -> None:
+        new = [
+            (self.wanted[record].key, row)
+            for row, record in enumerate(records)
+            if record in self.wanted and self.wanted[record].key not in self.stored
+        ]
+        if new:
+            keys = [key for key, _ in new]
+            self.index.add(codes[[row for _, row in new]], ids=keys)
+            self.stored.update(keys)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One shard of work: plain values that travel."""
+
+    names: list[str]
+    records: list[str]
+    images: Any
+    source: RecordSource | None
+
+
+@dataclass(frozen=True)
+class _Encode:
+    """The work on one shard: read, encode, draw the noise; what cannot be read is named and left
+    out.
+    """
+
+    release: Release
+    size: int | Preparation | None
+    find: Find | None = None
+
+    def __call__(self, part: _Part) -> Contents:
+        kept: list[int] = []
+        digests: list[str] = []
+        read: list[NDArray[np.uint8]] = []
+        refused: list[tuple[str, str]] = []
+        for row, name in enumerate(part.names):
+            try:
+                digest, image = self._picture(part, row, name)
+                read.append(image)
+                kept.append(row)
+                digests.append(digest.hex())
+            except BlindsightError as error:
+                refused.append((name, str(error)))
+        # A simulation goes by what an image shows, so that it is the same in every vault.
+        labels = digests if part.source is None else [part.records[row] for row in kept]
+        codes = (
+            self.release(labels, np.stack(read), part.source)
+            if kept
+            else np.empty((0, 1), np.uint8)
+        )
+        names, records = [part.names[row] for row in kept], [part.records[row] for row in kept]
+        return {"codes": codes}, {
+            "names": names,
+            "records": records,
+            "digests": digests,
+            "refused": refused,
+        }
+
+    def _picture(self, part: _Part, row: int, name: str) -> tuple[bytes, NDArray[np.uint8]]:
+        """The digest of an image, and its picture at the network's size."""
+        if self.find is not None and hasattr(part.images, "content"):
+            digest = hashlib.sha256(part.images.content(row)).digest()
+            picture = self.find(digest)
+            if picture is not None:
+                return digest, picture
+        digest, image = _read_image(part.images, row, name)
+        if isinstance(self.size, Preparation):
+            return digest, self.size.prepare(image)
+        return digest, image if self.size is None else to_rgb(image, self.size)
+
+
+def _parts(
+    images: Pictures,
+    names: Sequence[str],
+    missing: list[Wanted],
+    shard: int,
+    vault: Vault,
+    about: str | None,
+) -> Iterator[tuple[str, _Part]]:
+    for number, start in enumerate(range(0, len(missing), shard)):
+        chosen = missing[start : start + shard]
+        records = [each.record for each in chosen]
+        rows = np.array([each.row for each in chosen], np.int64)
+        source = None if about is None else vault.source(records, about=about)
+        named = [names[row] for row in rows]
+        shown = images[rows] if isinstance(images, np.ndarray) else images.take(rows)
+        yield f"{number:09d}", _Part(named, records, shown, source)
+
+
+def _distinct(records: Sequence[str]) -> list[Wanted]:
+    """One code for each distinct image, in the order of the ids: where a code stands says nothing
+    of its image.
+    """
+    first: dict[str, int] = {}
+    for row, record in enumerate(records):
+        first.setdefault(record, row)
+    return [Wanted(record, record, first[record]) for record in sorted(first)]
+
+
+def _read_image(images: Any, row: int, name: str) -> tuple[bytes, NDArray[np.uint8]]:
+    """An image (or vector) and a digest, of its bytes or of its pixels where it is in memory.
+
+    Both are of the same bytes: a file may change between two looks at it.
+    """
+    if not hasattr(images, "content"):
+        return pixel_digest(images[row]), images[row]
+    content = images.content(row)
+    if not hasattr(images, "limits"):  # vectors, which need no decoding
+        return hashlib.sha256(content).digest(), images[row]
+    scale = getattr(images, "at_least", None)
+    return hashlib.sha256(content).digest(), decode_image(
+        content, name=Path(name).name, limits=images.limits, at_least=scale
+    )
+
+
+def __getattr__(name: str) -> Any:
+    # Sketching brings seconds of imports that hashing has no use for.
+    if name == "sketch_to":
+        from blindsight.index.bulk_sketching import sketch_to
+
+        return sketch_to
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,7 +16,7 @@ from blindsight.hashing.base import require
 from blindsight.hashing.guarantee import CODE, LEARNED, ONCE, PUBLIC, ReleasesCodes, Source, fact
 from blindsight.hashing.plain import principal_axes, second_moment, unit_rows
 from blindsight.privacy import Guarantee, Planned
-from blindsight.privacy.clipping import finite_rows
+from blindsight.privacy.door import finite_rows
 from blindsight.privacy.entropy import RandomState
 from blindsight.privacy.mechanisms import PrivUnit
 

@@ -22,7 +22,7 @@ from benchmarks.hashing.probing import multi_probe_distances
 from benchmarks.hashing.protocols import Repeated, repeat
 from benchmarks.hashing.sampling import BEST_PRICE, SampledPHashing
 from benchmarks.hashing.sets import Collection
-from blindsight.core import codes, decoding
+from blindsight.core import codes
 from blindsight.evaluation import retrieval
 from blindsight.hashing import ITQ, PITQ, SDH, CodebookHasher, PHashing
 
@@ -104,7 +104,7 @@ def _soft(task: _Task, base: Any, epsilon: float, seed: int) -> float:
     )
     stored, z = hasher.transform(task.stored), hasher.decision_function(task.queries)
     return task.precision(
-        lambda rows: decoding.asymmetric_scores(z[rows], stored, hasher.mechanism_.beta)
+        lambda rows: codes.asymmetric_scores(z[rows], stored, hasher.mechanism_.beta)
     )
 
 

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from blindsight.core import checks
-from blindsight.privacy.clipping import clip_norm
+from blindsight.privacy.door import clip_norm
 from blindsight.privacy.guarantee import Cost
 from blindsight.privacy.mechanisms import Laplace
 from blindsight.tagging.gcn import MLGCN, TaggingLoss

@@ -14,7 +14,7 @@ import pytest
 
 from blindsight.audit.engine import Neighbour
 from blindsight.privacy import Guarantee, Planned
-from blindsight.privacy.clipping import finite_rows
+from blindsight.privacy.door import finite_rows
 from blindsight.privacy.estimator import Protected
 from contracts.replay import ReplayContract
 from contracts.toys import Counted, Descent, Grouped, Local, Summed

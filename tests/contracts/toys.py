@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from blindsight.privacy import Door, Guarantee, Planned
-from blindsight.privacy.clipping import finite_rows
+from blindsight.privacy.door import finite_rows
 from blindsight.privacy.estimator import Protected
 from blindsight.privacy.mechanisms import (
     BitFlip,

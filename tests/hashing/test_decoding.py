@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from blindsight.core import codes, decoding
+from blindsight.core import codes
 from blindsight.core.errors import InvalidData, InvalidParameter
 
 
@@ -26,18 +26,18 @@ def test_flip_kernel_equals_enumeration_of_all_flips(beta):
         expected = np.zeros(n_bits + 1)
         for flips, probability in patterns(n_bits, beta):
             expected[(difference ^ flips).sum()] += probability
-        np.testing.assert_allclose(decoding.flip_kernel(n_bits, beta)[d], expected, atol=1e-12)
+        np.testing.assert_allclose(codes.flip_kernel(n_bits, beta)[d], expected, atol=1e-12)
 
 
 def test_debiased_distance_is_unbiased():
     n_bits, beta = 7, 0.2
-    kernel = decoding.flip_kernel(n_bits, beta)
-    estimates = decoding.debias(np.arange(n_bits + 1), n_bits, beta)
+    kernel = codes.flip_kernel(n_bits, beta)
+    estimates = codes.debias(np.arange(n_bits + 1), n_bits, beta)
     np.testing.assert_allclose(kernel @ estimates, np.arange(n_bits + 1), atol=1e-12)
 
 
 def test_debiasing_keeps_the_ranking():
-    assert (np.diff(decoding.debias(np.arange(33), 32, 0.4)) > 0).all()
+    assert (np.diff(codes.debias(np.arange(33), 32, 0.4)) > 0).all()
 
 
 def test_asymmetric_score_is_the_expected_inner_product():
@@ -54,7 +54,7 @@ def test_asymmetric_score_is_the_expected_inner_product():
         averaged += weight * (z @ (2 * (bits ^ mask) - 1).T)
     expected = z @ ((1 - 2 * betas) * (2 * bits - 1)).T
     np.testing.assert_allclose(
-        decoding.asymmetric_scores(z, codes.pack(bits), betas), expected, rtol=1e-5
+        codes.asymmetric_scores(z, codes.pack(bits), betas), expected, rtol=1e-5
     )
     np.testing.assert_allclose(
         averaged, expected, atol=1e-12
@@ -64,7 +64,7 @@ def test_asymmetric_score_is_the_expected_inner_product():
 def test_sharp_scores_are_log_likelihoods():
     z, beta, sharpness = np.array([[0.4, -1.2]]), 0.2, 2.0
     every = np.array(list(itertools.product((0, 1), repeat=2)))
-    scores = decoding.asymmetric_scores(z, codes.pack(every), beta, sharpness=sharpness)
+    scores = codes.asymmetric_scores(z, codes.pack(every), beta, sharpness=sharpness)
     assert np.exp(scores).sum() == pytest.approx(1, abs=1e-5)
     ones = 1 / (1 + np.exp(-sharpness * z[0]))
     seen = ones * (1 - beta) + (1 - ones) * beta
@@ -78,28 +78,28 @@ def test_match_posterior_is_bayes_rule_on_simulated_pairs():
     similar = rng.random(n) < prior
     true = np.where(similar, rng.binomial(n_bits, 0.1, n), rng.binomial(n_bits, 0.5, n))
     seen = rng.binomial(true, 1 - beta) + rng.binomial(n_bits - true, beta)
-    model = decoding.MatchModel.independent_bits(n_bits, beta, prior=prior)
+    model = codes.MatchModel.independent_bits(n_bits, beta, prior=prior)
     for d in (2, 5, 7):
         hits = seen == d
         share, count = similar[hits].mean(), hits.sum()
         assert abs(share - model.posterior(d)) < 5 / np.sqrt(
             count
         )  # five deviations and more: below 1e-6
-    learned = decoding.MatchModel.from_pairs(true, similar, n_bits=n_bits, beta=beta)
+    learned = codes.MatchModel.from_pairs(true, similar, n_bits=n_bits, beta=beta)
     np.testing.assert_allclose(learned.curve()[:9], model.curve()[:9], atol=0.02)
 
 
 def test_threshold_keeps_only_hits_that_are_sure_enough():
-    model = decoding.MatchModel.independent_bits(32, 0.1, prior=0.01)
+    model = codes.MatchModel.independent_bits(32, 0.1, prior=0.01)
     radius = model.threshold(0.9)
     assert model.posterior(np.arange(radius + 1)).min() >= 0.9 > model.posterior(radius + 1)
-    assert decoding.MatchModel.independent_bits(8, 0.5, prior=0.01).threshold(0.9) == -1
+    assert codes.MatchModel.independent_bits(8, 0.5, prior=0.01).threshold(0.9) == -1
 
 
 def test_the_furthest_codes_are_not_taken_for_matches_because_no_pair_was_so_far_apart():
     rng = np.random.default_rng(3)
     near, far = rng.binomial(64, 0.05, 200), rng.binomial(64, 0.5, 20_000)
-    model = decoding.MatchModel.from_pairs(
+    model = codes.MatchModel.from_pairs(
         np.r_[near, far], np.arange(20_200) < 200, n_bits=64, beta=0.02
     )
     curve = model.curve()
@@ -108,7 +108,7 @@ def test_the_furthest_codes_are_not_taken_for_matches_because_no_pair_was_so_far
 
 
 def test_without_information_the_posterior_is_the_prior():
-    model = decoding.MatchModel.independent_bits(8, 0.5, prior=0.25)
+    model = codes.MatchModel.independent_bits(8, 0.5, prior=0.25)
     np.testing.assert_allclose(model.curve(), 0.25)
 
 
@@ -121,10 +121,10 @@ def test_cell_posterior_is_bayes_rule_over_all_releases(subset):
     likelihood /= likelihood.sum(axis=0)  # P(set | cell)
     expected = likelihood * prior
     expected /= expected.sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(decoding.cell_posterior(sets, epsilon, prior), expected, rtol=1e-5)
+    np.testing.assert_allclose(codes.cell_posterior(sets, epsilon, prior), expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("beta", [0.6, -0.1, [0.1, 0.2]])
 def test_flip_probabilities_above_one_half_or_of_another_length_are_refused(beta):
     with pytest.raises((InvalidParameter, InvalidData)):
-        decoding.log_odds(beta, 3)
+        codes.log_odds(beta, 3)

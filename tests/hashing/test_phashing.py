@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from blindsight.core import codes
-from blindsight.core.decoding import flip_kernel
+from blindsight.core.codes import flip_kernel
 from blindsight.core.errors import InvalidData, InvalidParameter, NotProven
 from blindsight.hashing import ITQ, LSH, PHashing
 from blindsight.privacy import Cost, Ledger, Vault

@@ -8,8 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from blindsight.core.codes import hamming, pack, unpack
-from blindsight.core.decoding import MatchModel, asymmetric_scores
+from blindsight.core.codes import MatchModel, asymmetric_scores, hamming, pack, unpack
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.index import HammingIndex
 from blindsight.privacy import Guarantee

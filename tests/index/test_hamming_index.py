@@ -86,7 +86,7 @@ def test_a_structure_must_be_one_of_ours():
 
 
 def test_the_guarantee_must_be_a_guarantee_and_the_model_must_fit():
-    from blindsight.core.decoding import MatchModel
+    from blindsight.core.codes import MatchModel
 
     with pytest.raises(InvalidParameter, match="guarantee"):
         HammingIndex(8, guarantee="epsilon 1")
@@ -228,9 +228,9 @@ def test_a_missing_file_is_said_to_be_missing(tmp_path):
 
 
 def test_many_queries_are_searched_in_batches(monkeypatch):
-    from blindsight.index import scan
+    from blindsight.index import hamming
 
-    monkeypatch.setattr(scan, "_COUNTER_BYTES", 5000)
+    monkeypatch.setattr(hamming, "_COUNTER_BYTES", 5000)
     codes = random_codes(100, 16)
     index = HammingIndex(16)
     index.add(codes)

@@ -10,7 +10,7 @@ import zlib
 import numpy as np
 import pytest
 
-from blindsight.core.decoding import MatchModel
+from blindsight.core.codes import MatchModel
 from blindsight.core.errors import HostileFile
 from blindsight.index import HammingIndex
 from blindsight.index.index_file import (

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from blindsight.core.errors import InvalidData, InvalidParameter
-from blindsight.privacy.clipping import clip_norm
+from blindsight.privacy.door import clip_norm
 from blindsight.privacy.entropy import SystemEntropy, source_of, training_rng
 
 

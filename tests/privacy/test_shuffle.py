@@ -12,7 +12,7 @@ import pytest
 
 from blindsight.audit.methods.hashing import epsilon_of_shuffled_counts
 from blindsight.core.errors import InvalidParameter
-from blindsight.privacy.shuffle import ShuffleStatement, shuffled_delta, shuffled_epsilon
+from blindsight.privacy.accounting import ShuffleStatement, shuffled_delta, shuffled_epsilon
 
 
 def law(values: tuple[int, ...], epsilon: float, k: int) -> Counter[tuple[int, ...]]:

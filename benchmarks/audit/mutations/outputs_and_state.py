@@ -168,7 +168,7 @@ NEW: tuple[Mutant, ...] = (
         ),
     ),
     *bugs(
-        "privacy/clipping.py",
+        "privacy/door.py",
         (
             "new-clip-by-the-longest",
             "array * (limit / np.maximum(norm, limit))",

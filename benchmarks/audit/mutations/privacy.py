@@ -380,7 +380,7 @@ LATE: tuple[Mutant, ...] = (
         ),
     ),
     *bugs(
-        "privacy/keyed_noise.py",
+        "privacy/entropy.py",
         (
             "blind-vault-stream-repeats",
             "return self._cipher.update(bytes(length))",

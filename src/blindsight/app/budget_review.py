@@ -16,7 +16,7 @@ from blindsight.index.index_file import IndexHeader
 from blindsight.index.release_folder import ReleaseFolder
 from blindsight.privacy.charges import read_release_file
 from blindsight.privacy.ledger import Ledger
-from blindsight.privacy.ledger.statement import Statement, statement
+from blindsight.privacy.ledger.export import Statement, statement
 from blindsight.privacy.reconcile import Reconciliation, ReleaseOnDisk, reconcile, resolve
 from blindsight.privacy.vault import Vault
 

@@ -30,7 +30,7 @@ from blindsight.federated.paper.settings import PaperSettings
 from blindsight.federated.sums.settings import Settings
 from blindsight.federated.sums.simulation import Simulation
 from blindsight.privacy import Guarantee, Ledger
-from blindsight.privacy.clipping import finite_rows
+from blindsight.privacy.door import finite_rows
 from blindsight.privacy.entropy import training_rng
 from blindsight.privacy.estimator import Protected
 from blindsight.privacy.guarantee import Assumption

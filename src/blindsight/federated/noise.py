@@ -45,14 +45,12 @@ from numpy.typing import NDArray
 from blindsight.core import checks
 from blindsight.core.errors import InvalidParameter
 from blindsight.federated.fixedpoint import FixedPoint
-from blindsight.privacy.clipping import finite_rows
 from blindsight.privacy.cost import Cost, Neighbours, Sampler, Unit
-from blindsight.privacy.door import FILLED, MOST_ROWS, PlainRows, Rows
+from blindsight.privacy.door import FILLED, MOST_ROWS, PlainRows, Rows, finite_rows
 from blindsight.privacy.entropy import Rng
 from blindsight.privacy.mechanisms import Gaussian
-from blindsight.privacy.mechanisms.domain import Reals, keep_dtype
+from blindsight.privacy.mechanisms.base import Reals, keep_dtype, register
 from blindsight.privacy.mechanisms.gaussian import convolved_gaussian, width
-from blindsight.privacy.mechanisms.named import register
 
 __all__ = ["GaussianShares", "RecordShares", "clipped_sum", "largest_share"]
 

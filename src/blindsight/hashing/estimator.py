@@ -26,7 +26,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from blindsight.codebooks import Codebook, Reading, number_of_cells
 from blindsight.codebooks.build import MOST_CELLS, from_labels, from_pictures
 from blindsight.codebooks.cells import ClassCells, Embedding, GroupCells
-from blindsight.core import checks, codes, decoding
+from blindsight.core import checks, codes
 from blindsight.core.arrays import Array, Bytes, Floats, Floats32, Ints
 from blindsight.core.errors import InvalidData, InvalidParameter, TooFewRecords
 from blindsight.hashing import moments
@@ -43,8 +43,7 @@ from blindsight.hashing.guarantee import (
 from blindsight.hashing.moments import Share, Sums
 from blindsight.hashing.plain import principal_axes, random_rotation, unit_rows
 from blindsight.privacy import Assumption, Door, Guarantee, Planned
-from blindsight.privacy.clipping import clip_norm, finite_rows
-from blindsight.privacy.door import Outer
+from blindsight.privacy.door import Outer, clip_norm, finite_rows
 from blindsight.privacy.entropy import RandomState, training_rng
 from blindsight.privacy.mechanisms import DiscreteGaussian, SubsetSelection
 
@@ -281,7 +280,7 @@ class CodebookHasher(ReleasesCodes):
         """The probability (n, k) of each true cell, given released codes."""
         check_is_fitted(self)
         members = codes.unpack(released, self.n_cells_).astype(bool)
-        return decoding.cell_posterior(members, self.mechanism_.epsilon, self.weights_)
+        return codes.cell_posterior(members, self.mechanism_.epsilon, self.weights_)
 
     def scores(self, X: ArrayLike, released: ArrayLike) -> Floats32:
         """How likely (m, n) stored images are relevant to queries; supervised, the probability of a

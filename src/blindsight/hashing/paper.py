@@ -61,7 +61,7 @@ from blindsight.hashing.plain import (
     second_moment,
 )
 from blindsight.privacy import Assumption, Cost, Door, Guarantee
-from blindsight.privacy.clipping import clip_norm, finite_rows
+from blindsight.privacy.door import clip_norm, finite_rows
 from blindsight.privacy.entropy import RandomState, training_rng
 from blindsight.privacy.mechanisms import BitFlip
 

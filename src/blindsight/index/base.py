@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from blindsight.core import checks
-from blindsight.core.codes import check_codes, n_bytes
-from blindsight.core.decoding import MatchModel
+from blindsight.core.codes import MatchModel, check_codes, n_bytes
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.index.index_file import IndexHeader, check_ids, fresh_file, snapshot_records
 from blindsight.privacy import Guarantee

@@ -32,7 +32,7 @@ from blindsight.codebooks import (
     text_points,
 )
 from blindsight.core import checks
-from blindsight.core.decoding import MatchModel
+from blindsight.core.codes import MatchModel
 from blindsight.core.errors import HostileFile, InvalidParameter, UnchargedRelease
 from blindsight.encoders import (
     STORED,
@@ -54,7 +54,7 @@ from blindsight.index.public_images import (
     public_vectors,
 )
 from blindsight.privacy import Door, Guarantee
-from blindsight.privacy.clipping import finite_rows
+from blindsight.privacy.door import finite_rows
 from blindsight.privacy.entropy import Source, source_of
 
 __all__ = [

@@ -32,8 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core import checks, durable
-from blindsight.core.codes import check_codes, n_bytes
-from blindsight.core.decoding import MatchModel
+from blindsight.core.codes import MatchModel, check_codes, n_bytes
 from blindsight.core.errors import BlindsightError, HostileFile, InvalidData
 from blindsight.privacy import Guarantee
 

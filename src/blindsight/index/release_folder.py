@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core import checks, durable, storage
-from blindsight.core.decoding import MatchModel
+from blindsight.core.codes import MatchModel
 from blindsight.core.errors import BlindsightError, HostileFile, InvalidData
 from blindsight.data.label_tables import read_column
 from blindsight.data.listing import compared_name, shown_name

@@ -24,7 +24,7 @@ from blindsight.data.listing import FilesRead
 from blindsight.data.sources import DecodedPhotos, Files
 from blindsight.data.tables import read_rows, read_text
 from blindsight.encoders import Encoder
-from blindsight.privacy.clipping import finite_rows
+from blindsight.privacy.door import finite_rows
 
 __all__ = [
     "Records",

@@ -32,7 +32,7 @@ from blindsight.core import checks
 from blindsight.core.arrays import Array, Bools, Floats, Ints
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.metric.graph import pair_labels
-from blindsight.privacy.clipping import finite_rows
+from blindsight.privacy.door import finite_rows
 from blindsight.privacy.entropy import RandomState, training_rng
 
 __all__ = [

@@ -1,14 +1,46 @@
-"""What many releases cost together.
+"""What many releases cost together, and what one costs whose entries nobody can link to records.
 
 Never below what Google's dp-accounting gives (the tests compare them), and calibration rounds
 toward privacy.
+
+*Shuffled entries.* The central guarantee of an index whose entries are in random order under random
+ids. Each photo's cell is released by k-ary response with a local epsilon. Somebody who cannot link
+an entry to a photo sees only how often each cell occurs, and each photo hides among the random
+answers of all others. `shuffled_epsilon` computes the epsilon that holds against such an observer.
+
+*Lemma.* Let n records be released by k-ary response, with gamma = k / (e^epsilon0 + k - 1), and let
+the observer see the counts of the cells. For neighbours that replace one record,
+
+    delta(epsilon) <= E_B E_h [(1 - gamma) k / (B + 1) (h_1 - e^epsilon h_2) - (e^epsilon - 1)
+    gamma]+
+
+where B is Binomial(n - 1, gamma) and h is Multinomial(B + 1; 1/k, ..., 1/k).
+
+*Proof.* k-ary response answers uniformly at random with probability gamma and truthfully otherwise.
+Give the observer more than it has: the values of the other n - 1 records, and which of them
+answered truthfully. It can subtract those; left are the B uniform answers of the others and the
+answer of the replaced record, as counts h with sum B + 1. Let Q be the law of B + 1 uniform
+answers. If the replaced record answers x truthfully, h has probability Q(h) k h_x / (B + 1): of the
+(B + 1)! / prod h_j! orders with probability k^-(B+1) each, B! h_x / prod h_j! have k^-B. If it
+answers at random, h has probability Q(h). So the law of h is Q(h) [(1 - gamma) k h_x / (B + 1) +
+gamma], and delta at e^epsilon is the sum of the positive part of the difference for x = 1 and x' =
+2. More knowledge never decreases delta, so the bound holds for the real observer. (The privacy
+blanket of Balle, Bell, Gascon and Nissim, CRYPTO 2019, with the common part gamma Q kept.)
+
+Given B, the bound decreases with B: one more uniform answer is a random function of the counts. The
+code groups values of B and takes the smallest of each group, which is an upper bound.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidParameter, UnitMismatch
@@ -16,7 +48,14 @@ from blindsight.privacy.cost import Cost
 from blindsight.privacy.mechanisms.gaussian import gaussian_epsilon as closed_form
 from blindsight.privacy.plan import Plan, Planned
 
-__all__ = ["compose", "least_noise", "price"]
+__all__ = [
+    "ShuffleStatement",
+    "compose",
+    "least_noise",
+    "price",
+    "shuffled_delta",
+    "shuffled_epsilon",
+]
 
 
 def price(releases: Plan, *, delta: float = 0.0) -> Cost:
@@ -106,3 +145,201 @@ def compose(costs: Iterable[Cost]) -> Cost:
     if not listed:
         raise InvalidParameter("costs must hold at least one cost, got none.")
     return functools.reduce(lambda one, other: one + other, listed)
+
+
+_GROUPS = 48
+_TAIL = 1e-3  # of delta: spent on the ends of the distributions that are not summed
+_ROUNDING = 1e-12  # relative error of the tail probabilities, which are good to some 1e-14
+
+
+@dataclass(frozen=True)
+class ShuffleStatement:
+    """What holds against an observer who cannot link entries to photos.
+
+    Attributes:
+        epsilon, delta: The central guarantee for each photo.
+        local_epsilon: The guarantee that holds against everybody, and that this one never replaces.
+        cells, records: The number of cells and of photos in the batch.
+    """
+
+    epsilon: float
+    delta: float
+    local_epsilon: float
+    cells: int
+    records: int
+
+    assumptions = (
+        "all entries were released in one batch: entries that are added later stand out",
+        "nobody can link an entry's random id to a photo",
+        "nobody observes which ids the owner looks up",
+    )
+
+    @classmethod
+    def of_batch(cls, local_epsilon: float, cells: int, records: int) -> ShuffleStatement:
+        """The statement for one batch, at delta = 1 / (10 records)."""
+        delta = 1 / (10 * checks.whole("records", records))
+        epsilon = shuffled_epsilon(local_epsilon, cells, records, delta)
+        return cls(epsilon, delta, local_epsilon, cells, records)
+
+    def __str__(self) -> str:
+        if self.epsilon >= self.local_epsilon:
+            return "Random order adds no protection at this number of photos."
+        return (
+            f"Against somebody who cannot link entries to photos: ε = {self.epsilon:.3g} at "
+            f"δ = {self.delta:.1g}, for {self.records:,} photos in one batch. Against everybody: "
+            f"ε = {self.local_epsilon:g}."
+        )
+
+
+def shuffled_epsilon(local_epsilon: float, cells: int, records: int, delta: float) -> float:
+    """Compute the central epsilon of k-ary response whose answers are shuffled.
+
+    Parameters:
+        local_epsilon: Epsilon of k-ary response for one record.
+        cells: The number of possible answers, k.
+        records: The number of records that are released together, n.
+        delta: The probability with which the bound may fail.
+
+    Returns:
+        float: An upper bound, at most `local_epsilon` (which holds with delta = 0), rounded up.
+
+    Example:
+        >>> shuffled_epsilon(4.0, 29, 100_000, 1e-6) < 0.2
+        True
+        >>> shuffled_epsilon(8.0, 414, 2, 1e-9)
+        8.0
+    """
+    counts = _Counts(local_epsilon, cells, records, delta)
+    if counts.delta(local_epsilon * (1 - 1e-6)) > delta:
+        return float(local_epsilon)
+    low, high = 0.0, float(local_epsilon)
+    while high - low > 1e-4 * high:
+        middle = (low + high) / 2
+        if counts.delta(middle) <= delta:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def shuffled_delta(
+    epsilon: float, local_epsilon: float, cells: int, records: int, delta: float = 1e-9
+) -> float:
+    """Compute an upper bound on delta at a central epsilon.
+
+    Parameters:
+        epsilon: The central epsilon.
+        local_epsilon, cells, records: As for `shuffled_epsilon`.
+        delta: The size of delta that matters: at most a thousandth of it is added by cutting off
+            tails.
+
+    Returns:
+        float.
+    """
+    return _Counts(local_epsilon, cells, records, delta).delta(epsilon)
+
+
+class _Counts:
+    """The law of the two counts that matter, for some numbers of random answers of the others."""
+
+    def __init__(self, local_epsilon: float, cells: int, records: int, delta: float) -> None:
+        checks.positive("local_epsilon", local_epsilon)
+        k, n = checks.whole("cells", cells), checks.whole("records", records)
+        if k < 2:
+            raise InvalidParameter(f"cells must be at least 2, got {k}.")
+        self.gamma = k / (math.exp(local_epsilon) + k - 1)
+        cut = _TAIL * checks.positive("delta", delta) / 16
+        low, high = _window(n - 1, self.gamma, cut)
+        edges = np.unique(np.linspace(low, high + 1, _GROUPS + 1).astype(np.int64))
+        # Outside [low, high], and outside the windows of the groups, the gain is at most 1 in the
+        # law in which the replaced record answers truthfully.
+        self.tails = 2 * cut + 4 * cut
+        self.groups: list[_Group] = []
+        for start, stop in itertools.pairwise(edges):
+            mass = float(
+                _more_than(start - 1, n - 1, self.gamma) - _more_than(stop - 1, n - 1, self.gamma)
+            )
+            self.groups.append(_Group.of(int(start) + 1, k, mass, cut))
+        self.k = k
+
+    def delta(self, epsilon: float) -> float:
+        growth = math.exp(epsilon)
+        total = self.tails
+        for group in self.groups:
+            total += group.mass * group.expected_gain(
+                (1 - self.gamma) * self.k / group.answers, growth, (growth - 1) * self.gamma
+            )
+        return total
+
+
+@dataclass(frozen=True)
+class _Group:
+    """For a number of random answers: the law of the sum of the counts of two cells."""
+
+    answers: int
+    mass: float
+    sums: NDArray[np.float64]
+    law: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, answers: int, k: int, mass: float, cut: float) -> _Group:
+        """Compute Binomial(answers, 2/k) in a window.
+
+        If the replaced record answers truthfully, the sum is one more than a Binomial of one answer
+        fewer: the window is chosen for that law.
+        """
+        if k == 2:  # all answers are of the two cells
+            return cls(answers, mass, np.array([float(answers)]), np.ones(1))
+        share = 2 / k
+        low, high = _window(answers - 1, share, cut)
+        sums = np.arange(low, high + 2, dtype=np.float64)
+        with np.errstate(divide="ignore"):
+            steps = np.log(np.maximum(answers - sums[:-1], 0.0)) - np.log(sums[1:])
+            logs = np.cumsum([0.0, *(steps + np.log(share) - np.log1p(-share))])
+        weights = np.exp(logs - logs.max())
+        # Scaled to sum to one over the window: never below the true probabilities.
+        return cls(answers, mass, sums, weights / weights.sum())
+
+    def expected_gain(self, scale: float, growth: float, floor: float) -> float:
+        """E[(scale (first - growth second) - floor)+], where first is Binomial(sum, 1/2).
+
+        The gain rises with `first` and is positive from `least` on, so that two tail probabilities
+        of the Binomial give the mean: first is sum / 2 times a probability for one answer fewer.
+        """
+        slope = scale * (1 + growth)
+        offset = scale * growth * self.sums + floor
+        least = np.maximum(np.ceil(offset / slope), 0.0)
+        above = _more_than(least - 1, self.sums, 0.5)
+        fewer = np.maximum(self.sums - 1, 0.0)
+        mean = self.sums / 2 * _more_than(least - 2, fewer, 0.5)
+        gained, lost = slope * mean, offset * above
+        rounding = _ROUNDING * (gained + lost)
+        return float(self.law @ np.maximum(gained - lost + rounding, 0.0))
+
+
+# The Binomial by its tail function: importing scipy.stats takes longer than all that is computed.
+
+
+def _more_than(count: ArrayLike, trials: ArrayLike, share: float) -> NDArray[np.float64]:
+    """P[X > count] for a Binomial X."""
+    at, n = np.broadcast_arrays(np.asarray(count, np.float64), np.asarray(trials, np.float64))
+    inside = (at >= 0) & (at < n)
+    betainc = checks.core_module("scipy.special").betainc
+    tail = betainc(np.where(inside, at + 1, 1.0), np.where(inside, n - at, 1.0), share)
+    return np.where(inside, tail, np.where(at < 0, 1.0, 0.0))
+
+
+def _window(trials: int, share: float, cut: float) -> tuple[int, int]:
+    """The least and the largest count outside which a Binomial has at most `cut` on each side."""
+    ends = []
+    # The lower end is the upper one of the counts of what is missing.
+    for chance in (1.0 - share, share):
+        low, high = 0, trials
+        while low < high:
+            middle = (low + high) // 2
+            if _more_than(middle, trials, chance) <= cut:
+                high = middle
+            else:
+                low = middle + 1
+        ends.append(low)
+    return trials - ends[0], ends[1]

@@ -68,7 +68,7 @@ from numpy.typing import NDArray
 
 from blindsight.core import checks, durable
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, MissingData
-from blindsight.privacy.keyed_noise import RecordSource, RecordStream, ReleaseSource, keyed
+from blindsight.privacy.entropy import RecordSource, RecordStream, ReleaseSource, keyed
 from blindsight.privacy.vault_store import VaultStore
 
 if TYPE_CHECKING:

@@ -36,8 +36,8 @@ from blindsight.index.encoder import FUNCTION_FILES, PhotoEncoder
 from blindsight.index.hamming import HammingIndex
 from blindsight.index.release_folder import ReleaseFolder
 from blindsight.privacy import Guarantee
+from blindsight.privacy.accounting import ShuffleStatement
 from blindsight.privacy.mechanisms import KaryResponse
-from blindsight.privacy.shuffle import ShuffleStatement
 from blindsight.privacy.vault import Vault
 from blindsight.release.manifest import (
     IGNORED_FILES,

@@ -40,8 +40,8 @@ from blindsight.encoders.embeddings import public_texts
 from blindsight.index.cell_index import from_codes, tie_order
 from blindsight.index.hamming import HammingIndex
 from blindsight.privacy import Guarantee
+from blindsight.privacy.accounting import ShuffleStatement
 from blindsight.privacy.mechanisms import BitFlip
-from blindsight.privacy.shuffle import ShuffleStatement
 from blindsight.release.manifest import Signer
 
 __all__ = [

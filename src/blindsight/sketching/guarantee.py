@@ -18,7 +18,7 @@ from blindsight.privacy import Assumption, Cost, Guarantee, Planned
 from blindsight.privacy.cost import Neighbours, Sampler
 from blindsight.privacy.entropy import EntropyName, Rng
 from blindsight.privacy.mechanisms import BitFlip, KaryResponse, register
-from blindsight.privacy.mechanisms.domain import Cells
+from blindsight.privacy.mechanisms.base import Cells
 from blindsight.privacy.mechanisms.kary import check_cells
 from blindsight.sketching.parameters import FlipParameters, from_bits, to_bits
 

@@ -28,8 +28,7 @@ from numpy.typing import ArrayLike
 from blindsight.core import checks, storage
 from blindsight.core.arrays import Floats, Floats32, Ints
 from blindsight.core.errors import InvalidData, InvalidParameter
-from blindsight.privacy.clipping import finite_rows
-from blindsight.privacy.door import added
+from blindsight.privacy.door import added, finite_rows
 from blindsight.sketching.statistics_rules import DEFAULT_DELTA, moments_share, width_for
 
 __all__ = [

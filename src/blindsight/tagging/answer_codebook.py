@@ -35,7 +35,7 @@ from blindsight.codebooks.codebook import number_of_cells, own_share
 from blindsight.core import checks
 from blindsight.core.arrays import Floats, Ints
 from blindsight.core.errors import InvalidData
-from blindsight.privacy.clipping import clip_norm
+from blindsight.privacy.door import clip_norm
 from blindsight.privacy.mechanisms import KaryResponse
 from blindsight.tagging.labels import log_odds, sigmoid
 

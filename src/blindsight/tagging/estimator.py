@@ -28,10 +28,9 @@ from blindsight.core.errors import InvalidData, InvalidParameter, MissingData
 from blindsight.evaluation.scores import mean_average_precision
 from blindsight.privacy import accounting
 from blindsight.privacy.door import Door
-from blindsight.privacy.entropy import RandomState, SeededSource, Source
+from blindsight.privacy.entropy import RandomState, RecordSource, SeededSource, Source, keyed
 from blindsight.privacy.estimator import Protected
 from blindsight.privacy.guarantee import Cost, Guarantee
-from blindsight.privacy.keyed_noise import RecordSource, keyed
 from blindsight.tagging import guarantee as guarantees
 from blindsight.tagging.answer_codebook import (
     AnswerCodebook,

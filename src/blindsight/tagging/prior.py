@@ -30,7 +30,7 @@ from scipy import sparse
 from blindsight.core import checks
 from blindsight.core.arrays import Floats, Floats32
 from blindsight.core.errors import InvalidData, InvalidParameter
-from blindsight.privacy.clipping import finite_rows, unusable_rows
+from blindsight.privacy.door import finite_rows, unusable_rows
 
 if TYPE_CHECKING:
     from blindsight.encoders.base import Encoder
@@ -63,7 +63,7 @@ def feature_rows(x: ArrayLike, *, n_features: int | None = None) -> Floats32:
 def private_rows(x: ArrayLike, *, n_features: int | None = None) -> tuple[Floats32, int]:
     """Float rows (n, D) of private records, and how many of them were unusable and count as zeros.
 
-    See `blindsight.privacy.clipping.finite_rows`.
+    See `blindsight.privacy.door.finite_rows`.
     """
     rows = checks.number_array("X", x)
     _check_shape(rows.shape, n_features)

@@ -28,7 +28,7 @@ from blindsight.core.arrays import Array
 from blindsight.core.errors import InvalidParameter
 from blindsight.privacy.entropy import Source, SystemEntropy, SystemSource
 from blindsight.privacy.mechanisms import Mechanism
-from blindsight.privacy.mechanisms.domain import Cells, Reals
+from blindsight.privacy.mechanisms.base import Cells, Reals
 
 __all__ = [
     "Gauss",

@@ -31,8 +31,8 @@ from blindsight.core.arrays import Array
 from blindsight.hashing import LSH, PITQ, CodebookHasher, PHashing
 from blindsight.index.cell_index import from_codes
 from blindsight.privacy import Guarantee
+from blindsight.privacy.accounting import ShuffleStatement
 from blindsight.privacy.mechanisms import KaryResponse
-from blindsight.privacy.shuffle import ShuffleStatement
 
 __all__ = [
     "PrivateHasher",
@@ -262,7 +262,7 @@ def epsilon_of_shuffled_counts(
         More than `statement.epsilon` refutes the statement; less does not prove it.
 
     Example:
-        >>> from blindsight.privacy.shuffle import ShuffleStatement
+        >>> from blindsight.privacy.accounting import ShuffleStatement
         >>> claimed = ShuffleStatement.of_batch(3.0, 4, 200)
         >>> found = epsilon_of_shuffled_counts(claimed, rng=np.random.default_rng(0))
         >>> 0 < found < claimed.epsilon

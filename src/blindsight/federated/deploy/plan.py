@@ -32,7 +32,7 @@ from blindsight.federated.learning import (
 from blindsight.federated.learning.sending import from_name
 from blindsight.federated.noise import RecordShares
 from blindsight.federated.sums.settings import Settings
-from blindsight.privacy.clipping import clip_norm, finite_rows
+from blindsight.privacy.door import clip_norm, finite_rows
 
 __all__ = [
     "LearnedModel",

@@ -31,7 +31,7 @@ from blindsight.federated.agreement import Agreement, agree
 from blindsight.federated.sums import RoundSum, Settings
 from blindsight.federated.sums.wire import Writer, seal, unseal
 from blindsight.privacy import Guarantee
-from blindsight.privacy.clipping import clip_norm
+from blindsight.privacy.door import clip_norm
 
 if TYPE_CHECKING:
     from flwr.app import Array

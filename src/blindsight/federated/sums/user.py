@@ -35,7 +35,7 @@ from blindsight.federated.sums.party import Party
 from blindsight.federated.sums.sealing import OVERHEAD, Ephemeral
 from blindsight.federated.sums.settings import Settings
 from blindsight.federated.sums.wire import Reader, Writer, seal, unseal
-from blindsight.privacy.clipping import clip_norm, finite_rows
+from blindsight.privacy.door import clip_norm, finite_rows
 from blindsight.privacy.entropy import Rng, SystemEntropy
 
 __all__ = [

@@ -19,9 +19,19 @@ core_module("sqlalchemy")  # says which extra brings it
 from blindsight.privacy.ledger.amounts import Amount, Composition
 from blindsight.privacy.ledger.book import Balance, Ledger, datasets
 from blindsight.privacy.ledger.chain import Entry, Head
-from blindsight.privacy.ledger.export import backup, check_json, to_csv, to_json
-from blindsight.privacy.ledger.statement import AuditedRelease, Statement, statement
-from blindsight.privacy.ledger.witness import SigningKey, make_key, read_witness, witness
+from blindsight.privacy.ledger.export import (
+    AuditedRelease,
+    SigningKey,
+    Statement,
+    backup,
+    check_json,
+    make_key,
+    read_witness,
+    statement,
+    to_csv,
+    to_json,
+    witness,
+)
 
 __all__ = [
     "Amount",

@@ -23,11 +23,11 @@ gradients; guarantees say which.
 
 from __future__ import annotations
 
+from blindsight.privacy.mechanisms.base import Mechanism, from_fields, register, to_fields
 from blindsight.privacy.mechanisms.duchi import Duchi, PrivUnit
 from blindsight.privacy.mechanisms.gaussian import DiscreteGaussian, Gaussian
 from blindsight.privacy.mechanisms.kary import BitFlip, KaryResponse, SubsetSelection
 from blindsight.privacy.mechanisms.laplace import DiscreteLaplace, Laplace, Staircase
-from blindsight.privacy.mechanisms.named import Mechanism, from_fields, register, to_fields
 from blindsight.privacy.mechanisms.topk import NoisyTopK
 
 __all__ = [

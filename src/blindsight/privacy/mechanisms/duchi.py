@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.privacy.cost import Cost, Neighbours, Sampler, Unit
-from blindsight.privacy.mechanisms.domain import Box, Sphere, keep_dtype
+from blindsight.privacy.mechanisms.base import Box, Sphere, keep_dtype
 
 __all__ = ["Duchi", "PrivUnit"]
 

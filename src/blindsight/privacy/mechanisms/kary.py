@@ -29,7 +29,7 @@ from blindsight.core import checks
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.privacy.cost import Cost, Neighbours, Sampler, Unit
 from blindsight.privacy.entropy import Rng, words
-from blindsight.privacy.mechanisms.domain import Bits, Cells
+from blindsight.privacy.mechanisms.base import Bits, Cells
 
 __all__ = ["BitFlip", "KaryResponse", "SubsetSelection"]
 

@@ -31,7 +31,7 @@ from blindsight.core import checks
 from blindsight.core.errors import InvalidParameter
 from blindsight.privacy.cost import Cost, Neighbours, Sampler, Unit
 from blindsight.privacy.entropy import Rng, words
-from blindsight.privacy.mechanisms.domain import Reals, check_grid, grid_units, keep_dtype
+from blindsight.privacy.mechanisms.base import Reals, check_grid, grid_units, keep_dtype
 
 __all__ = ["DiscreteLaplace", "Laplace", "Staircase", "discrete_laplace", "fraction_above"]
 

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData
 from blindsight.privacy.cost import Cost, Neighbours, Sampler, Unit
-from blindsight.privacy.mechanisms.domain import Reals
+from blindsight.privacy.mechanisms.base import Reals
 
 __all__ = ["NoisyTopK"]
 

@@ -495,7 +495,7 @@ def protect(
             prune=prune,
             pool=pool_at(workers),
             prepared=prepared,
-            progress=lambda done, total: progress("releasing codes", done, total),
+            progress=partial(progress, "releasing codes"),
         )
         if thumbnails or opened.fact("thumbnails"):
             opened.note(thumbnails=True)
@@ -504,7 +504,7 @@ def protect(
                 source,
                 contents,
                 prune=prune,
-                progress=lambda done, total: progress("making thumbnails", done, total),
+                progress=partial(progress, "making thumbnails"),
             )
         progress("writing what is shared", 0, 0)
         manifest = share_release(

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 
 from blindsight.core.errors import BlindsightError, HostileFile, MissingDependency
 from blindsight.core.sandbox import confine
-from blindsight.data.limits import LIMITS, Limits, is_dicom, is_heif
+from blindsight.data.limits import LIMITS, Limits, kind_of
 from blindsight.data.reading import (
     RAW_SUFFIXES,
     decode_here,
@@ -55,7 +55,6 @@ __all__ = [
     "REQUEST",
     "ConfinedReader",
     "decode_image",
-    "kind_of",
     "main",
     "read_exactly",
     "write_all",
@@ -478,11 +477,6 @@ class ConfinedReader:
     def _end(self) -> None:
         if self._owner == os.getpid():
             self._stop()
-
-
-def kind_of(data: bytes) -> str:
-    """Which reader the bytes of a file are for: "pictures", "dicom" or "heif"."""
-    return "dicom" if is_dicom(data) else "heif" if is_heif(data) else "pictures"
 
 
 def decode_image(

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from blindsight.core.errors import HostileFile, MissingData
 
@@ -21,8 +21,7 @@ __all__ = [
     "LIMITS",
     "Limits",
     "check_packing",
-    "is_dicom",
-    "is_heif",
+    "kind_of",
     "quiet",
     "read_at_most",
     "read_bytes",
@@ -139,11 +138,12 @@ def quiet(*raised: type[Warning]) -> Iterator[None]:
         yield
 
 
-def is_dicom(data: bytes) -> bool:
-    """Whether the bytes begin as a DICOM file does: 128 of anything, then DICM."""
-    return data[128:132] == b"DICM"
+def kind_of(data: bytes) -> Literal["pictures", "dicom", "heif"]:
+    """Which reader the first bytes of a file are for.
 
-
-def is_heif(data: bytes) -> bool:
-    """Whether the bytes begin as a HEIC or HEIF file does (AVIF has brands of its own)."""
-    return data[4:8] == b"ftyp" and data[8:12] in _HEIF_BRANDS
+    A DICOM file begins with 128 bytes of anything, then DICM; a HEIC or HEIF file with one of their
+    brands (AVIF has brands of its own).
+    """
+    if data[128:132] == b"DICM":
+        return "dicom"
+    return "heif" if data[4:8] == b"ftyp" and data[8:12] in _HEIF_BRANDS else "pictures"

@@ -300,21 +300,17 @@ def _reason(path: Path) -> tuple[str, str] | None:
         return "links", "links are not followed; copy the file to include it"
     if not stat.S_ISREG(status.st_mode):
         return "devices and pipes", "not files"
-    if suffix in SUFFIXES:
-        return _missing_decoder(suffix)
-    for suffixes, kind, advice in _KINDS:
-        if suffix in suffixes:
-            return kind, advice
-    if unnamed_dicom(path):
-        return _missing_decoder(".dcm")
-    return "other files", "their names do not end like a picture's"
-
-
-def _missing_decoder(suffix: str) -> tuple[str, str] | None:
-    kind = (
+    if suffix not in SUFFIXES:
+        for suffixes, kind, advice in _KINDS:
+            if suffix in suffixes:
+                return kind, advice
+        if not unnamed_dicom(path):
+            return "other files", "their names do not end like a picture's"
+        suffix = ".dcm"
+    decoder = (
         "heif" if suffix in HEIF_SUFFIXES else "dicom" if suffix in DICOM_SUFFIXES else "pictures"
     )
-    extra = missing_extra(kind)
+    extra = missing_extra(decoder)
     if extra is None:
         return None
     return f"{extra.upper()} files", f"install their reader: pip install 'blindsight[{extra}]'"

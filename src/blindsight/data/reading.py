@@ -35,7 +35,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from blindsight.core.checks import optional_module
 from blindsight.core.errors import HostileFile
-from blindsight.data.limits import LIMITS, Limits, is_dicom, is_heif, quiet, read_bytes
+from blindsight.data.limits import LIMITS, Limits, kind_of, quiet, read_bytes
 
 __all__ = [
     "DICOM_SUFFIXES",
@@ -97,7 +97,7 @@ def unnamed_dicom(path: Path) -> bool:
         return False
     try:
         with path.open("rb") as file:
-            return is_dicom(file.read(132))
+            return kind_of(file.read(132)) == "dicom"
     except OSError:
         return False
 
@@ -420,9 +420,9 @@ def decode_here(
         )
     if not data:
         raise HostileFile(f"{name} is empty: it has no bytes.")
-    if is_dicom(data):
+    if kind_of(data) == "dicom":
         return decode_dicom(data, name=name, limits=limits)
-    formats: tuple[str, ...] = (_HEIF,) if is_heif(data) else FORMATS
+    formats: tuple[str, ...] = (_HEIF,) if kind_of(data) == "heif" else FORMATS
     turn = 1
     try:
         if raw:

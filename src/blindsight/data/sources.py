@@ -38,7 +38,7 @@ from blindsight.data.limits import (
     LIMITS,
     Limits,
     check_packing,
-    is_dicom,
+    kind_of,
     quiet,
     read_at_most,
     read_bytes,
@@ -358,7 +358,7 @@ def _picture(content: bytes) -> Iterator[bytes | memoryview]:
         return _png(content)
     if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
         return _webp(content)
-    return _dicom(content) if is_dicom(content) else iter((content,))
+    return _dicom(content) if kind_of(content) == "dicom" else iter((content,))
 
 
 def _jpeg(content: bytes) -> Iterator[bytes | memoryview]:

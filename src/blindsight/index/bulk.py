@@ -29,6 +29,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack
 
@@ -494,7 +495,7 @@ def hash_wanted(
         wanted: which codes the index should hold.
         find: the picture of a file that was decoded before, by its SHA-256; None where it was not.
     """
-    listed = sorted(wanted, key=lambda each: each.record)
+    listed = sorted(wanted, key=attrgetter("record"))
     held = Spool.begin(spool, number)
     kept = vault.codes(number)
     taking = _Taking(index, vault, number, {each.record: each for each in listed})

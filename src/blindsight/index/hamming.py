@@ -202,15 +202,11 @@ class CodeArray:
         # MB.
         self._rows: dict[int | str, int] | None = None
         self._generation = 0
-        self._snapshot = Snapshot(self._ids, self._codes, 0)
+        # The present state, safe to read while others write.
+        self.snapshot = Snapshot(self._ids, self._codes, 0)
 
     def __len__(self) -> int:
         return self._count
-
-    @property
-    def snapshot(self) -> Snapshot:
-        """The present state, safe to read while others write."""
-        return self._snapshot
 
     def rows(self) -> dict[int | str, int]:
         """The row of each id."""
@@ -273,7 +269,7 @@ class CodeArray:
         self._count = end
 
     def _publish(self) -> None:
-        self._snapshot = Snapshot(
+        self.snapshot = Snapshot(
             self._ids[: self._count], self._codes[: self._count], self._generation
         )
 

@@ -110,7 +110,11 @@ class ReleaseFolder:
             "release": self.release,
             "names": self.names,
             "most": self.most,
-            "recipe": without_paths(self.recipe),
+            # A folder of one's own public images is not named.
+            "recipe": {
+                name: "own images" if isinstance(value, str) and os.path.isabs(value) else value
+                for name, value in self.recipe.items()
+            },
         }
         storage.write_atomically(self.path / "about.json", storage.seal_json(about))
 
@@ -217,14 +221,6 @@ class ReleaseFolder:
 def _unfinished(folder: Path) -> list[Path]:
     """Files of ours that a crash left before they got their names."""
     return [path for end in ("part", "compact") for path in folder.glob(f".*.{end}")]
-
-
-def without_paths(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe as it may leave: a folder of one's own public images is not named."""
-    return {
-        name: "own images" if isinstance(value, str) and os.path.isabs(value) else value
-        for name, value in recipe.items()
-    }
 
 
 def vault_beside(out: Path) -> Path:

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, TypedDict, runtime_checkable
 from blindsight.core import storage
 from blindsight.core.errors import HostileFile, InvalidParameter
 from blindsight.privacy.cost import Cost
-from blindsight.privacy.guarantee import Guarantee
+from blindsight.privacy.guarantee import costs_of
 from blindsight.privacy.ledger import Entry, Ledger
 
 __all__ = [
@@ -22,7 +22,6 @@ __all__ = [
     "Finding",
     "Reconciliation",
     "ReleaseOnDisk",
-    "costs_of",
     "read_release_file",
     "write_release_file",
 ]
@@ -88,14 +87,14 @@ class ReleaseOnDisk:
     costs: tuple[Cost, ...] = ()
 
 
-def read_release_file(out: str | os.PathLike[str] | None) -> list[ReleaseOnDisk]:
+def read_release_file(out: str | os.PathLike[str]) -> list[ReleaseOnDisk]:
     """What the file beside a release says that the release is; nothing where there is none.
 
     Raises:
         HostileFile: the file is damaged.
     """
-    path = _release_file(out)
-    if path is None or not path.exists():
+    path = Path(f"{os.fspath(out)}.release.json")
+    if not path.exists():
         return []
     if path.stat().st_size > _LARGEST_RELEASE_FILE:
         raise HostileFile(f"{path} is too large to be true.")
@@ -108,25 +107,20 @@ def read_release_file(out: str | os.PathLike[str] | None) -> list[ReleaseOnDisk]
 
 
 def write_release_file(
-    out: str | os.PathLike[str] | None, vault: str, release: str, costs: Sequence[Cost]
+    out: str | os.PathLike[str], vault: str, release: str, costs: Sequence[Cost]
 ) -> None:
     """Say beside a release which one it is, before it is written.
 
     Where vault and ledger are both restored from a backup, this file shows that they are older.
     """
-    path = _release_file(out)
-    if path is not None:
-        fields = {
-            "format": "blindsight release 1",
-            "vault": vault,
-            "release": release,
-            "costs": [cost.to_dict() for cost in costs],
-        }
-        storage.write_atomically(path, storage.seal_json(fields))
-
-
-def _release_file(out: str | os.PathLike[str] | None) -> Path | None:
-    return None if out is None else Path(f"{os.fspath(out)}.release.json")
+    fields = {
+        "format": "blindsight release 1",
+        "vault": vault,
+        "release": release,
+        "costs": [cost.to_dict() for cost in costs],
+    }
+    path = Path(f"{os.fspath(out)}.release.json")
+    storage.write_atomically(path, storage.seal_json(fields))
 
 
 class ChargeOptions(TypedDict, total=False):
@@ -175,10 +169,3 @@ class Reconciliation:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return {**dataclasses.asdict(self), "agrees": self.agrees}
-
-
-def costs_of(cost: Guarantee | Cost | Sequence[Cost]) -> tuple[Cost, ...]:
-    """The costs of a guarantee, or one or several costs, as a tuple."""
-    if isinstance(cost, Guarantee):
-        return cost.costs
-    return (cost,) if isinstance(cost, Cost) else tuple(cost)

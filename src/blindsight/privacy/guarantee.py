@@ -11,6 +11,7 @@ import dataclasses
 import html
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -31,6 +32,7 @@ __all__ = [
     "Neighbours",
     "Sampler",
     "Unit",
+    "costs_of",
 ]
 
 Model = Literal["central", "local"]
@@ -255,7 +257,9 @@ class Guarantee:
         if not self.mechanism:
             object.__setattr__(self, "mechanism", "; ".join(str(item) for item in self.releases))
         if not self.accountant:
-            object.__setattr__(self, "accountant", self._accountant())
+            gaussian = any(hasattr(item.mechanism, "mu") for item in self.releases)
+            composed = "Gaussian composition in closed form" if gaussian else "basic composition"
+            object.__setattr__(self, "accountant", "none" if self.unproven else composed)
         if not self.sampler:
             exact = all(item.mechanism.sampler == "exact" for item in self.releases) and bool(
                 self.releases
@@ -266,14 +270,6 @@ class Guarantee:
         if self.simulation:
             object.__setattr__(self, "entropy", "seed")
         object.__setattr__(self, "simulation", self.entropy == "seed")
-
-    def _accountant(self) -> str:
-        if self.unproven:
-            return "none"
-        gaussian = any(hasattr(item.mechanism, "mu") for item in self.releases)
-        if gaussian:
-            return "Gaussian composition in closed form"
-        return "basic composition"
 
     @property
     def cost(self) -> Cost:
@@ -410,3 +406,10 @@ class Guarantee:
             return build(cls, fields)  # type: ignore[no-any-return]
         except InvalidParameter as error:
             raise InvalidData(f"not a guarantee: {error}") from error
+
+
+def costs_of(cost: Guarantee | Cost | Sequence[Cost]) -> tuple[Cost, ...]:
+    """The costs of a guarantee, or one or several costs, as a tuple."""
+    if isinstance(cost, Guarantee):
+        return cost.costs
+    return (cost,) if isinstance(cost, Cost) else tuple(cost)

@@ -43,13 +43,12 @@ from blindsight.privacy.charges import (
     Finding,
     Reconciliation,
     ReleaseOnDisk,
-    costs_of,
     read_release_file,
     write_release_file,
 )
 from blindsight.privacy.cost import Cost
 from blindsight.privacy.door import say_uncharged
-from blindsight.privacy.guarantee import Guarantee
+from blindsight.privacy.guarantee import Guarantee, costs_of
 from blindsight.privacy.ledger import Entry, Head, Ledger
 from blindsight.privacy.ledger.chain import RELEASE
 from blindsight.privacy.vault import Vault, VaultRelease
@@ -211,13 +210,14 @@ def charge(
     checks.whole("most", most, least=0)
     with vault.running():
         vault.verify()
-        shown = [*releases, *read_release_file(out)]
+        shown = [*releases, *(() if out is None else read_release_file(out))]
         if ledger is None:
             _require_known(vault, shown)
             simulated = isinstance(cost, Guarantee) and cost.entropy == "seed"
             due = () if simulated else costs
             generation = _note(vault, release, what, due, most, "uncharged", listed)
-            write_release_file(out, vault.number, release, costs)
+            if out is not None:
+                write_release_file(out, vault.number, release, costs)
             return Charged(release, generation, new=False, costs=costs)
         if not isinstance(ledger, Ledger) and isinstance(ledger, ConvertingLedger):
             wrapper: ConvertingLedger = ledger
@@ -248,7 +248,8 @@ def charge(
             new = any(each.head() != head for each, head in before.items())
             if gained and not new:
                 _mark(vault, ledger, account, costs, actor)
-            write_release_file(out, vault.number, release, costs)
+            if out is not None:
+                write_release_file(out, vault.number, release, costs)
             return Charged(
                 release,
                 generation,

@@ -165,6 +165,8 @@ class Vault:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._key = _read_key(self.path / "key")
+        # Tells this vault from others; may be given away.
+        self.number = keyed(self._key, "number").hex()[:16]
         durable.close_to_others(self.path, mode=0o700)
         self._store = VaultStore(self.path, keyed(self._key, "rows"))
         # Pictures whose records an earlier version named by their encoded bytes.
@@ -211,11 +213,6 @@ class Vault:
                 if not (folder / "key").exists():
                     raise  # it is not another process that was faster
         return cls(folder)
-
-    @property
-    def number(self) -> str:
-        """Tells this vault from others; may be given away."""
-        return keyed(self._key, "number").hex()[:16]
 
     @property
     def generation(self) -> int:
@@ -477,7 +474,8 @@ class Vault:
     def codes(self, release: str) -> dict[str, bytes]:
         """What was released of each record."""
         with self._store.reading() as connection:
-            return self._codes(connection, release)
+            rows = self._store.select(connection, "codes", "release = ?", (release,))
+        return {str(row[1]): bytes(row[2]) for row in rows}  # type: ignore[arg-type]
 
     def keep_codes(
         self, release: str, records: Sequence[str], codes: NDArray[np.uint8], *, most: int = 0
@@ -499,9 +497,10 @@ class Vault:
         rows = [(release, r, code.tobytes()) for r, code in zip(records, codes, strict=True)]
         with self._store.writing() as connection:
             self._store.insert(connection, "codes", rows)
-            bound = self._most(connection, release, most)
-            if bound:
-                self._check_persons(connection, release, records, bound)
+            noted = self._store.select(connection, "releases", "release = ?", (release,))
+            bounds = [bound for bound in (most, int(noted[0][4]) if noted else 0) if bound]
+            if bounds:
+                self._check_persons(connection, release, records, min(bounds))
             standing = {
                 str(row[1]): bytes(row[2])  # type: ignore[arg-type]
                 for row in self._store.select_in(
@@ -586,20 +585,11 @@ class Vault:
         ]
         return sorted(known, key=lambda release: (release.generation, release.release))
 
-    def _codes(self, connection: sqlite3.Connection, release: str) -> dict[str, bytes]:
-        rows = self._store.select(connection, "codes", "release = ?", (release,))
-        return {str(row[1]): bytes(row[2]) for row in rows}  # type: ignore[arg-type]
-
     def _persons(self, connection: sqlite3.Connection) -> dict[str, list[str]]:
         by_person: dict[str, list[str]] = defaultdict(list)
         for record, person in self._store.select(connection, "persons"):
             by_person[str(person)].append(str(record))
         return by_person
-
-    def _most(self, connection: sqlite3.Connection, release: str, most: int) -> int:
-        noted = self._store.select(connection, "releases", "release = ?", (release,))
-        stated = [bound for bound in (most, int(noted[0][4]) if noted else 0) if bound]
-        return min(stated, default=0)
 
     def _check_persons(
         self, connection: sqlite3.Connection, release: str, records: Sequence[str], most: int

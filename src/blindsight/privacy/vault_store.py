@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import hmac
 import os
 import sqlite3
@@ -399,7 +400,9 @@ def _objects(connection: sqlite3.Connection) -> set[Row]:
     return set(connection.execute(query))
 
 
-def _made(script: str) -> set[Row]:
+@functools.cache
+def _made(script: str) -> frozenset[Row]:
+    """The objects of a database that a script made."""
     with contextlib.closing(sqlite3.connect(":memory:")) as connection:
         _run(connection, script)
-        return _objects(connection)
+        return frozenset(_objects(connection))

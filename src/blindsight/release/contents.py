@@ -250,6 +250,8 @@ def _source_digest(staging: Path, facts: SharedFacts, encoder: PhotoEncoder) -> 
 
 def _shared_already(target: Path, source: str, signer: Signer) -> Manifest | None:
     """The manifest of a folder that is whole and was made of the same, else None."""
+    if not (target / MANIFEST).exists():
+        return None
     try:
         manifest = check_folder(target, fingerprint=signer.fingerprint)
     except (BlindsightError, OSError):

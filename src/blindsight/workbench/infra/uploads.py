@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from blindsight.core.errors import HostileFile, MissingDependency
-from blindsight.data.confined import ConfinedReader, kind_of
-from blindsight.data.limits import Limits, check_packing, is_heif
+from blindsight.data.confined import ConfinedReader
+from blindsight.data.limits import Limits, check_packing, kind_of
 from blindsight.workbench.infra.problems import Problem
 from blindsight.workbench.infra.settings import WorkbenchSettings
 from blindsight.workbench.infra.traffic import Metrics
@@ -68,7 +68,7 @@ def sniffed(data: bytes) -> str | None:
     """The image type that the first bytes speak of, whatever a header says."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "image/webp"
-    if is_heif(data):
+    if kind_of(data) == "heif":
         return "image/heic"
     if data[4:12] in (b"ftypavif", b"ftypavis"):
         return "image/avif"

@@ -23,8 +23,7 @@ from blindsight import (
 )
 from blindsight.cli.main import app
 from blindsight.core.errors import HostileFile, InvalidData
-from blindsight.release.bundle import share_folder
-from blindsight.release.manifest import Signer, write_manifest
+from blindsight.release.manifest import Signer, share_folder, write_manifest
 
 SIDE = 8
 

@@ -20,7 +20,7 @@ from blindsight.cli.main import CORE_LIBRARIES
 from blindsight.privacy import Guarantee
 from blindsight.privacy.mechanisms import Gaussian
 from blindsight.privacy.plan import Planned
-from blindsight.release.bundle import bundle_folder, write_bundle
+from blindsight.release.manifest import bundle_folder, write_bundle
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 

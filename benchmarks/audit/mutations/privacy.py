@@ -185,7 +185,7 @@ EARLY: tuple[Mutant, ...] = (
         ),
     ),
     *bugs(
-        "privacy/mechanisms/topk.py",
+        "privacy/mechanisms/kary.py",
         (
             "topk-half-the-noise",
             "noisy = scores / self.scale + noise",
@@ -362,7 +362,7 @@ LATE: tuple[Mutant, ...] = (
         ),
     ),
     *bugs(
-        "privacy/mechanisms/topk.py",
+        "privacy/mechanisms/kary.py",
         (
             "blind-topk-one-noise",
             "rng.standard_exponential(scores.shape)",

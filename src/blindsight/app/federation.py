@@ -425,7 +425,7 @@ def run_site(
     from blindsight.federated.deploy.services import charge
     from blindsight.federated.sums import Role
     from blindsight.privacy import Ledger
-    from blindsight.release.bundle import bundle_folder
+    from blindsight.release.manifest import bundle_folder
 
     party, rows = PartyFolder(Path(folder)), None
     if Role.USER in party.roles:

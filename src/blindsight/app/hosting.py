@@ -45,7 +45,7 @@ def share_file(
     card: str = "",
 ) -> Path:
     """Put a file with its card, signed, into a folder beside it that can be sent to others."""
-    from blindsight.release.bundle import bundle_folder, write_bundle
+    from blindsight.release.manifest import bundle_folder, write_bundle
 
     write_bundle(file, kind, guarantee=guarantee, card=card, vault=vault)
     return bundle_folder(file)

@@ -27,9 +27,15 @@ from blindsight.index.index_file import IndexHeader
 from blindsight.index.release_folder import OwnerNames, ReleaseFolder, vault_beside
 from blindsight.privacy import Guarantee
 from blindsight.privacy.vault import Vault
-from blindsight.release.bundle import BUNDLE_KINDS, read_card
 from blindsight.release.contents import PHOTO_CODES, entries_of
-from blindsight.release.manifest import Manifest, check_folder, fingerprint_of, is_signed
+from blindsight.release.manifest import (
+    BUNDLE_KINDS,
+    Manifest,
+    check_folder,
+    fingerprint_of,
+    is_signed,
+    read_card,
+)
 
 __all__ = [
     "AnsweredRequest",

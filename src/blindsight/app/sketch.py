@@ -29,8 +29,7 @@ from blindsight.core.errors import InvalidData, InvalidParameter, MissingData
 if TYPE_CHECKING:
     from blindsight.data import ImageSet
     from blindsight.data.listing import FilesRead
-    from blindsight.privacy.disclosure import Disclosure
-    from blindsight.privacy.guarantee import Guarantee
+    from blindsight.privacy.guarantee import Disclosure, Guarantee
     from blindsight.privacy.ledger import Ledger
     from blindsight.privacy.vault import Vault
     from blindsight.sketching import FlippedBits, NegativeSketcher, QKParameters, SketchSet

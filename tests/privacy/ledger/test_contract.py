@@ -35,7 +35,7 @@ from blindsight.privacy.ledger import (
     to_json,
 )
 from blindsight.privacy.ledger.chain import FIELDS
-from blindsight.privacy.ledger.schema import ENTRIES, HEADS
+from blindsight.privacy.ledger.transaction import ENTRIES, HEADS
 from blindsight.privacy.mechanisms import KaryResponse
 from blindsight.privacy.plan import Planned
 

@@ -33,7 +33,7 @@ from blindsight.core.errors import InvalidParameter
 from blindsight.core.storage import write_atomically
 from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.mechanisms.gaussian import gaussian_epsilon
-from blindsight.release.bundle import share_folder
+from blindsight.release.manifest import share_folder
 
 __all__ = [
     "GOOD_ANSWERS",

@@ -29,7 +29,7 @@ from blindsight.core.errors import InvalidParameter
 from blindsight.core.plots import data_uri
 from blindsight.core.storage import write_atomically
 from blindsight.privacy.mechanisms.gaussian import gaussian_epsilon
-from blindsight.release.bundle import share_folder
+from blindsight.release.manifest import share_folder
 from blindsight.sketching import FeatureStatistics
 from blindsight.sketching.statistics_rules import StatisticsForecast, gaussian_mu, width_for
 

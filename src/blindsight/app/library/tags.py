@@ -33,7 +33,7 @@ from blindsight.encoders import BuiltIn, OnnxEncoder
 from blindsight.privacy import Cost, Guarantee, Ledger
 from blindsight.privacy.mechanisms.gaussian import gaussian_epsilon
 from blindsight.privacy.vault import Vault
-from blindsight.release.bundle import share_folder
+from blindsight.release.manifest import share_folder
 from blindsight.tagging import CodebookAnswers, DPTraining, Exact, Prior, PrivateTagger
 from blindsight.tagging.answer_codebook import AnswerCodebook
 from blindsight.tagging.guarantee import NoCharge, of_publishing

@@ -27,10 +27,14 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from blindsight.core import durable
 from blindsight.core.errors import LedgerError, LedgerTampered
-from blindsight.privacy.ledger import schema
 from blindsight.privacy.ledger.chain import NEWEST, Head
 from blindsight.privacy.ledger.place import Place
-from blindsight.privacy.ledger.transaction import Transaction
+from blindsight.privacy.ledger.transaction import (
+    Transaction,
+    check_schema,
+    found_format,
+    prepare_schema,
+)
 
 __all__ = ["Store"]
 
@@ -74,9 +78,9 @@ class Store:
 
     def _prepare(self, *, create: bool) -> None:
         with self.read() as transaction:
-            found = schema.found_format(transaction.connection)
+            found = found_format(transaction.connection)
             if found == NEWEST:
-                schema.check(transaction.connection)
+                check_schema(transaction.connection)
                 return
         if found is None and not create:
             raise LedgerError(f"{self.place} holds no ledger. Grant a budget to start one.")
@@ -92,8 +96,8 @@ class Store:
                     durable.close_to_others(
                         Path(f"{self.place.file}{end}"), mode=0o600
                     )  # the first format's were open
-            schema.prepare(connection, place=str(self.place))
-            schema.check(connection)
+            prepare_schema(connection, place=str(self.place))
+            check_schema(connection)
 
     def close(self) -> None:
         """Let go of the database; the next use opens it again."""
@@ -139,7 +143,7 @@ class Store:
 
     def _check_place(self, connection: sql.Connection) -> None:
         if self.place.file is None:
-            schema.check(
+            check_schema(
                 connection
             )  # others may share the database, and nothing counts their changes
             return
@@ -149,7 +153,7 @@ class Store:
         driver: Any = connection.connection.driver_connection
         version = driver.execute("PRAGMA schema_version").fetchone()[0]
         if version != self._schema:
-            schema.check(connection)
+            check_schema(connection)
             self._schema = version
 
     @contextmanager

@@ -26,9 +26,8 @@ from __future__ import annotations
 from blindsight.privacy.mechanisms.base import Mechanism, from_fields, register, to_fields
 from blindsight.privacy.mechanisms.duchi import Duchi, PrivUnit
 from blindsight.privacy.mechanisms.gaussian import DiscreteGaussian, Gaussian
-from blindsight.privacy.mechanisms.kary import BitFlip, KaryResponse, SubsetSelection
+from blindsight.privacy.mechanisms.kary import BitFlip, KaryResponse, NoisyTopK, SubsetSelection
 from blindsight.privacy.mechanisms.laplace import DiscreteLaplace, Laplace, Staircase
-from blindsight.privacy.mechanisms.topk import NoisyTopK
 
 __all__ = [
     "BitFlip",

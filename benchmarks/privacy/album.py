@@ -80,8 +80,12 @@ class Album:
             self.out, self.encoder.recipe.to_fields(), self.vault.number, self.number
         )
         place.write()
+        index = HammingIndex(self.encoder.n_bits, names=True, guarantee=self.guarantee)
+        if place.codes.exists():
+            index = place.stored(index)
         sync_release(
             place,
+            index,
             self.folder,
             found,
             self.vault,
@@ -90,6 +94,7 @@ class Album:
             self.law,
             prune=prune,
         )
+        index.save(place.codes)
 
     def codes(self) -> dict[str, bytes]:
         """What is given away."""
@@ -243,7 +248,7 @@ def _crashed(album: Album, rng: random.Random, *, prune: bool) -> bool:
             (Vault, "keep_photos"),
             (Vault, "keep_codes"),
             (HammingIndex, "add"),
-            (HammingIndex, "compact"),
+            (HammingIndex, "save"),
         ]
     )
     write, left, early = getattr(owner, name), rng.randrange(1, 3), rng.random() < 0.5

@@ -212,6 +212,11 @@ def test_a_file_that_is_not_the_releases_is_refused_before_anything_is_charged(t
     assert protect(folder, tmp_path / "release", encoder="pixels", page=False).counts.stored == 3
 
 
-def test_the_journal_is_the_vaults_and_gone_when_all_is_shared(tmp_path):
-    made = protect(photos(tmp_path / "photos", 0), tmp_path / "release", encoder="pixels")
-    assert list((made.vault / "journals").iterdir()) == []
+def test_codes_that_an_earlier_version_left_in_the_vault_are_deleted(tmp_path):
+    folder = photos(tmp_path / "photos", 0)
+    made = protect(folder, tmp_path / "release", encoder="pixels", page=False)
+    left = made.vault / "journals" / made.release_id
+    left.mkdir(parents=True)
+    (left / "codes.index").write_bytes((made.release / "codes.index").read_bytes())
+    again = protect(folder, tmp_path / "release", encoder="pixels", page=False)
+    assert again.counts.known == 1 and not left.exists()

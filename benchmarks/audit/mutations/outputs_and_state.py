@@ -407,8 +407,8 @@ NEW: tuple[Mutant, ...] = (
         "index/sync.py",
         (
             "new-names-printed",
-            "            stored = len(index)\n        new =",
-            "            stored = len(index)\n        print(names)\n        new =",
+            "            index.compact(without=out)\n        new =",
+            "            index.compact(without=out)\n        print(names)\n        new =",
             "index:TestPhotos",
         ),
     ),

@@ -50,6 +50,7 @@ from blindsight.encoders.embeddings import RowSource
 from blindsight.index import encoder as photo_encoder
 from blindsight.index.bulk import pool_at
 from blindsight.index.encoder import CodeRecipe, PhotoEncoder
+from blindsight.index.hamming import HammingIndex
 from blindsight.index.public_images import is_vector_file, refuse_private
 from blindsight.index.release_folder import (
     ReleaseFolder,
@@ -477,15 +478,12 @@ def protect(
             target, recipe.to_fields(), opened.number, number, id_choice, per_person
         )
         opened.note(source=str(source.resolve()), **{f"recipe {number}": recipe.to_fields()})
-        journal = folder.begin_journal(
-            opened.path,
-            n_bits=coder.n_bits,
-            guarantee=guarantee,
-            decoding=coder.decoding,
-            continued=existing is not None,
-        )
+        index = HammingIndex(coder.n_bits, names=True, guarantee=guarantee, decoding=coder.decoding)
+        if existing is not None and existing.codes.exists():
+            index = existing.stored(index)
         counts = sync_release(
-            journal,
+            folder,
+            index,
             source if rows is None else rows,
             contents,
             opened,
@@ -509,7 +507,7 @@ def protect(
         progress("writing what is shared", 0, 0)
         manifest = share_release(
             folder,
-            journal,
+            index,
             coder,
             guarantee,
             opened,

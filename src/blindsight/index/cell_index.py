@@ -172,6 +172,12 @@ class CellLists:
             self._drop_dead()
         return len(gone)
 
+    def replace_all(self, ids: Array, codes: NDArray[np.uint8]) -> None:
+        """Hold these rows, and no others."""
+        self._bury(list(self.rows().values()))
+        self._drop_dead()
+        self.put(ids, codes, fresh=True)
+
     def best(self, scores: Array, n: int) -> Best:
         """The n records in the cells with the largest scores (k,)."""
         filled = np.flatnonzero(self.counts)

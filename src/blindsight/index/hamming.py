@@ -248,6 +248,12 @@ class CodeArray:
         self._publish()
         return len(gone)
 
+    def replace_all(self, ids: NDArray[Any], codes: NDArray[np.uint8]) -> None:
+        """Hold these rows, and no others."""
+        self._ids, self._codes, self._count, self._rows = ids, codes, len(ids), None
+        self._generation += 1
+        self._publish()
+
     def _own(self) -> None:
         """Work on a copy from here on: snapshots keep the old rows."""
         self._ids, self._codes = self._ids.copy(), self._codes.copy()
@@ -392,22 +398,23 @@ class HammingIndex(CodeIndex):
             yield snapshot.ids, snapshot.codes
 
     def compact(self, *, without: Iterable[Any] = ()) -> None:
-        """Rewrite the file with the present codes only: what was removed or replaced leaves the
-        disk, too.
+        """Put the codes in the order of their ids, and rewrite the file with the present ones only:
+        what was removed or replaced leaves the disk, too.
 
         `without` are ids to remove in the same step: a crash leaves them in or out, never out and
         still on the disk.
         """
         with self._writing:
             self._check_open()
-            if self._journal is None:
-                return
-            path = self._journal.path
-            aside = path.with_name(f".{path.name}.compact")
             # In the order of their ids: where a code stands says nothing of when it came.
             snapshot, gone = self._codes_array.snapshot, set(without)
             order = np.argsort(snapshot.ids, kind="stable")
             order = order[[key not in gone for key in snapshot.ids[order].tolist()]]
+            if self._journal is None:
+                self._codes_array.replace_all(snapshot.ids[order], snapshot.codes[order])
+                return
+            path = self._journal.path
+            aside = path.with_name(f".{path.name}.compact")
             records = snapshot_records(snapshot.ids[order], snapshot.codes[order])
             fresh_file(aside, self._header().to_fields(), records, replace=True)
             compacted = Journal(

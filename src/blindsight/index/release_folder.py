@@ -166,56 +166,26 @@ class ReleaseFolder:
                 f"{about} is not what it should be. Restore it from a copy."
             ) from error
 
-    def open(
-        self, *, n_bits: int, guarantee: Guarantee, decoding: MatchModel | None
-    ) -> HammingIndex:
-        """The codes, for adding to them; a new file where there is none yet."""
-        if not self.codes.exists():
-            return HammingIndex.create(
-                self.codes, n_bits, names=True, guarantee=guarantee, decoding=decoding
-            )
-        index = HammingIndex.open(self.codes)
-        if index.n_bits != n_bits or not index.names or index.guarantee != guarantee:
-            index.close()
+    def stored(self, expected: HammingIndex) -> HammingIndex:
+        """The codes that are shared, in memory.
+
+        Parameters:
+            expected: an index with the length of codes and the guarantee that they must have.
+
+        Raises:
+            HostileFile: the codes in the folder were made in another way.
+        """
+        index = HammingIndex.load(self.codes)
+        if (index.n_bits, index.names, index.guarantee) != (
+            expected.n_bits,
+            expected.names,
+            expected.guarantee,
+        ):
             raise HostileFile(
                 f"{self.codes} was not made as {self.path / 'about.json'} says. Restore it from a "
                 "copy."
             )
         return index
-
-    def begin_journal(
-        self,
-        vault: Path,
-        *,
-        n_bits: int,
-        guarantee: Guarantee,
-        decoding: MatchModel | None,
-        continued: bool,
-    ) -> ReleaseFolder:
-        """The release as it is written, inside the vault, with every code that was shared before.
-
-        A run appends its codes there, so that a crash loses no work and leaves what is shared as it
-        was.
-
-        Parameters:
-            vault: the folder of the vault.
-            n_bits, guarantee, decoding: as for `open`.
-            continued: whether the codes in the shared folder are of this release.
-        """
-        journal = dataclasses.replace(self, path=vault / "journals" / self.release)
-        for folder in (journal.path.parent, journal.path):
-            durable.make_folder(folder)
-        if continued and self.codes.exists():
-            with (
-                self.open(n_bits=n_bits, guarantee=guarantee, decoding=decoding) as shared,
-                journal.open(n_bits=n_bits, guarantee=guarantee, decoding=decoding) as index,
-            ):
-                there = set(index.ids.tolist())
-                for ids, codes in shared.items():
-                    new = np.array([key not in there for key in ids.tolist()])
-                    if new.any():
-                        index.add(codes[new], ids=ids[new])
-        return journal
 
 
 def _unfinished(folder: Path) -> list[Path]:

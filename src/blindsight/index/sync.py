@@ -28,6 +28,7 @@ from blindsight.encoders import Embeddings
 from blindsight.encoders.base import Floats
 from blindsight.index.bulk import HERE, Pool, Wanted, hash_wanted
 from blindsight.index.contact_sheet import Thumbnails, thumbnail
+from blindsight.index.hamming import HammingIndex
 from blindsight.index.release_folder import ReleaseFolder, Scan, public_name
 from blindsight.privacy import Guarantee
 from blindsight.privacy.vault import Photo, Vault
@@ -264,6 +265,7 @@ class SyncResult:
 
 def sync_release(
     place: ReleaseFolder,
+    index: HammingIndex,
     folder: Path | VectorRows,
     found: Scan,
     vault: Vault,
@@ -276,9 +278,25 @@ def sync_release(
     prepared: PreparedPhotos | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> SyncResult:
-    """Bring a release up to date with what a folder, or a file of vectors, holds. Charge first.
+    """Bring the codes of a release up to date with what a folder, or a file of vectors, holds.
 
-    The vault is held meanwhile: another run on it waits, or is refused with a sentence.
+    Charge first. The vault notes every code before it is in the index, so that a run that is
+    stopped loses no work: the next one takes the codes from the vault. The vault is held meanwhile:
+    another run on it waits, or is refused with a sentence.
+
+    Parameters:
+        place: the release.
+        index: its codes as they are shared, in memory; codes are added and removed.
+        folder: where the photos are, or the vectors.
+        found: what the folder holds.
+        vault: the owner's vault.
+        encoder: the encoder of the codes.
+        guarantee: what is promised for each.
+        law: mechanism and function as text (`mechanism_id`).
+        prune: remove the codes of photos that are gone.
+        pool: who encodes.
+        prepared: pictures of photos that were decoded before.
+        progress: called with (done, total).
     """
     with vault.running():
         names = [photo.name for photo in found.photos]
@@ -301,39 +319,33 @@ def sync_release(
             images = Files([root / name for name in names], at_least=preparation.at_least)
             release = encoder.release
         released_before = set(vault.codes(place.release))
-        with place.open(
-            n_bits=encoder.n_bits, guarantee=guarantee, decoding=encoder.decoding
-        ) as index:
-            there = set(index.ids.tolist())
-            done = hash_wanted(
-                index,
-                images,
-                names,
-                wanted,
-                release,
-                vault,
-                number=place.release,
-                spool=vault.path / "shards",
-                about=law,
-                keyed=guarantee.entropy == "keyed",
-                size=preparation,
-                pool=pool,
-                find=None if prepared is None else prepared.find,
-                progress=progress,
-            )
-            renamed = {public_name(photo.name) for photo in found.gone if photo.record in chosen}
-            stale = there - {each.key for each in wanted}
-            if keep:  # earlier versions stored a name as the file system wrote it
-                renamed |= {key for key in stale if public_name(key) in keys.values()}
-            out = (
-                stale if prune else stale & (renamed if keep else set())
-            )  # a code under an old name stands under the new one
-            ids = index.ids.tolist()
-            if prune or out or ids != sorted(ids):
-                # Old bytes leave the disk; and the order of the codes says nothing of who came
-                # when, after a crash too.
-                index.compact(without=out)
-            stored = len(index)
+        there = set(index.ids.tolist())
+        done = hash_wanted(
+            index,
+            images,
+            names,
+            wanted,
+            release,
+            vault,
+            number=place.release,
+            spool=vault.path / "shards",
+            about=law,
+            keyed=guarantee.entropy == "keyed",
+            size=preparation,
+            pool=pool,
+            find=None if prepared is None else prepared.find,
+            progress=progress,
+        )
+        renamed = {public_name(photo.name) for photo in found.gone if photo.record in chosen}
+        stale = there - {each.key for each in wanted}
+        if keep:  # earlier versions stored a name as the file system wrote it
+            renamed |= {key for key in stale if public_name(key) in keys.values()}
+        # A code under an old name stands under the new one.
+        out = stale if prune else stale & (renamed if keep else set())
+        ids = index.ids.tolist()
+        if out or ids != sorted(ids):
+            # The order of the codes says nothing of who came when.
+            index.compact(without=out)
         new = [each for each in wanted if each.key not in there]
         refused, copies = _refused_files(found, done.refused)
         return SyncResult(
@@ -345,7 +357,7 @@ def sync_release(
             left_out=len(records) - len(chosen),
             vanished=len(stale - out),
             pruned=len(out),
-            stored=stored,
+            stored=len(index),
         )
 
 

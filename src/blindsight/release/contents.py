@@ -96,7 +96,7 @@ class SharedFacts:
 
 def share_release(
     folder: ReleaseFolder,
-    journal: ReleaseFolder,
+    index: HammingIndex,
     encoder: PhotoEncoder,
     guarantee: Guarantee,
     vault: Vault,
@@ -109,7 +109,7 @@ def share_release(
 
     Parameters:
         folder: the folder to share.
-        journal: the release as it was written, inside the vault; it is deleted when all is shared.
+        index: all codes of the release.
         encoder: the encoder of the codes.
         guarantee: what is promised for each photo.
         vault: the owner's vault, whose key signs.
@@ -127,7 +127,6 @@ def share_release(
     noted = vault.fact(fact)
     if not isinstance(noted, dict):
         noted = {"count": 2 if continued else 0, "ids": ""}
-    index = HammingIndex.load(journal.codes)
     batches, ids = noted["count"], set(index.ids.tolist())
     digest = hashlib.sha256("\n".join(sorted(ids)).encode()).hexdigest()
     shared = HammingIndex.load(folder.codes).ids.tolist() if folder.codes.exists() else []
@@ -136,9 +135,9 @@ def share_release(
         batches += 1
         vault.note(**{fact: {"count": batches, "ids": digest}})
     facts = SharedFacts(guarantee, one_batch=batches == 1, page=page)
-    manifest = publish(folder, index, encoder, facts, signer)
-    shutil.rmtree(journal.path, ignore_errors=True)  # what it holds is shared
-    return manifest
+    # Where an earlier version wrote the codes of a run before they were shared.
+    shutil.rmtree(vault.path / "journals" / folder.release, ignore_errors=True)
+    return publish(folder, index, encoder, facts, signer)
 
 
 def refuse_foreign_files(path: Path) -> None:

@@ -19,7 +19,7 @@ from scipy import integrate, stats
 from blindsight.core.errors import BlindsightError, InvalidData
 from blindsight.privacy import Cost, mechanisms
 from blindsight.privacy.entropy import SystemEntropy
-from blindsight.privacy.mechanisms import Gaussian, named
+from blindsight.privacy.mechanisms import Gaussian, base
 from contracts.mechanisms import CASES, Case
 
 every = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -76,7 +76,7 @@ def test_every_mechanism_is_here() -> None:
     } - {"Mechanism"}
     here = {case.make.__name__ for case in CASES}
     registered = {
-        name for name, known in named._KNOWN.items() if known.__module__.startswith("blindsight.")
+        name for name, known in base._KNOWN.items() if known.__module__.startswith("blindsight.")
     }
     assert released <= registered == here
 

@@ -159,16 +159,16 @@ def test_a_stopped_run_continues_and_releases_nothing_twice(photos, tmp_path, mo
     ledger = granted(tmp_path / "ledger.db", unit="bit")
     words = ["protect", photos, "--out", tmp_path / "ix", *CLEAR]
     words += ["--ledger", tmp_path / "ledger.db", "--dataset", "album"]
-    real, calls = HammingIndex.add, []
+    real, calls = Vault.keep_codes, []
 
-    def add_once(self, codes, ids=None):
+    def keep_once(self, release, records, codes):
         if calls:
             raise KeyboardInterrupt
         calls.append(len(codes))
-        return real(self, codes, ids)
+        return real(self, release, records, codes)
 
     with monkeypatch.context() as patch:
-        patch.setattr(HammingIndex, "add", add_once)
+        patch.setattr(Vault, "keep_codes", keep_once)
         assert CliRunner().invoke(app, [str(word) for word in words]).exit_code != 0
     before = codes_of(tmp_path / "ix", stopped=True)
     assert len(before) == 64

@@ -63,6 +63,7 @@ class CodeIndex(ABC):
         decoding: MatchModel | None = None,
     ) -> None:
         self.n_bits = checks.whole("n_bits", n_bits)
+        self.width = n_bytes(self.n_bits)  # bytes of a code
         self.names = bool(names)
         if guarantee is not None and not isinstance(guarantee, Guarantee):
             raise InvalidParameter(
@@ -112,11 +113,6 @@ class CodeIndex(ABC):
     def _curve(self) -> NDArray[np.float64] | None:
         """The match probability at each distance 0..c."""
         return None if self.decoding is None else self.decoding.curve()
-
-    @property
-    def width(self) -> int:
-        """Bytes a code."""
-        return n_bytes(self.n_bits)
 
     def __contains__(self, key: object) -> bool:
         if isinstance(key, bool) or not isinstance(key, str if self.names else (int, np.integer)):

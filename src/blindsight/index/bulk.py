@@ -51,17 +51,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "HERE",
-    "Contents",
     "Here",
     "OnRay",
     "Pool",
-    "Release",
     "Released",
     "Spool",
     "Wanted",
-    "Work",
     "hash_to",
-    "hash_wanted",
     "pool_at",
     "records_of",
     "release_named",
@@ -206,7 +202,7 @@ class Pool(Protocol):
     def threads(self) -> int | None: ...
 
     def run(
-        self, work: Work, parts: Iterable[tuple[str, Any]], spool: Spool
+        self, work: Work, parts: Iterable[tuple[str, Any]], spool: Spool | None
     ) -> Iterator[Contents]: ...
 
 
@@ -217,7 +213,9 @@ class Here:
     shard: int = 64
     threads: int | None = None
 
-    def run(self, work: Work, parts: Iterable[tuple[str, Any]], spool: Spool) -> Iterator[Contents]:
+    def run(
+        self, work: Work, parts: Iterable[tuple[str, Any]], spool: Spool | None
+    ) -> Iterator[Contents]:
         """Make each shard when it is asked for."""
         for _, part in parts:
             yield work(part)
@@ -251,10 +249,14 @@ class OnRay:
         checks.whole("retries", self.retries, least=0)
         checks.whole("shard", self.shard)
 
-    def run(self, work: Work, parts: Iterable[tuple[str, Any]], spool: Spool) -> Iterator[Contents]:
+    def run(
+        self, work: Work, parts: Iterable[tuple[str, Any]], spool: Spool | None
+    ) -> Iterator[Contents]:
         """Shards in the order in which they are finished; what leaves a worker is on the disk
         first.
         """
+        if spool is None:
+            raise InvalidParameter("workers need a folder for their shards, which all of them see.")
         with self._connected() as ray:
             ahead = self.workers or 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
             make = ray.remote(num_cpus=1, max_retries=self.retries)(_make)
@@ -496,12 +498,16 @@ def hash_wanted(
         find: the picture of a file that was decoded before, by its SHA-256; None where it was not.
     """
     listed = sorted(wanted, key=attrgetter("record"))
-    held = Spool.begin(spool, number)
+    # This process needs no folder of shards, unless workers of an earlier run left one.
+    held = (
+        None if isinstance(pool, Here) and not Path(spool).exists() else Spool.begin(spool, number)
+    )
     kept = vault.codes(number)
     taking = _Taking(index, vault, number, {each.record: each for each in listed})
-    for key in list(held.finished()):
-        taking.take(held.read(key))
-        held.taken(key)
+    if held is not None:
+        for key in list(held.finished()):
+            taking.take(held.read(key))
+            held.taken(key)
     missing = [each for each in listed if each.key not in taking.stored]
     known = len(listed) - len(missing)
     taking.restore([each for each in missing if each.record in kept], kept)
@@ -514,7 +520,8 @@ def hash_wanted(
     for contents in pool.run(encode, parts, held):
         done += taking.take(contents)
         report(done, len(listed))
-    held.close()
+    if held is not None:
+        held.close()
     return Released(len(listed) - known - len(taking.refused), known, tuple(sorted(taking.refused)))
 
 

@@ -267,7 +267,7 @@ class Vault:
 
         def recognise(content: bytes, name: str) -> str:
             digest = hashlib.sha256(content).digest()
-            file = self._file(digest)
+            file = keyed(self._key, "file", digest).hex()[:32]
             if file in files:
                 return files[file]
             if known := find("files", "file = ?", (file,)):
@@ -293,7 +293,10 @@ class Vault:
     def shows(self, digests: Sequence[bytes], records: Sequence[str]) -> list[bool]:
         """Whether each digest, of a file's bytes or of pixels, is known to be that of a record."""
         with self._store.lookups() as find:
-            known = [find("files", "file = ?", (self._file(digest),)) for digest in digests]
+            known = [
+                find("files", "file = ?", (keyed(self._key, "file", digest).hex()[:32],))
+                for digest in digests
+            ]
         return [
             record == (str(rows[0][1]) if rows else None) or record == self.record_of(digest)
             for digest, record, rows in zip(digests, records, known, strict=True)
@@ -570,9 +573,6 @@ class Vault:
         raise InvalidParameter(
             "a vault cannot be copied or pickled: its key stays where it is. Hand out a source."
         )
-
-    def _file(self, digest: bytes) -> str:
-        return keyed(self._key, "file", digest).hex()[:32]
 
     def _released(self, record: str) -> bool:
         with self._store.reading() as connection:

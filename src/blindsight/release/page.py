@@ -28,7 +28,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.codebooks import Codebook
+from blindsight.codebooks import Codebook, Reading
 from blindsight.codebooks.cells import ClassCells, GroupCells, PairCells, class_points
 from blindsight.core import storage
 from blindsight.core.codes import to_signs
@@ -375,7 +375,9 @@ def _book_facts(
 ) -> dict[str, object]:
     if isinstance(codebook, FlippedCodes) or cells is None:
         return {"kind": "bits", "k": len(np.unique(codes, axis=0)), "width": n_bits}
-    counts = np.bincount(cells, minlength=codebook.k)
+    relevant = Reading.relevant
+    if isinstance(codebook.cells, ClassCells):  # only there does it depend on what is stored
+        relevant = codebook.reading(np.bincount(cells, minlength=codebook.k)).relevant
     return {
         "kind": codebook.cells.kind,
         "k": codebook.k,
@@ -383,7 +385,7 @@ def _book_facts(
         "rowMean": codebook.embedding.row_mean,
         "epsilon": codebook.epsilon,
         "slope": codebook.slope,
-        "relevant": float(codebook.reading(counts).relevant),
+        "relevant": float(relevant),
     }
 
 

@@ -15,8 +15,7 @@ from blindsight.audit.engine.inference import roc
 from blindsight.audit.methods.tagging import average_answers, membership_scores, repeated_queries
 from blindsight.core import checks
 from blindsight.core.arrays import Array, Bools, Floats
-from blindsight.privacy.disclosure import Recovery
-from blindsight.privacy.guarantee import Audited
+from blindsight.privacy.guarantee import Audited, Recovery
 
 __all__ = ["attack_rows", "distinguish_images", "largest_auc", "membership_from_answers"]
 

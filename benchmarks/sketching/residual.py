@@ -153,7 +153,7 @@ def train(
     from torch.nn import functional as F
 
     folder.mkdir(parents=True, exist_ok=True)
-    kept = folder / "checkpoint.pt"
+    kept = folder / "checkpoint.npz"
     torch.manual_seed(seed)
     network = _network(WIDTHS)
     network.prepare(x[:2000])
@@ -167,10 +167,13 @@ def train(
     optimizer = torch.optim.SGD(groups, lr=rate, momentum=0.85, nesterov=True)
     epoch, spent = 0, 0.0
     if kept.exists():
-        state = torch.load(kept, weights_only=True)
-        epoch, spent = state["epoch"], state["spent"]
-        network.load_state_dict(state["network"])
-        optimizer.load_state_dict(state["optimizer"])
+        with np.load(kept, allow_pickle=False) as stored:
+            epoch, spent = int(stored["epoch"]), float(stored["spent"])
+            state = network.state_dict()
+            network.load_state_dict({k: torch.from_numpy(stored[k]) for k in state})
+            for k, value in enumerate(learned):
+                buffer = torch.from_numpy(stored[f"momentum.{k}"])
+                optimizer.state[value]["momentum_buffer"] = buffer
     coins = torch.from_numpy(np.random.default_rng(seed).random(len(x)) < 0.5)
     while True:
         if control is not None and control.exists():
@@ -201,9 +204,11 @@ def train(
             total += float(loss.detach()) * len(rows)
         epoch += 1
         spent += time.process_time() - start
-        state = {"epoch": epoch, "spent": spent, "network": network.state_dict()}
-        torch.save({**state, "optimizer": optimizer.state_dict()}, kept.with_suffix(".new"))
-        kept.with_suffix(".new").replace(kept)
+        arrays = {k: value.numpy() for k, value in network.state_dict().items()}
+        for k, value in enumerate(learned):
+            arrays[f"momentum.{k}"] = optimizer.state[value]["momentum_buffer"].numpy()
+        np.savez(folder / "new.npz", epoch=epoch, spent=spent, **arrays)
+        (folder / "new.npz").replace(kept)
         words = {"epoch": epoch, "loss": total / len(x), "cpu_seconds": spent}
         with (folder / "log.jsonl").open("a") as log:
             log.write(json.dumps({**words, "clock": time.strftime("%H:%M:%S")}) + "\n")

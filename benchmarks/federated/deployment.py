@@ -203,7 +203,7 @@ class Deployment:
 
         site = Site(self.parties / "node-0")
         with site.locked():
-            return int(site._user()[0].ended) if (site.path / "user.state").exists() else 0
+            return site._user().ended if (site.path / "user.state").exists() else 0
 
     def kill(self, name: str) -> None:
         """End a process and all that it started, by kill -9."""

@@ -72,7 +72,7 @@ def _routines(rng: np.random.Generator) -> dict[str, Routine]:
     def product(fixed: bool) -> Callable[[], object]:
         plain = values(fixed)
         keys = np.random.default_rng(1).integers(0, field.P, _DIMENSION, dtype=np.uint64)
-        return lambda: field._dot(keys, plain)
+        return lambda: field._dot(keys, plain, np.zeros(4, dtype=np.uint64))
 
     def share(fixed: bool) -> Callable[[], object]:
         key = layout.pack(secret(fixed), int(rng.integers(0, field.P)) * (not fixed))

@@ -33,7 +33,7 @@ from blindsight.data.reading import decode_here
 from blindsight.federated.agreement import agree
 from blindsight.federated.deploy.folders import PartyFolder, accept, join, make_roster
 from blindsight.federated.deploy.plan import Plan
-from blindsight.federated.deploy.services import charge as charge_federation
+from blindsight.federated.deploy.running import charge as charge_federation
 from blindsight.federated.learning import initial_weights
 from blindsight.federated.sums import Role
 from blindsight.index import HammingIndex

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from blindsight.core import storage
+from blindsight.core import durable, storage
 from blindsight.core.errors import BlindsightError, HostileFile, MissingData, UncheckedFile
 
 ARRAYS = {
@@ -121,3 +121,16 @@ def test_what_is_not_plain_is_not_written(tmp_path: Path) -> None:
         with pytest.raises(BlindsightError):
             storage.save(tmp_path / "m", kind="test", arrays=arrays, fields=fields)
     assert not list(tmp_path.iterdir())
+
+
+def test_one_writer_holds_each_lock_of_a_folder(tmp_path: Path) -> None:
+    with durable.only_writer(tmp_path, "holder.lock"):
+        with (
+            pytest.raises(BlockingIOError),
+            durable.only_writer(tmp_path, "holder.lock", wait=False),
+        ):
+            pass
+        with durable.only_writer(tmp_path, "user.lock", wait=False), durable.only_writer(tmp_path):
+            pass
+    with durable.only_writer(tmp_path, "holder.lock", wait=False):
+        pass

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from blindsight.data.listing import FilesRead
     from blindsight.federated.deploy.folders import PartyFolder
     from blindsight.federated.deploy.plan import LearnedModel, Plan
-    from blindsight.federated.deploy.services import SiteRows
+    from blindsight.federated.deploy.running import SiteRows
     from blindsight.federated.own_updates import NoisedUpdate
     from blindsight.federated.sums import Roster
 
@@ -421,8 +421,7 @@ def run_site(
     import blindsight.app.together_statistics  # noqa: F401  (plans of that method are read)
     from blindsight.federated.agreement import Agreement
     from blindsight.federated.deploy.folders import PartyFolder
-    from blindsight.federated.deploy.running import run_aggregator, run_party
-    from blindsight.federated.deploy.services import charge
+    from blindsight.federated.deploy.running import charge, run_aggregator, run_party
     from blindsight.federated.sums import Role
     from blindsight.privacy import Ledger
     from blindsight.release.manifest import bundle_folder

@@ -672,7 +672,7 @@ def simulate_federation(
 
     from blindsight.federated import FederatedClassifier, Pad, Paper, SumNoise
     from blindsight.federated.deploy.plan import read_rows
-    from blindsight.federated.learning.sending import from_name
+    from blindsight.federated.learning.federation import from_name
 
     X, y = load_digits(return_X_y=True) if data is None else read_rows(data)
     order = np.random.default_rng(seed).permutation(len(X))

@@ -96,12 +96,16 @@ class DurableFile:
         """Bytes in the file now, acknowledged or not."""
         return os.fstat(self.descriptor).st_size
 
-    def append(self, content: bytes) -> None:
-        """Write behind the last acknowledged byte and return when it is on the disk."""
+    def append(self, content: bytes, *, flush: bool = True) -> None:
+        """Write behind the last acknowledged byte and return when it is on the disk.
+
+        With `flush=False` it outlives this process, but perhaps not the machine.
+        """
         self._check()
         try:
             _write_all(self.descriptor, content, self.end)
-            _flush(self.descriptor)
+            if flush:
+                _flush(self.descriptor)
         except BaseException:
             self._cut_or_poison(self.end)
             raise
@@ -251,21 +255,27 @@ def close_to_others(path: Path, *, mode: int) -> None:
 
 
 @contextlib.contextmanager
-def only_writer(folder: Path) -> Iterator[None]:
+def only_writer(folder: Path, name: str | None = None, *, wait: bool = True) -> Iterator[None]:
     """Let one thread or process at a time write into a folder, which is made if it is missing.
 
-    Others wait; a process that is killed lets go.
+    A process that is killed lets go.
+
+    Parameters:
+        folder: the folder.
+        name: what is locked is the file of that name in it, which is made; by default the folder.
+        wait: others wait; otherwise they are refused with `BlockingIOError`.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    if not folder.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
     # A folder cannot be opened on Windows: there a file beside it is locked.
     beside = folder.with_name(f".{folder.name}.lock")
     descriptor = (
         open_file(folder, os.O_RDONLY)
-        if _OPENS_FOLDERS
-        else open_file(beside, os.O_RDWR | os.O_CREAT)
+        if name is None and _OPENS_FOLDERS
+        else open_file(beside if name is None else folder / name, os.O_RDWR | os.O_CREAT)
     )
     try:
-        lock(descriptor)
+        lock(descriptor, wait=wait)
         yield
     finally:
         os.close(descriptor)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from blindsight.core import checks
 from blindsight.core.errors import InvalidParameter
 from blindsight.federated.noise import GaussianShares, RecordShares
-from blindsight.federated.paper.settings import PaperSettings
+from blindsight.federated.paper.algorithm import PaperSettings
 from blindsight.federated.sums.settings import SUM, Settings
 from blindsight.privacy import Cost, Disclosure, Guarantee
 from blindsight.privacy.entropy import EntropyName

@@ -21,12 +21,23 @@ from blindsight.core import checks
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.federated.agreement import Agreement, agree
 from blindsight.federated.learning import linear
-from blindsight.federated.learning.federation import Federation, RoundLog
-from blindsight.federated.learning.local import SGD, LocalTrainer, Proximal, initial_weights
-from blindsight.federated.learning.records import RecordDescent
-from blindsight.federated.learning.sending import Change, CommonMask, Sending, TopK, Weights
-from blindsight.federated.paper.algorithm import PaperSimulation
-from blindsight.federated.paper.settings import PaperSettings
+from blindsight.federated.learning.federation import (
+    Change,
+    CommonMask,
+    Federation,
+    RoundLog,
+    Sending,
+    TopK,
+    Weights,
+)
+from blindsight.federated.learning.local import (
+    SGD,
+    LocalTrainer,
+    Proximal,
+    RecordDescent,
+    initial_weights,
+)
+from blindsight.federated.paper.algorithm import PaperSettings, PaperSimulation
 from blindsight.federated.sums.settings import Settings
 from blindsight.federated.sums.simulation import Simulation
 from blindsight.privacy import Guarantee, Ledger

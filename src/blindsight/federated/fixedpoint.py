@@ -65,8 +65,10 @@ class FixedPoint:
         """Whole numbers nearest to the values; with `toward_zero` no norm grows (for sensitivity
         bounds).
         """
-        array = checks.finite_array("values", values)
-        if array.size and max(float(array.max()), -float(array.min())) > self.bound:
+        array = checks.number_array("values", values)
+        largest = max(float(array.max(initial=0.0)), -float(array.min(initial=0.0)))
+        if not largest <= self.bound:
+            checks.finite_array("values", array)
             raise InvalidData(
                 f"values must lie in [-{self.bound:g}, {self.bound:g}] and some do not: "
                 "clip the update or agree on a larger bound."

@@ -19,7 +19,6 @@ import pytest
 import warm
 from blindsight.core.errors import ProtocolError
 from blindsight.federated import FederatedClassifier
-from blindsight.federated.deploy.client import Client, enrol_by_invitation
 from blindsight.federated.deploy.folders import (
     PartyFolder,
     accept,
@@ -28,6 +27,8 @@ from blindsight.federated.deploy.folders import (
     token_digests,
 )
 from blindsight.federated.deploy.running import (
+    Client,
+    enrol_by_invitation,
     enrol_sites,
     invitation_digest,
     read_status,

@@ -38,7 +38,7 @@ from blindsight.federated.deploy.folders import (
     pack_roster,
 )
 from blindsight.federated.deploy.plan import read_rows
-from blindsight.federated.deploy.services import HolderService, UserService, charge
+from blindsight.federated.deploy.running import HolderService, UserService, charge
 from blindsight.federated.learning import Federation
 from blindsight.federated.sums import KeyHolder, Outgoing, PartyKeys, Role, Simulation, User
 from blindsight.federated.sums.messages import Contribution, Message, holder, is_holder

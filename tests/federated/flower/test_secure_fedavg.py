@@ -13,8 +13,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedAvg
 
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
-from blindsight.federated.deploy.client import keep_role
 from blindsight.federated.deploy.folders import PartyFolder
+from blindsight.federated.deploy.running import keep_role
 from blindsight.federated.flower import (
     SecureFedAvg,
     SecureSumMixin,
@@ -434,6 +434,17 @@ def test_whole_numbers_in_a_model_keep_their_type() -> None:
     assert moved["steps"].tolist() == [4, 4]
     assert moved["steps"].dtype == np.int64
     assert moved["w"].tolist() == [0.75]
+
+
+def test_a_stored_model_comes_back_and_a_damaged_one_is_refused() -> None:
+    model = Model.of(START)
+    data = model.dump()
+    loaded = Model.load(data, model.digest)
+    assert loaded.layout == model.layout
+    assert loaded.digest == model.digest
+    np.testing.assert_array_equal(loaded.vector, model.vector)
+    with pytest.raises(HostileFile, match="damaged"):
+        Model.load(data[:-1] + bytes([data[-1] ^ 1]), model.digest)
 
 
 def test_parties_enrol_each_with_keys_of_its_own(tmp_path: Path) -> None:

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.federated.fixedpoint import FixedPoint
 from blindsight.federated.learning import Change, CommonMask, Federation, Participant, TopK, Weights
-from blindsight.federated.learning.sending import from_name, top_k
-from blindsight.federated.paper.algorithm import PaperSimulation
-from blindsight.federated.paper.settings import PaperSettings
+from blindsight.federated.learning.federation import from_name, top_k
+from blindsight.federated.paper.algorithm import PaperSettings, PaperSimulation
 from blindsight.federated.sums import Settings, Simulation
 
 CODE = FixedPoint(bound=2.0, bits=16)

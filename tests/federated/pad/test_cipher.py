@@ -19,6 +19,7 @@ from blindsight.federated.sums.pad import (
     pad,
     parameters,
 )
+from blindsight.federated.sums.pad.sampler import Stream
 
 HEADER = b"round 1"
 SIZES = [(3, 50, 16), (5, 5000, 16), (100, 9000, 24), (10_000, 7000, 16), (65_536, 5000, 8)]
@@ -116,7 +117,7 @@ def test_the_public_factor_is_below_its_prime_and_looks_uniform() -> None:
     size = choose(100, 206_848)
     for which, prime in enumerate(size.primes):
         a = np.concatenate(
-            [cipher.public_block(bytes(16), size, k, which) for k in range(20)]
+            [cipher.public_block(Stream(bytes(16)), size, k, which) for k in range(20)]
         ).astype(np.int64)
         assert a.max() < prime
         counts = np.histogram(a, bins=64, range=(0, prime))[0]

@@ -37,6 +37,20 @@ def test_tag_is_the_dot_product_for_sums_of_up_to_61_bits(bits: int) -> None:
         assert tag == (expected + users * constant) % P
 
 
+def test_a_long_vectors_tag_is_the_dot_product_with_one_stream_per_chunk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(field, "_CHUNK", 2 * field._PIECE)
+    length = 3 * field._PIECE + 7  # two pieces in a chunk, and a second chunk
+    values = np.random.default_rng(3).integers(0, 1 << 61, length, dtype=np.uint64)
+    key = hashlib.sha256(b"blindsight tag 3" + bytes(32) + b"context").digest()[:16]
+    chunks = [expand(key, bytes([n, 0, 0, 0]), 16 * field._PIECE) for n in range(2)]
+    words = np.frombuffer(b"".join(chunks), dtype="<u8")[:length]
+    constant = int.from_bytes(expand(key, b"\xff" * 4, 8), "little")
+    expected = sum(int(k) % P * int(v) for k, v in zip(words, values, strict=True)) + constant
+    assert field.tag(bytes(32), b"context", values) == expected % P
+
+
 def test_tags_add_up() -> None:
     rng = np.random.default_rng(2)
     vectors = rng.integers(0, 1 << 40, (5, 100), dtype=np.uint64)

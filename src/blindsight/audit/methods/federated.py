@@ -33,6 +33,7 @@ from blindsight.core.arrays import Array, Bools, Floats, Ints
 from blindsight.core.errors import ProtocolError
 from blindsight.federated.paper import paillier
 from blindsight.federated.paper.algorithm import (
+    PaperSettings,
     PaperSimulation,
     Shard,
     inverse,
@@ -40,7 +41,6 @@ from blindsight.federated.paper.algorithm import (
     user_places,
 )
 from blindsight.federated.paper.paillier import PrivateKey
-from blindsight.federated.paper.settings import PaperSettings
 from blindsight.federated.sums import RoundSum, Settings, Simulation
 from blindsight.privacy import Recovery
 

@@ -235,10 +235,14 @@ class PartyFolder:
         return self.roster.settings
 
     @property
+    def keys(self) -> PartyKeys:
+        """The party's own keys; secret."""
+        return PartyKeys.load((self.path / "keys.bin").read_bytes())
+
+    @property
     def enrolment(self) -> Enrolment:
         """The party's keys with the roster; secret."""
-        keys = PartyKeys.load((self.path / "keys.bin").read_bytes())
-        return Enrolment(keys, self.roster)
+        return Enrolment(self.keys, self.roster)
 
     def number(self, role: Role) -> int:
         """The party's address in a role."""
@@ -268,10 +272,9 @@ class PartyFolder:
         """Delete the first encryption key once every role that needs it has it in its state."""
         wanted = [role for role in (Role.USER, Role.HOLDER) if role in self.roles]
         if all(self.state(role).exists() for role in wanted):
-            path = self.path / "keys.bin"
-            keys = PartyKeys.load(path.read_bytes())
+            keys = self.keys
             if keys.private is not None:
-                write_secret(path, keys.without_private().dump())
+                write_secret(self.path / "keys.bin", keys.without_private().dump())
 
     @property
     def model(self) -> Path:
@@ -430,7 +433,7 @@ def accept_roster(
         data: the roster file.
         plan: what a federation without Flower learns.
     """
-    Enrolment(PartyKeys.load((folder.path / "keys.bin").read_bytes()), roster).check(folder.request)
+    Enrolment(folder.keys, roster).check(folder.request)
     authority = _extra(roster.aggregator).get("ca")
     if authority is not None:
         write_secret(folder.path / "ca.pem", authority.encode())

@@ -29,7 +29,7 @@ from blindsight.federated.learning import (
     Sending,
     linear,
 )
-from blindsight.federated.learning.sending import from_name
+from blindsight.federated.learning.federation import from_name
 from blindsight.federated.noise import RecordShares
 from blindsight.federated.sums.settings import Settings
 from blindsight.privacy.door import clip_norm, finite_rows

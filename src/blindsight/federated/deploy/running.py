@@ -1,19 +1,32 @@
-"""An aggregator from start to end, enrolment by invitation, and what there is to see of a run."""
+"""What runs on each machine: users and key holders that answer messages, with their state on disk
+before an answer leaves; their end of the mailboxes (fetch, answer, acknowledge); enrolment by
+invitation; the aggregator from start to end, and what there is to see of a run.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import http.client
 import json
+import logging
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+from urllib.parse import quote
 
-from blindsight.core.errors import ProtocolError
-from blindsight.federated.deploy.client import BATCH_BYTES, keep_role
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight.core.durable import only_writer
+from blindsight.core.errors import BlindsightError, InvalidParameter, ProtocolError
+from blindsight.federated.agreement import Agreement
 from blindsight.federated.deploy.coordinator import Coordinator
-from blindsight.federated.deploy.folders import PartyFolder
+from blindsight.federated.deploy.folders import PartyFolder, accept
 from blindsight.federated.deploy.plan import read_rows
 from blindsight.federated.deploy.server import (
     MailboxLink,
@@ -22,20 +35,388 @@ from blindsight.federated.deploy.server import (
     mailboxes,
     serve,
 )
-from blindsight.federated.deploy.services import SiteRows, alone
-from blindsight.federated.sums.enrolment import Request, Role
+from blindsight.federated.learning import model_digest
+from blindsight.federated.noise import RecordShares
+from blindsight.federated.sums import (
+    Durable,
+    GroupMeans,
+    KeyHolder,
+    Outgoing,
+    Request,
+    Role,
+    User,
+)
+from blindsight.federated.sums.messages import Kind
+from blindsight.federated.sums.wire import Reader, Writer, read_sealed, seal, unseal, write_sealed
+from blindsight.privacy import Guarantee, Ledger
+from blindsight.privacy.door import Door
+from blindsight.privacy.vault import Vault
 
 __all__ = [
+    "BATCH_BYTES",
+    "Client",
+    "Connection",
+    "HolderService",
+    "Service",
+    "SiteRows",
+    "UserService",
+    "alone",
+    "charge",
+    "enrol_by_invitation",
     "enrol_sites",
     "invitation_digest",
+    "keep_role",
     "read_status",
     "run_aggregator",
     "run_party",
     "watch",
 ]
 
+_log = logging.getLogger(__name__)
+SiteRows = str | Path | tuple[NDArray[np.float64], NDArray[np.int64]]
 Status = dict[str, Any]
+_PATIENCE = 40.0  # seconds for one request; the server answers after 20
+_SAY = 5.0
+_POLL = 0.3
+BATCH_BYTES = 1 << 22  # bytes of answers that are sent in one request, unless one alone is longer
 _GOODBYE = 5.0  # seconds for parties to hear that the federation is over
+
+
+def alone(folder: PartyFolder, role: Role) -> AbstractContextManager[None]:
+    """Only one process of a role at a time; the lock goes with the process, however it ends."""
+    return only_writer(folder.path, f"{str(role.name).lower()}.lock")
+
+
+class Service(Protocol):
+    """A role that answers messages."""
+
+    @property
+    def over(self) -> bool:
+        """Whether all rounds are done and nothing more will be asked of it."""
+        ...
+
+    def start(self) -> list[Outgoing]:
+        """What to say before anything was asked."""
+        ...
+
+    def handle(self, message: bytes) -> list[Outgoing]:
+        """Answer one message."""
+        ...
+
+
+def charge(folder: PartyFolder, ledger: Ledger) -> Guarantee:
+    """Charge a user's own ledger with what all its rounds cost, before the first, and once.
+
+    It is charged through a vault in the party's folder, so that an older copy of the folder or of
+    the ledger is noticed. `updates.release.json` beside the vault names what was charged: it shows
+    that both are older copies where vault and ledger were restored together.
+
+    Raises:
+        RolledBack: if the vault or the ledger is an older copy, or both; nothing is charged.
+    """
+    settings, agreement = folder.require(Role.USER).settings, folder.roster.agreement
+    # A record trains or is held out, never both: it is in `rounds` sums at most.
+    per_record = isinstance(settings.noise, RecordShares)
+    rounds = folder.plan.rounds if per_record else settings.rounds
+    guarantee = Agreement(settings).guarantee(rounds)
+    vault = Vault.open_or_create(folder.path / "vault")
+    release = vault.release_of(f"federation {agreement.hex()}")
+    account = vault.account(ledger, release=release, out=folder.path / "updates")
+    Door(guarantee, what="updates to a federation", ledger=account)
+    return guarantee
+
+
+class UserService:
+    """User n on its own machine: trains on its own rows, contributes, and computes the model.
+
+    Protocol state and model are one file, written before an answer leaves. Killed at any moment it
+    comes back with the old state or the new one; asked again for a round it has answered, it sends
+    the very same bytes.
+
+    Parameters:
+        folder: the party's folder, with a roster.
+        data: the user's rows, an .npz file with X and y, or the rows and their class numbers. They
+            stay here.
+    """
+
+    def __init__(self, folder: PartyFolder, data: SiteRows) -> None:
+        self.folder, self.plan = folder.require(Role.USER), folder.plan
+        rows = data if isinstance(data, tuple) else read_rows(data, self.plan.names)
+        self.task = self.plan.task(*rows, user=folder.number(Role.USER))
+        self.weights, self.turn = self.plan.initial.copy(), 1
+        self._update: NDArray[np.float64] | None = None
+        self._means = GroupMeans(folder.settings)
+        self._path = folder.state(Role.USER)
+        if self._path.exists():
+            reader = unseal(b"USRV", read_sealed(self._path))
+            self.user, self.turn = User.load(reader.field()), reader.number("Q")
+            self.weights = np.frombuffer(reader.field(), dtype="<f8").astype(np.float64)
+            update = np.frombuffer(reader.field(), dtype="<f8").astype(np.float64)
+            self._update = update if update.size else None
+            self._means = GroupMeans.load(folder.settings, reader.field())
+            reader.end()
+        else:
+            self.user = User(folder.enrolment)
+            self.user.expect(model_digest(self.weights))
+            self._save()
+        folder.erase_first_key()
+
+    @property
+    def over(self) -> bool:
+        """Whether the last round's sum was learned."""
+        return self.turn > self.plan.total_rounds
+
+    def start(self) -> list[Outgoing]:
+        """User 1 hands round the tag seed until the first round is over."""
+        return self.user.seeds() if self.user.ended == 0 else []
+
+    def handle(self, message: bytes) -> list[Outgoing]:
+        """Answer an opening with a contribution, and learn from a result."""
+        before = self.user.ended
+        answers = self.user.receive(message)
+        if self.user.ended != before:
+            self._learn()
+        if self.user.waiting:
+            if self._update is None:
+                self._update = self.task.vector(self.weights, self.turn, self.user.settings)
+            answers = self.user.contribute(self._update)
+        if message[5:6] == bytes([Kind.OPEN]) and self.user.ended == 0:
+            answers = [*self.user.seeds(), *answers]
+        self._save()
+        return answers
+
+    def _learn(self) -> None:
+        """Compute the model that follows from a checked sum."""
+        opened = self.user.result
+        if opened is None:
+            return
+        mean = self._means.add(opened)
+        if mean is None:  # other groups' sums of this model are still to come
+            return
+        users = len(self._means.contributors)
+        self.weights = self.plan.advanced(self.weights, mean, users=users, turn=self.turn)
+        self.turn, self._update = self.turn + 1, None
+        self.user.expect(model_digest(self.weights))
+        if self.over:  # until then the weights are in the state
+            model = self.plan.learned(self.weights, self.user.settings)
+            if model is not None:
+                model.save(self.folder.model)
+
+    def _save(self) -> None:
+        update = np.zeros(0) if self._update is None else self._update
+        writer = Writer().field(self.user.dump()).number("Q", self.turn)
+        writer.field(self.weights.astype("<f8").tobytes()).field(update.astype("<f8").tobytes())
+        writer.field(self._means.dump())
+        write_sealed(self._path, seal(b"USRV", bytes(writer)))
+
+
+class HolderService:
+    """A key holder on its own machine; an answer that was given stays given, whatever is killed."""
+
+    over = False
+
+    def __init__(self, folder: PartyFolder) -> None:
+        path = folder.require(Role.HOLDER).state(Role.HOLDER)
+        role = KeyHolder.load(read_sealed(path)) if path.exists() else KeyHolder(folder.enrolment)
+        self._durable = Durable(role, path)
+        folder.erase_first_key()
+
+    def start(self) -> list[Outgoing]:
+        """Nothing: holders only answer."""
+        return []
+
+    def handle(self, message: bytes) -> list[Outgoing]:
+        """Answer with a part of the summed key."""
+        return self._durable.receive(message)
+
+
+class Connection:
+    """HTTPS to the aggregator, by one token; kept open between requests."""
+
+    def __init__(self, address: str, ca: str, token: str, *, largest: int = 1 << 31) -> None:
+        self._host, _, self._port = address.rpartition(":")
+        self._token, self._largest = token, largest
+        self._connection: http.client.HTTPSConnection | None = None
+        self._tls = ssl.create_default_context(cadata=ca)
+        self._tls.minimum_version = ssl.TLSVersion.TLSv1_3
+
+    def request(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+        """One request; the status, 200 or 204, and the answer."""
+        try:
+            if self._connection is None:
+                self._connection = http.client.HTTPSConnection(
+                    self._host, int(self._port), timeout=_PATIENCE, context=self._tls
+                )
+            headers = {"Authorization": f"Bearer {self._token}"}
+            self._connection.request(method, path, body, headers)
+            answer = self._connection.getresponse()
+            data = answer.read(self._largest + 1)
+        except BaseException:
+            self.forget()
+            raise
+        if answer.status == 401:
+            raise ProtocolError(
+                "the aggregator does not know this party's token: is this its roster?"
+            )
+        if answer.status not in (200, 204) or len(data) > self._largest:
+            self.forget()
+            raise ConnectionError(f"the aggregator answered {answer.status}.")
+        return answer.status, data
+
+    def forget(self) -> None:
+        """Close; the next request makes another connection."""
+        if self._connection is not None:
+            with contextlib.suppress(OSError):
+                self._connection.close()
+        self._connection = None
+
+
+class Client:
+    """One role's connection to its mailbox."""
+
+    def __init__(self, folder: PartyFolder, role: Role) -> None:
+        ca = (folder.path / "ca.pem").read_text(encoding="ascii")
+        self._connection = Connection(folder.address, ca, folder.token)
+        self._number = folder.number(role)
+        self._boot, self._after = "", 0
+        self.over = False
+
+    def fetch(self) -> list[tuple[int, bytes]]:
+        """Messages in the mailbox, with their positions; earlier ones are acknowledged by this."""
+        where = f"as={self._number}&boot={quote(self._boot)}&after={self._after}"
+        reader = Reader(self._connection.request("GET", f"/v1/messages?{where}")[1])
+        boot, over, count = reader.text(), reader.number("B"), reader.number("I")
+        if boot != self._boot:
+            self._boot, self._after = boot, 0
+        self.over = bool(over)
+        messages = [(reader.number("Q"), reader.field()) for _ in range(count)]
+        reader.end()
+        return messages
+
+    def send(self, answers: list[bytes]) -> None:
+        """Say something, in batches."""
+        while answers:
+            batch, size = [answers[0]], len(answers[0])
+            for data in answers[1 : _most_in(answers)]:
+                if size + len(data) > BATCH_BYTES:
+                    break
+                batch.append(data)
+                size += len(data)
+            writer = Writer().number("I", len(batch))
+            for data in batch:
+                writer.field(data)
+            self._connection.request("POST", f"/v1/answers?as={self._number}", bytes(writer))
+            answers = answers[len(batch) :]
+
+    def answer(self, answers: list[bytes], position: int) -> None:
+        """Say something, and then count a message as handled."""
+        self.send(answers)
+        self._after = position
+
+    def close(self) -> None:
+        """Say what was handled, so that nobody waits for this party, and leave."""
+        if self._after:
+            where = f"as={self._number}&boot={quote(self._boot)}&after={self._after}&leave=1"
+            with contextlib.suppress(OSError, http.client.HTTPException, ProtocolError):
+                self._connection.request("GET", f"/v1/messages?{where}")
+        self._connection.forget()
+
+
+def _most_in(answers: list[bytes]) -> int:
+    return min(len(answers), 4096)
+
+
+def keep_role(
+    folder: PartyFolder,
+    role: Role,
+    *,
+    data: SiteRows | None = None,
+    say: Callable[[str], None] = _log.warning,
+    stop: Callable[[], bool] = lambda: False,
+    after: Callable[[Service, int], None] | None = None,
+) -> None:
+    """Serve one role until it is stopped or the federation is over.
+
+    An aggregator that is away is waited for, and that is said now and then.
+
+    Parameters:
+        folder: the party's folder, with a roster.
+        role: USER or HOLDER.
+        data: a user's rows: a file, or arrays.
+        after: called after every message that was handled, with the service and the bytes it
+            answered.
+    """
+    if role is Role.USER and data is None:
+        raise InvalidParameter("a user needs its rows: data=.")
+    with alone(folder, role), contextlib.closing(Client(folder, role)) as client:
+        service: Service = UserService(folder, data) if data is not None else HolderService(folder)
+        said, wait, started = -_SAY, 0.1, False
+        while not (stop() or service.over or client.over):
+            try:
+                if not started:
+                    client.send([out.data for out in service.start()])
+                    started = True
+                for position, message in client.fetch():
+                    answers = _handled(service, message)
+                    client.answer(answers, position)
+                    if after is not None:
+                        after(service, sum(map(len, answers)))
+                wait = 0.1
+            except (OSError, http.client.HTTPException) as error:
+                now = time.monotonic()
+                if now - said >= _SAY:
+                    said = now
+                    say(
+                        f"{folder.name}: the aggregator at {folder.address} is away ({error}); "
+                        "trying again"
+                    )
+                time.sleep(wait)
+                wait = min(2.0, 2 * wait)
+
+
+def _handled(service: Service, message: bytes) -> list[bytes]:
+    """The answers; a message that makes no sense is logged and answered with nothing."""
+    try:
+        return [out.data for out in service.handle(message)]
+    except BlindsightError as error:
+        _log.warning("a message of the aggregator was refused: %s", error)
+        return []
+
+
+def enrol_by_invitation(
+    folder: PartyFolder,
+    address: str,
+    ca: str,
+    token: str,
+    *,
+    stop: Callable[[], bool] = lambda: False,
+) -> None:
+    """Send the party's request to the aggregator, and accept the roster when it is there.
+
+    Parameters:
+        folder: the party's folder, as `join` made it.
+        address, ca, token: where the aggregator listens, the certificate authority that it is
+            checked by, and the invitation's token.
+    """
+    connection, wait, sent = Connection(address, ca, token), 0.1, False
+    try:
+        while not stop() and not folder.agreed:
+            try:
+                if not sent:
+                    connection.request(
+                        "POST", "/v1/requests", (folder.path / "request").read_bytes()
+                    )
+                    sent = True
+                status, data = connection.request("GET", "/v1/roster")
+                if status == 200:
+                    accept(folder, data)
+                    return
+                wait = _POLL
+            except (OSError, http.client.HTTPException):
+                wait = min(2.0, 2 * wait)
+            time.sleep(wait)
+    finally:
+        connection.forget()
 
 
 def read_status(folder: PartyFolder) -> Status | None:

@@ -16,8 +16,8 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.core import durable
+from blindsight.core.durable import only_writer
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, MissingData
 from blindsight.federated.deploy import folders
 from blindsight.federated.deploy.folders import PartyFolder
@@ -183,14 +183,11 @@ class FlowerParty:
     @cached_property
     def enrolment(self) -> Enrolment:
         """The party's keys with the roster; secret."""
-        return self.folder.enrolment
+        return Enrolment(self.folder.keys, self.roster)
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> AbstractContextManager[None]:
         """One process at a time; the lock goes with the process, however it ends."""
-        with (self.path / "lock").open("wb") as file:
-            durable.lock(file.fileno())
-            yield
+        return only_writer(self.path, "lock")
 
     def _model_path(self, digest: bytes) -> Path:
         return self.path / f"model-{digest.hex()}"
@@ -202,11 +199,11 @@ class FlowerParty:
             write_sealed(path, model.dump())
 
     def _read_model(self, digest: bytes) -> Model:
-        return Model.load(read_sealed(self._model_path(digest)))
+        return Model.load(read_sealed(self._model_path(digest)), digest)
 
-    def _keep_model(self, digest: bytes) -> None:
+    def _keep_model(self, digest: bytes | None) -> None:
         """Delete all models but the one that the state names."""
-        kept = self._model_path(digest).name
+        kept = None if digest is None else self._model_path(digest).name
         for name in os.listdir(self.path):
             if name.startswith("model-") and name != kept:
                 os.unlink(self.path / name)
@@ -229,18 +226,18 @@ class Site(FlowerParty):
 
     def __init__(self, folder: str | Path) -> None:
         super().__init__(folder)
-        self._held: tuple[User, bytes] | None = None  # between two steps; secret
+        self._held: User | None = None  # between two steps; secret
         self._disk = b""  # the state file when it was last read or written
 
-    @property
+    @cached_property
     def addresses(self) -> list[int]:
         """The party numbers under which this node receives messages."""
-        own = self.enrolment.own
+        [own] = [request for request in self.roster.requests if request.name == self.name]
         wanted = [role for role in (Role.USER, Role.HOLDER) if role in own.roles]
         return [self.roster.number(role, own) for role in wanted]
 
-    def _user(self) -> tuple[User, bytes]:
-        """The user, and the digest of the model it is at; empty before it has seen one.
+    def _user(self) -> User:
+        """The user; the model that it expects the next round to start from is in a file.
 
         What this object holds is not read again, unless another process has saved since. It is
         handed out once: whoever takes it holds it again or saves it.
@@ -248,21 +245,18 @@ class Site(FlowerParty):
         held, self._held = self._held, None
         path = self.path / "user.state"
         if not path.exists():
-            return User(self.enrolment), b""
+            return User(self.enrolment)
         data = read_sealed(path)
         if held is not None and data == self._disk:
             return held
         self._disk = data
-        reader = unseal(b"FLWU", data)
-        user, digest = User.load(reader.field()), reader.field()
-        reader.end()
-        return user, digest
+        return User.load(data)
 
-    def _save_user(self, user: User, digest: bytes) -> None:
-        data = seal(b"FLWU", bytes(Writer().field(user.dump()).field(digest)))
+    def _save_user(self, user: User) -> None:
+        data = user.dump()
         write_sealed(self.path / "user.state", data)
-        self._held, self._disk = (user, digest), data
-        self._keep_model(digest)
+        self._held, self._disk = user, data
+        self._keep_model(user.expected)
 
     def _holder(self) -> KeyHolder:
         path = self.path / "holder.state"
@@ -272,7 +266,7 @@ class Site(FlowerParty):
         if self.enrolment.keys.private is None:  # erased when all states were there
             return
         if Role.USER in self.roles and not (self.path / "user.state").exists():
-            self._save_user(*self._user())
+            self._save_user(self._user())
         if Role.HOLDER in self.roles and not (self.path / "holder.state").exists():
             write_sealed(self.path / "holder.state", self._holder().dump())
         self.folder.erase_first_key()
@@ -283,7 +277,7 @@ class Site(FlowerParty):
             self._start()
             if Role.USER not in self.roles:
                 return []
-            user, _ = self._user()
+            user = self._user()
             return [sent.data for sent in user.seeds()] if user.ended == 0 else []
 
     def receive(
@@ -308,45 +302,39 @@ class Site(FlowerParty):
             to_user = [data for number, data in messages if number in users]
             to_holder = [data for number, data in messages if number in set(own) - users]
             if to_user:
-                user, digest = self._user()
+                user = self._user()
                 for data in to_user:
-                    before = user.ended
+                    ended, model = user.ended, user.expected
                     answers += [sent.data for sent in user.receive(data)]
-                    if user.ended != before:
-                        digest = self._follow(user, digest)
+                    if user.ended != ended:
+                        self._follow(user, model)
                 if contributes and len(to_user) == 1 and user.waiting and not answers:
-                    self._held = (user, digest)
+                    self._held = user
                 else:
-                    self._save_user(user, digest)
+                    self._save_user(user)
             if to_holder:
-                with self._only_holder():
-                    holder = self._holder()
-                    for data in to_holder:
-                        answers += [sent.data for sent in holder.receive(data)]
-                    write_sealed(self.path / "holder.state", holder.dump())
+                try:
+                    with only_writer(self.path, "holder.lock", wait=False):
+                        answers += self._ask_holder(to_holder)
+                except BlockingIOError:
+                    raise InvalidData("a process of its own holds this party's keys.") from None
         return answers
 
-    @contextmanager
-    def _only_holder(self) -> Iterator[None]:
-        """Refuse to answer as a holder while a process of its own does."""
-        with (self.path / "holder.lock").open("wb") as file:
-            try:
-                durable.lock(file.fileno(), wait=False)
-            except BlockingIOError:
-                raise InvalidData("a process of its own holds this party's keys.") from None
-            yield
+    def _ask_holder(self, messages: Sequence[bytes]) -> list[bytes]:
+        holder = self._holder()
+        answers = [sent.data for data in messages for sent in holder.receive(data)]
+        write_sealed(self.path / "holder.state", holder.dump())
+        return answers
 
-    def _follow(self, user: User, digest: bytes) -> bytes:
+    def _follow(self, user: User, digest: bytes | None) -> None:
         """Compute the model that follows from the sum just accepted; the next round must start
         from it.
         """
         result, user.result = user.result, None  # the state need not hold the sum any longer
-        if not digest or result is None or not self.plan.follows_mean:
-            return b""
-        following = self.plan.following(self._read_model(digest), result, user.settings)
-        self._write_model(following)
-        user.expect(following.digest)
-        return following.digest
+        if digest is not None and result is not None:
+            following = self.plan.following(self._read_model(digest), result, user.settings)
+            self._write_model(following)
+            user.expect(following.digest)
 
     def open_round(self) -> Header | None:
         """The round that waits for this site's update."""
@@ -354,7 +342,7 @@ class Site(FlowerParty):
             return None
         with self.locked():
             self._held = self._user()
-            return self._held[0].open_round
+            return self._held.open_round
 
     def charge(self, ledger: str | None, dataset: str) -> None:
         """Charge the site's ledger with what all its rounds cost, before the first, and once.
@@ -398,14 +386,14 @@ class Site(FlowerParty):
             raise InvalidData("the arrays are not those of the model that the round is bound to.")
         vector = self.plan.contribution(update, examples=examples)
         with self.locked():
-            user, _ = self._user()
+            user = self._user()
             if user.open_round is None or user.open_round.context != header.context:
                 return []
             sent = user.contribute(vector)
             if self.plan.follows_mean:
                 user.expect(header.model)
                 self._write_model(model)
-            self._save_user(user, header.model if self.plan.follows_mean else b"")
+            self._save_user(user)
             return [message.data for message in sent]
 
 
@@ -420,7 +408,8 @@ class Server(FlowerParty):
         if Role.AGGREGATOR not in self.roles:
             raise InvalidParameter(f"{self.path} is not the folder of the aggregator.")
         self.model: Model | None = None
-        store = FileStore(self.path, self.roster.settings.users)
+        # A server that is killed gives its round up, so contributions need not outlive it.
+        store = FileStore(self.path, self.roster.settings.users, flush=False)
         path = self.path / "server.state"
         if path.exists():
             reader = unseal(b"FLWT", read_sealed(path))
@@ -435,9 +424,9 @@ class Server(FlowerParty):
 
     def save(self) -> None:
         """Write the state; to be called before messages leave."""
-        digest = b"" if self.model is None else self.model.digest
+        digest = None if self.model is None else self.model.digest
         if self.model is not None:
             self._write_model(self.model)
-        writer = Writer().field(self.role.dump()).field(digest)
+        writer = Writer().field(self.role.dump()).field(digest or b"")
         write_sealed(self.path / "server.state", seal(b"FLWT", bytes(writer)))
         self._keep_model(digest)

@@ -16,10 +16,9 @@ import hashlib
 import io
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +28,6 @@ from blindsight.core import checks
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.federated.agreement import Agreement, agree
 from blindsight.federated.sums import RoundSum, Settings
-from blindsight.federated.sums.wire import Writer, seal, unseal
 from blindsight.privacy import Guarantee
 from blindsight.privacy.door import clip_norm
 
@@ -64,6 +62,16 @@ def _numbers(array: Array) -> NDArray[Any]:
     return flat.reshape(shape, order="F" if fortran else "C")
 
 
+@lru_cache(maxsize=16)  # a model has the same layout in every round
+def _entries(layout: str) -> tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]:
+    """Name, type and shape of each array."""
+    return tuple((name, np.dtype(dtype), tuple(shape)) for name, dtype, shape in json.loads(layout))
+
+
+def _flat(parts: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
+    return np.concatenate(parts, dtype=np.float64) if parts else np.zeros(0)
+
+
 @dataclass(frozen=True)
 class Model:
     """The arrays of a model as one vector of float64, with their names, types and shapes.
@@ -89,62 +97,58 @@ class Model:
                     f"arrays must hold real numbers to be summed, {name!r} has {array.dtype}."
                 )
         layout = json.dumps([[n, a.dtype.str, list(a.shape)] for n, a in arrays.items()])
-        parts = [np.asarray(a, dtype=np.float64).ravel() for a in arrays.values()]
-        return cls(layout, np.concatenate(parts) if parts else np.zeros(0))
+        return cls(layout, _flat([array.ravel() for array in arrays.values()]))
 
     @classmethod
     def of_record(cls, record: Mapping[str, Array]) -> Model:
         """Flatten the arrays of one of Flower's ArrayRecords."""
         return cls.of({name: _numbers(array) for name, array in record.items()})
 
-    def _segments(self) -> list[tuple[str, np.dtype[Any], list[int], NDArray[np.float64]]]:
-        entries = [(n, np.dtype(t), list(shape)) for n, t, shape in json.loads(self.layout)]
-        ends = np.cumsum([0, *(int(np.prod(shape)) for _, _, shape in entries)]).tolist()
-        return [
-            (*entry, self.vector[start:end])
-            for entry, (start, end) in zip(entries, pairwise(ends), strict=True)
-        ]
-
     @property
-    def shapes(self) -> list[tuple[str, list[int]]]:
+    def shapes(self) -> list[tuple[str, tuple[int, ...]]]:
         """Names and shapes of the arrays, whatever their types."""
-        return [(name, shape) for name, _, shape in json.loads(self.layout)]
+        return [(name, shape) for name, _, shape in _entries(self.layout)]
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The arrays with their types and shapes; whole-number types are rounded."""
-        return {
-            name: (np.rint(part) if dtype.kind in "iu" else part).astype(dtype).reshape(shape)
-            for name, dtype, shape, part in self._segments()
-        }
+        arrays: dict[str, NDArray[Any]] = {}
+        start = 0
+        for name, dtype, shape in _entries(self.layout):
+            end = start + math.prod(shape)
+            part = self.vector[start:end]
+            rounded = np.rint(part) if dtype.kind in "iu" else part
+            arrays[name], start = rounded.astype(dtype).reshape(shape), end
+        return arrays
 
     def moved(self, change: NDArray[np.float64]) -> Model:
         """The model after a change, rounded to the arrays' types as it will be sent."""
         return Model.of(Model(self.layout, self.vector + change).arrays())
 
     def dump(self) -> bytes:
-        """The model as sealed bytes for a state file, its numbers in the arrays' own types."""
-        numbers = b"".join(array.tobytes() for array in self.arrays().values())
-        return seal(b"FLWN", bytes(Writer().text(self.layout).field(numbers)))
+        """Names, types and shapes, a zero byte, and the numbers in the arrays' own types."""
+        numbers = (array.tobytes() for array in self.arrays().values())
+        return b"".join([self.layout.encode(), b"\0", *numbers])
 
     @classmethod
-    def load(cls, data: bytes) -> Model:
-        """Read what `dump` wrote."""
-        reader = unseal(b"FLWN", data)
-        layout, numbers = reader.text(), reader.field()
-        reader.end()
-        parts, at = [], 0
-        for _, name, shape in json.loads(layout):
-            dtype, count = np.dtype(name), math.prod(shape)
-            parts.append(np.frombuffer(numbers, dtype, count, at).astype(np.float64))
-            at += count * dtype.itemsize
-        return cls(layout, np.concatenate(parts) if parts else np.zeros(0))
+    def load(cls, data: bytes, digest: bytes) -> Model:
+        """Read what `dump` wrote of the model with that digest.
+
+        Raises:
+            HostileFile: the bytes are of another model, or damaged.
+        """
+        if hashlib.sha256(data).digest() != digest:
+            raise HostileFile("a saved model's checksum does not hold: the file is damaged.")
+        at = data.index(b"\0")
+        layout, parts = data[:at].decode(), []
+        for _, dtype, shape in _entries(layout):
+            parts.append(np.frombuffer(data, dtype, math.prod(shape), at + 1))
+            at += parts[-1].nbytes
+        return cls(layout, _flat(parts))
 
     @cached_property
     def digest(self) -> bytes:
-        """SHA-256 of names, types, shapes and values; rounds of the sum are bound to it."""
-        hashed = hashlib.sha256(self.layout.encode() + b"\0")
-        hashed.update(np.ascontiguousarray(self.vector, dtype="<f8").data)
-        return hashed.digest()
+        """SHA-256 of what `dump` gives; rounds of the sum are bound to it."""
+        return hashlib.sha256(self.dump()).digest()
 
 
 @dataclass(frozen=True, kw_only=True)

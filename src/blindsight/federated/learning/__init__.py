@@ -2,7 +2,16 @@
 rounds.
 """
 
-from blindsight.federated.learning.federation import Federation, Participant, RoundLog
+from blindsight.federated.learning.federation import (
+    Change,
+    CommonMask,
+    Federation,
+    Participant,
+    RoundLog,
+    Sending,
+    TopK,
+    Weights,
+)
 from blindsight.federated.learning.linear import (
     flat,
     model_digest,
@@ -12,9 +21,14 @@ from blindsight.federated.learning.linear import (
     sparsity,
     targets,
 )
-from blindsight.federated.learning.local import SGD, LocalTrainer, Proximal, adapt, initial_weights
-from blindsight.federated.learning.records import RecordDescent
-from blindsight.federated.learning.sending import Change, CommonMask, Sending, TopK, Weights
+from blindsight.federated.learning.local import (
+    SGD,
+    LocalTrainer,
+    Proximal,
+    RecordDescent,
+    adapt,
+    initial_weights,
+)
 
 __all__ = [
     "SGD",

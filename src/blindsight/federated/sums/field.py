@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from blindsight.core.checks import njit
 from blindsight.federated.sums.pad.ring import _less
-from blindsight.federated.sums.pad.sampler import expand
+from blindsight.federated.sums.pad.sampler import Stream, expand
 
 __all__ = ["KeySharing", "P", "add", "fold_sum", "interpolate", "multiply", "tag", "uniform"]
 
@@ -40,7 +40,8 @@ Elements = NDArray[np.uint64]
 _P, _ONE = np.uint64(P), np.uint64(1)
 _30, _31, _32, _61 = np.uint64(30), np.uint64(31), np.uint64(32), np.uint64(61)
 _LOW30, _LOW31, _LOW32 = (np.uint64((1 << bits) - 1) for bits in (30, 31, 32))
-_CHUNK = 1 << 20
+_CHUNK = 1 << 20  # coefficients under one nonce
+_PIECE = 1 << 13  # of these at a time, so that they stay in the processor's cache
 _CONSTANT_NONCE = b"\xff" * 4  # of κ'; chunks of coefficients never reach it
 _PROBE = 64  # elements looked at before the others are computed
 
@@ -68,8 +69,8 @@ def _product(x: np.uint64, y: np.uint64) -> np.uint64:
 
 
 @njit(cache=True, nogil=True)
-def _dot(keys: Elements, values: Elements) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64]:
-    """Σ keys[i] values[i] = c0 + 2^32 c1 + 2^64 c2 + 2^96 c3, of fewer than 2^30 terms.
+def _dot(keys: Elements, values: Elements, limbs: Elements) -> None:
+    """limbs += Σ keys[i] values[i] = c0 + 2^32 c1 + 2^64 c2 + 2^96 c3, of fewer than 2^30 terms.
 
     Halves of 32 bits are what vector instructions multiply, and sums of halves need no reduction.
     """
@@ -82,7 +83,10 @@ def _dot(keys: Elements, values: Elements) -> tuple[np.uint64, np.uint64, np.uin
         c1 += (low >> _32) + (cross & _LOW32) + (other & _LOW32)
         c2 += (cross >> _32) + (other >> _32) + (high & _LOW32)
         c3 += high >> _32
-    return c0, c1, c2, c3
+    limbs[0] += c0
+    limbs[1] += c1
+    limbs[2] += c2
+    limbs[3] += c3
 
 
 @njit(cache=True, nogil=True)
@@ -133,15 +137,19 @@ def tag(seed: bytes, context: bytes, values: NDArray[np.unsignedinteger], users:
     Returns:
         The tag, below P.
     """
-    stream = hashlib.sha256(b"blindsight tag 3" + seed + context).digest()[:16]
-    word = int.from_bytes(expand(stream, _CONSTANT_NONCE, 8), "little")
+    stream = Stream(hashlib.sha256(b"blindsight tag 3" + seed + context).digest()[:16])
+    stream.start(_CONSTANT_NONCE)
+    word = int.from_bytes(stream.read(8), "little")
     total = multiply(int(_reduced(np.uint64(word))), users)
     for chunk in range(-(-len(values) // _CHUNK)):
-        part = values[chunk * _CHUNK : (chunk + 1) * _CHUNK].astype(np.uint64, copy=False)
-        words = expand(stream, chunk.to_bytes(4, "little"), 8 * len(part))
-        keys = np.frombuffer(words, dtype="<u8").astype(np.uint64, copy=False)
-        for limb, part_sum in enumerate(_dot(keys, part)):
-            total = add(total, multiply(int(_reduced(np.uint64(part_sum))), (1 << 32 * limb) % P))
+        stream.start(chunk.to_bytes(4, "little"))
+        part, limbs = values[chunk * _CHUNK : (chunk + 1) * _CHUNK], np.zeros(4, dtype=np.uint64)
+        for start in range(0, len(part), _PIECE):
+            piece = part[start : start + _PIECE].astype(np.uint64, copy=False)
+            keys = np.frombuffer(stream.read(8 * len(piece)), dtype="<u8")
+            _dot(keys.astype(np.uint64, copy=False), piece, limbs)
+        for place, limb in enumerate(limbs):
+            total = add(total, multiply(int(_reduced(limb)), (1 << 32 * place) % P))
     return total
 
 

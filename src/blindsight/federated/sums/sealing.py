@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from functools import cached_property
 from typing import Any, Final, NoReturn
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
@@ -68,7 +69,10 @@ class Identity:
 
     def __init__(self, key: bytes | None = None) -> None:
         self._raw = secrets.token_bytes(32) if key is None else _checked(key)
-        self._key = Ed25519PrivateKey.from_private_bytes(self._raw)
+
+    @cached_property
+    def _key(self) -> Ed25519PrivateKey:
+        return Ed25519PrivateKey.from_private_bytes(self._raw)
 
     def __repr__(self) -> str:
         return "Identity(secret)"

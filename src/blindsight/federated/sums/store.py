@@ -108,9 +108,17 @@ class MemoryStore:
 
 
 class FileStore:
-    """A store in two files of a folder, `contributions.log` and `results.log`."""
+    """A store in two files of a folder, `contributions.log` and `results.log`.
 
-    def __init__(self, folder: Path, users: int) -> None:
+    Parameters:
+        folder: where the files are.
+        users: how many users contribute.
+        flush: contributions are on the disk when `add` returns. Where a killed aggregator gives
+            its round up, they need not be.
+    """
+
+    def __init__(self, folder: Path, users: int, *, flush: bool = True) -> None:
+        self._flush = flush
         self._round = _open(folder / "contributions.log")
         self._results = _open(folder / "results.log")
         self._positions = np.full(users + 1, -1, dtype=np.int64)
@@ -121,7 +129,7 @@ class FileStore:
         return self._round.end
 
     def add(self, user: int, message: bytes) -> None:
-        self.place(user, _append(self._round, message))
+        self.place(user, _append(self._round, message, flush=self._flush))
 
     def place(self, user: int, position: int) -> None:
         self._positions[user] = position
@@ -163,10 +171,10 @@ def _open(path: Path) -> DurableFile:
     return DurableFile(path)
 
 
-def _append(file: DurableFile, content: bytes) -> int:
+def _append(file: DurableFile, content: bytes, *, flush: bool = True) -> int:
     position = file.end
     head = len(content).to_bytes(8, "little") + hashlib.sha256(content).digest()[:8]
-    file.append(head + content)
+    file.append(head + content, flush=flush)
     return position
 
 

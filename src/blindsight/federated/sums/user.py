@@ -161,6 +161,11 @@ class User(Party):
         """The group whose sum comes next."""
         return self._sums % self.settings.groups
 
+    @property
+    def expected(self) -> bytes | None:
+        """The digest that `expect` was given, while it holds."""
+        return self._expected
+
     def expect(self, model: bytes) -> None:
         """Join rounds on the model with this digest only, until every group's result is there."""
         self._expected = bytes(model)

@@ -27,12 +27,16 @@ import blindsight.app.together_statistics  # noqa: E402, F401  (plans of that me
 from blindsight.app.library.sending import added_epsilon  # noqa: E402
 from blindsight.core.errors import ProtocolError  # noqa: E402
 from blindsight.federated.agreement import Agreement  # noqa: E402
-from blindsight.federated.deploy.client import enrol_by_invitation, keep_role  # noqa: E402
 from blindsight.federated.deploy.folders import PartyFolder, accept, make_roster  # noqa: E402
 from blindsight.federated.deploy.plan import Plan, read_rows  # noqa: E402
-from blindsight.federated.deploy.running import enrol_sites, run_aggregator  # noqa: E402
+from blindsight.federated.deploy.running import (  # noqa: E402  # noqa: E402
+    UserService,
+    enrol_by_invitation,
+    enrol_sites,
+    keep_role,
+    run_aggregator,
+)
 from blindsight.federated.deploy.server import SiteEnrolment  # noqa: E402
-from blindsight.federated.deploy.services import UserService  # noqa: E402
 from blindsight.federated.sums import Request, Role, Settings  # noqa: E402
 from blindsight.workbench.infra.federations import MODEL_FILE  # noqa: E402
 from blindsight.workbench.infra.jobs import end_with_parent  # noqa: E402

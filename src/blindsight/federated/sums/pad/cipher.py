@@ -19,11 +19,12 @@ from blindsight.core.checks import njit
 from blindsight.core.errors import ProtocolError
 from blindsight.federated.sums.pad import bits, ring
 from blindsight.federated.sums.pad.parameters import Parameters
-from blindsight.federated.sums.pad.sampler import LARGEST, expand, secret
+from blindsight.federated.sums.pad.sampler import LARGEST, Stream, secret
 
 __all__ = ["MOST_VALUE_BITS", "PadSum", "new_secret", "pad", "public_block"]
 
 MOST_VALUE_BITS = 28  # what one coefficient adds up stays below 2^61
+_DRAWN = 8  # blocks whose errors are drawn at once
 _32, _31 = np.uint64(32), np.uint64(31)
 _LOW31, _LOW32 = np.uint64((1 << 31) - 1), np.uint64((1 << 32) - 1)
 
@@ -33,8 +34,8 @@ def new_secret(parameters: Parameters) -> NDArray[np.int8]:
     return secret(parameters.degree)
 
 
-def _header_key(header: bytes) -> bytes:
-    return hashlib.sha256(b"blindsight pad a" + header).digest()[:16]
+def _header_stream(header: bytes) -> Stream:
+    return Stream(hashlib.sha256(b"blindsight pad a" + header).digest()[:16])
 
 
 @njit(cache=True, nogil=True)
@@ -50,14 +51,16 @@ def _accept(
     return filled
 
 
-def public_block(key: bytes, parameters: Parameters, block: int, which: int) -> NDArray[np.uint32]:
+def public_block(
+    stream: Stream, parameters: Parameters, block: int, which: int
+) -> NDArray[np.uint32]:
     """a_k modulo the which-th prime."""
     prime, width = parameters.primes[which], parameters.prime_bits[which]
     out = np.empty(parameters.degree, dtype=np.uint32)
     filled, wanted = 0, parameters.degree + parameters.degree // 8
     while filled < len(out):  # primes lie just below a power of two: once is nearly always enough
-        nonce = block.to_bytes(4, "little") + which.to_bytes(2, "little")
-        words = np.frombuffer(expand(key, nonce, 4 * wanted), dtype="<u4")
+        stream.start(block.to_bytes(4, "little") + which.to_bytes(2, "little"))
+        words = np.frombuffer(stream.read(4 * wanted), dtype="<u4")
         filled = _accept(words, (1 << width) - 1, prime, out, 0)
         wanted *= 2
     return out
@@ -120,7 +123,7 @@ def pad(
         or int(values.max(initial=0)) >> parameters.value_bits
     ):
         raise AssertionError("values must fit their slots")
-    n, key = parameters.degree, _header_key(header)
+    n, stream = parameters.degree, _header_stream(header)
     fields = [ring.field(prime, n) for prime in parameters.primes]
     secrets = np.empty((len(fields), n), dtype=np.uint32)
     for i, at in enumerate(fields):
@@ -128,14 +131,17 @@ def pad(
         ring.forward(secrets[i], at)
     parts: list[bytes] = []
     x, whole = np.empty(n, dtype=np.uint32), np.zeros(parameters.block, dtype=np.uint64)
-    for block in range(parameters.blocks(len(values))):
+    blocks = parameters.blocks(len(values))
+    for block in range(blocks):
         part = values[block * parameters.block : (block + 1) * parameters.block]
         whole[: len(part)], whole[len(part) :] = part, 0
-        errors = secret(n)
+        if block % _DRAWN == 0:
+            drawn = secret(n * min(_DRAWN, blocks - block)).reshape(-1, n)
+        errors = drawn[block % _DRAWN]
         for i, at in enumerate(fields):
             _fill(whole, errors, _factors(parameters, i), x)
             ring.forward(x, at)
-            ring.multiply_add(public_block(key, parameters, block, i), secrets[i], x, at.prime)
+            ring.multiply_add(public_block(stream, parameters, block, i), secrets[i], x, at.prime)
             parts.append(bits.pack(x, parameters.prime_bits[i]))
     return b"".join(parts)
 
@@ -186,7 +192,7 @@ class PadSum:
 
         A wrong sum of secrets gives noise.
         """
-        parameters, n, key = self.parameters, self.parameters.degree, _header_key(header)
+        parameters, n, stream = self.parameters, self.parameters.degree, _header_stream(header)
         fields = [ring.field(prime, n) for prime in parameters.primes]
         opened = np.empty((len(fields), n), dtype=np.uint32)
         sums = []
@@ -199,7 +205,7 @@ class PadSum:
             for i, at in enumerate(fields):
                 opened[i] = total[i]
                 ring.multiply_subtract(
-                    public_block(key, parameters, block, i), sums[i], opened[i], at.prime
+                    public_block(stream, parameters, block, i), sums[i], opened[i], at.prime
                 )
                 ring.inverse(opened[i], at)
             _read(opened, *_chinese(parameters), parameters.slot_bits, result[block])
@@ -221,15 +227,16 @@ class PadSum:
 def _chinese(
     parameters: Parameters,
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.uint64]]:
-    """Primes; the inverse of prime j modulo prime i; and t (E + 1) modulo each, which makes all
-    numbers positive.
+    """Primes; the inverse of prime j modulo prime i, with its companion; and t (E + 1) modulo each,
+    which makes all numbers positive.
     """
     primes = parameters.primes
     inverses = [[pow(q, -1, p) if q != p else 0 for q in primes] for p in primes]
+    companions = [[ring.shoup(w, p) for w in row] for row, p in zip(inverses, primes, strict=True)]
     shift = (parameters.errors + 1) << parameters.plain_bits
     return (
         np.array(primes, dtype=np.uint64),
-        np.array(inverses, dtype=np.uint64),
+        np.array([inverses, companions], dtype=np.uint64),
         np.array([shift % p for p in primes], dtype=np.uint64),
     )
 
@@ -253,9 +260,12 @@ def _read(
     for i in range(n):
         for k in range(count):
             p = primes[k]
-            value = (np.uint64(x[k, i]) + shift[k]) % p
+            value = ring._less(np.uint64(x[k, i]) + shift[k], p)
             for j in range(k):
-                value = (value + p - digits[j] % p) % p * inverses[k, j] % p
+                # A digit lies below 4p, because primes differ by at most one bit in length.
+                digit = ring._less(ring._less(digits[j], p + p), p)
+                w, companion = inverses[0, k, j], inverses[1, k, j]
+                value = ring._less(ring._lazy(value + p - digit, w, companion, p), p)
             digits[k] = value
         words[:] = 0
         for k in range(count - 1, -1, -1):

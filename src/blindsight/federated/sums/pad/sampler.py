@@ -21,19 +21,37 @@ from numpy.typing import NDArray
 
 from blindsight.core.checks import njit
 
-__all__ = ["LARGEST", "SIGMA", "expand", "secret", "secret_words", "thresholds"]
+__all__ = ["LARGEST", "SIGMA", "Stream", "expand", "secret", "secret_words", "thresholds"]
 
 SIGMA: Final = Decimal("6.4")
 LARGEST: Final = 63
 _HALF_BITS = 63
+_ZEROS: Final = bytes(1 << 16)
+
+
+class Stream:
+    """AES-CTR under one key: the key is expanded once, however many nonces it is used with."""
+
+    def __init__(self, key: bytes) -> None:
+        self._context = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+
+    def start(self, nonce: bytes) -> None:
+        """Go to the beginning of a nonce's bytes; 8 bytes leave the counter its own half."""
+        if len(nonce) > 8:
+            raise AssertionError("the counter's half of the nonce is not ours")
+        self._context.reset_nonce(nonce.ljust(16, b"\0"))
+
+    def read(self, length: int) -> bytes:
+        """The next `length` bytes of the nonce."""
+        zeros = _ZEROS if length <= len(_ZEROS) else bytes(length)
+        return self._context.update(memoryview(zeros)[:length])
 
 
 def expand(key: bytes, nonce: bytes, length: int) -> bytes:
-    """`length` bytes of AES-CTR; a nonce of at most 8 bytes leaves the counter its own half."""
-    if len(nonce) > 8:
-        raise AssertionError("the counter's half of the nonce is not ours")
-    cipher = Cipher(algorithms.AES(key), modes.CTR(nonce.ljust(16, b"\0")))
-    return cipher.encryptor().update(bytes(length))
+    """`length` bytes of AES-CTR from the beginning of a nonce of at most 8 bytes."""
+    stream = Stream(key)
+    stream.start(nonce)
+    return stream.read(length)
 
 
 def secret_words(count: int) -> NDArray[np.uint64]:

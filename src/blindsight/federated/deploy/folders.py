@@ -45,6 +45,9 @@ from blindsight.federated.deploy.plan import Plan
 from blindsight.federated.sums.enrolment import Enrolment, PartyKeys, Request, Role, Roster
 from blindsight.federated.sums.settings import Settings
 from blindsight.federated.sums.wire import Reader, Writer
+from blindsight.privacy import Guarantee, Ledger
+from blindsight.privacy.door import Door
+from blindsight.privacy.vault import Vault
 
 __all__ = [
     "PartyFolder",
@@ -275,6 +278,21 @@ class PartyFolder:
             keys = self.keys
             if keys.private is not None:
                 write_secret(self.path / "keys.bin", keys.without_private().dump())
+
+    def charge(self, guarantee: Guarantee, ledger: Ledger) -> None:
+        """Charge the party's own ledger with what all its rounds cost, before the first, and once.
+
+        It is charged through a vault in the folder, so that an older copy of the vault or of the
+        ledger is noticed. `updates.release.json` beside the vault names what was charged: it shows
+        that both are older copies where vault and ledger were restored together.
+
+        Raises:
+            RolledBack: if the vault or the ledger is an older copy, or both; nothing is charged.
+        """
+        vault = Vault.open_or_create(self.path / "vault")
+        release = vault.release_of(f"federation {self.roster.agreement.hex()}")
+        account = vault.account(ledger, release=release, out=self.path / "updates")
+        Door(guarantee, what="updates to a federation", ledger=account)
 
     @property
     def model(self) -> Path:

@@ -49,8 +49,6 @@ from blindsight.federated.sums import (
 from blindsight.federated.sums.messages import Kind
 from blindsight.federated.sums.wire import Reader, Writer, read_sealed, seal, unseal, write_sealed
 from blindsight.privacy import Guarantee, Ledger
-from blindsight.privacy.door import Door
-from blindsight.privacy.vault import Vault
 
 __all__ = [
     "BATCH_BYTES",
@@ -105,24 +103,13 @@ class Service(Protocol):
 
 
 def charge(folder: PartyFolder, ledger: Ledger) -> Guarantee:
-    """Charge a user's own ledger with what all its rounds cost, before the first, and once.
-
-    It is charged through a vault in the party's folder, so that an older copy of the folder or of
-    the ledger is noticed. `updates.release.json` beside the vault names what was charged: it shows
-    that both are older copies where vault and ledger were restored together.
-
-    Raises:
-        RolledBack: if the vault or the ledger is an older copy, or both; nothing is charged.
-    """
-    settings, agreement = folder.require(Role.USER).settings, folder.roster.agreement
+    """Charge a user's own ledger with what all its rounds cost; see `PartyFolder.charge`."""
+    settings = folder.require(Role.USER).settings
     # A record trains or is held out, never both: it is in `rounds` sums at most.
     per_record = isinstance(settings.noise, RecordShares)
     rounds = folder.plan.rounds if per_record else settings.rounds
     guarantee = Agreement(settings).guarantee(rounds)
-    vault = Vault.open_or_create(folder.path / "vault")
-    release = vault.release_of(f"federation {agreement.hex()}")
-    account = vault.account(ledger, release=release, out=folder.path / "updates")
-    Door(guarantee, what="updates to a federation", ledger=account)
+    folder.charge(guarantee, ledger)
     return guarantee
 
 

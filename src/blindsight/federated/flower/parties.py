@@ -43,8 +43,6 @@ from blindsight.federated.sums.messages import Header
 from blindsight.federated.sums.store import FileStore
 from blindsight.federated.sums.wire import Writer, read_sealed, seal, unseal, write_sealed
 from blindsight.privacy import Ledger
-from blindsight.privacy.door import Door
-from blindsight.privacy.vault import Vault
 
 __all__ = ["FlowerParty", "Server", "Site", "accept", "join", "make_roster", "simulate_enrolment"]
 
@@ -345,11 +343,9 @@ class Site(FlowerParty):
             return self._held.open_round
 
     def charge(self, ledger: str | None, dataset: str) -> None:
-        """Charge the site's ledger with what all its rounds cost, before the first, and once.
+        """Charge the site's ledger with what all its rounds cost; see `PartyFolder.charge`.
 
-        It is charged through a vault in the party's folder, so that an older copy of the vault
-        or of the ledger is noticed, and of both by the file `updates.release.json` beside the
-        vault. Without epsilon in the plan nothing is charged.
+        Without epsilon in the plan nothing is charged.
 
         Parameters:
             ledger: the ledger's file; None: a warning says that nothing is charged.
@@ -360,13 +356,8 @@ class Site(FlowerParty):
         if ledger is None:
             _log.warning("No ledger was named: the rounds are charged to nobody.")
             return
-        guarantee = self.plan.guarantee(self.roster.settings)
-        release = f"federation {self.roster.agreement.hex()}"
         with self.locked(), Ledger(ledger, dataset=dataset) as opened:
-            vault = Vault.open_or_create(self.path / "vault")
-            number = vault.release_of(release)
-            account = vault.account(opened, release=number, out=self.path / "updates")
-            Door(guarantee, what="updates to a federation", ledger=account)
+            self.folder.charge(self.plan.guarantee(self.roster.settings), opened)
 
     def contribute(
         self, header: Header, model: Model, update: NDArray[np.float64], *, examples: int | float

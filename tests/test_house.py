@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.house import any_share, read_trees, repeated_class_names, undocumented_names
+
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "blindsight"
 ROOMS = {"hashing", "federated", "metric", "sketching", "tagging"}
@@ -45,6 +47,7 @@ STILL_IMPORT_BELOW_APP = {
 }
 ANYTHING = {"__init__", "__main__"}
 MODULES = sorted(SOURCE.rglob("*.py"))
+TREES = read_trees()
 LONGEST_MODULE = 700  # lines
 
 
@@ -179,6 +182,37 @@ def test_what_is_public_exists_and_is_explained() -> None:
             elif (isinstance(value, type) or inspect.isfunction(value)) and not value.__doc__:
                 offenders.append(f"{_name(path)}: {public} has no docstring")
     _all_or_none(offenders)
+
+
+def test_every_exported_name_documents_its_parameters_and_has_an_example() -> None:
+    undocumented, exported = undocumented_names()
+    assert exported > 80
+    _all_or_none([f"{name} lacks {lacking}" for name, lacking in undocumented.items()])
+
+
+def test_the_architecture_names_modules_that_exist() -> None:
+    page = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
+    folders = {path.name for path in SOURCE.iterdir() if path.is_dir()}
+    named = {
+        name for name in re.findall(r"`([\w/]+\.py)`", page) if name.partition("/")[0] in folders
+    }
+    assert len(named) > 30
+    _all_or_none([f"{name} does not exist" for name in named if not (SOURCE / name).is_file()])
+    ways = page.partition("## Five ways")[2].partition("\n## ")[0].split("\n- ")[1:]
+    for way in ways:
+        steps = [step for step in re.findall(r"`([\w/]+\.py)`", way) if "door" not in step]
+        _all_or_none(
+            [f"{step} is named twice in one way" for step in steps if steps.count(step) > 1]
+        )
+
+
+def test_no_public_class_shares_its_name() -> None:
+    _all_or_none([f"{name}: {modules}" for name, modules in repeated_class_names(TREES).items()])
+
+
+def test_few_parameters_are_typed_any() -> None:
+    untyped, parameters = any_share(TREES)["all"]
+    assert untyped / parameters < 0.03
 
 
 def _tracked() -> list[Path]:

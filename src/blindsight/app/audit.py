@@ -169,6 +169,13 @@ def audit_methods(
         workers: processes for the attacks that run something many times.
         seed: seed of the attacks.
         progress: called with (stage, done, total).
+
+    Returns:
+        The report on every claim; it is refuted where one of them is, as some of the papers' are.
+
+    Examples:
+        >>> report = audit_methods()  # takes about a minute  # doctest: +SKIP
+        >>> print(report)  # doctest: +SKIP
     """
     from blindsight.audit.papers import all_verdicts, report_on_all
 

@@ -1,9 +1,9 @@
-"""The audit: what really runs, what was given away, and the papers' claims.
+"""The audit: what really runs, what was shared, and the papers' claims.
 
 An audit can refute a promise, never prove one: its words are "not refuted" and "REFUTED".
 
 - `audit`, `audit_file`: any fitted estimator, mechanism or file, unchanged (`target`).
-- `audit_release`, `audit_sketches`, `audit_tags`: what was given away, with the photos as the truth
+- `audit_release`, `audit_sketches`, `audit_tags`: what was shared, with the photos as the truth
   (`release`).
 - `audit_door`: what really runs, at the door and by replay (`engine`).
 - `audit_callable`, `audit_measurement`, `audit_training`: what others built (`others`).

@@ -110,7 +110,7 @@ class _Digits:
 
 
 def figures(verdicts: list[Verdict], *, seed: int = 0) -> list[Figure]:
-    """The report's pictures."""
+    """Draw the five pictures of the report, which take about half of its time."""
     digits = _Digits(seed)
     lines = _search_curves(digits, seed)
     members = _memberships(seed)
@@ -143,7 +143,7 @@ def figures(verdicts: list[Verdict], *, seed: int = 0) -> list[Figure]:
         ),
         _rebuilt(digits, seed),
         Figure(
-            "What a sketch gives away",
+            "What a sketch reveals",
             "Original digits and what the posterior-mean attacker recovers from their sketches, Q1 "
             "to Q12.",
             gallery(_recovered(seed)),

@@ -80,7 +80,6 @@ class MultiLabelScores:
     labels_counted: int
 
     def to_dict(self) -> dict[str, float]:
-        """The measures by name."""
         return asdict(self)
 
 

@@ -450,7 +450,7 @@ class DPPMetric(LinearMetric, Protected):
     def _question_delta(self, n_pairs: int) -> None:
         if self.delta * n_pairs > 1:
             warnings.warn(
-                f"delta = {self.delta:g} lets one in {1 / self.delta:,.0f} pairs be given away "
+                f"delta = {self.delta:g} lets one in {1 / self.delta:,.0f} pairs be revealed "
                 "whole, and there are "
                 f"{n_pairs:,}. Take it well below {1 / n_pairs:.1g}.",
                 UserWarning,

@@ -148,7 +148,6 @@ class PairGraph:
         )
 
     def __len__(self) -> int:
-        """The number of pairs."""
         return len(self.edges)
 
     @property

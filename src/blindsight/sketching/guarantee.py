@@ -1,6 +1,6 @@
 """What the proven inputs promise: as data, before any image is seen.
 
-Sketches promise nothing (`paper`); their disclosure says what they give away.
+Sketches promise nothing (`paper`); their disclosure says what they reveal.
 """
 
 from __future__ import annotations
@@ -64,7 +64,6 @@ class PixelFlip:
 
     @property
     def says(self) -> str:
-        """In a few words."""
         return f"random flipping of each of {len(self.beta)} bits of a pixel"
 
     @property

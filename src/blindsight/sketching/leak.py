@@ -324,7 +324,7 @@ def pixel_epsilon_rdp(rates: ArrayLike, agreeing: float, *, delta: float = DELTA
 
 @dataclass(frozen=True, kw_only=True)
 class Leak:
-    """What a sketch with these parameters gives away, whatever the image.
+    """What a sketch with these parameters reveals, whatever the image.
 
     epsilon_bit: local epsilon of each bit; epsilon_pixel: of the whole pixel, tight;
     epsilon_pixel_rdp: by Renyi orders; guess_bits: expected -log2 of the chance to guess one pixel

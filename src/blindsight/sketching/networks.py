@@ -97,7 +97,6 @@ class LeNet5(nn.Module):  # type: ignore[misc]
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits (n, classes)."""
         return self.head(self.features(x))
 
 
@@ -157,7 +156,6 @@ class _Residual(nn.Module):  # type: ignore[misc]
         self.head = nn.Linear(width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits (n, classes)."""
         return self.head(self.blocks(self.stem(x)).mean(dim=(2, 3)))
 
 
@@ -234,7 +232,6 @@ class Whitened(nn.Module):  # type: ignore[misc]
         self.whiten.bias.zero_()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits (n, classes)."""
         x = self.blocks(nn.functional.gelu(self.whiten(x)))
         return self.head(x.amax(dim=(2, 3))) / 9
 

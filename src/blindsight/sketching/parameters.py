@@ -281,7 +281,6 @@ class QKParameters:
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         return {"q": list(self.q), "p": list(self.p), "r": self.r}
 
     @classmethod
@@ -379,7 +378,6 @@ class FlipParameters:
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         return {"beta": list(self.beta)}
 
     @classmethod

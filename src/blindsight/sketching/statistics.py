@@ -237,7 +237,6 @@ class StatisticsLayout:
 
     @property
     def n_classes(self) -> int:
-        """The number of classes."""
         return len(self.classes)
 
     @property

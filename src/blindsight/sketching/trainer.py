@@ -360,7 +360,6 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.asarray(torch.softmax(torch.from_numpy(self.decision_function(X)), dim=1).numpy())
 
     def predict(self, X: SketchSet) -> Array:
-        """Classes."""
         return np.asarray(self.classes_[self.decision_function(X).argmax(axis=1)])
 
     def score(

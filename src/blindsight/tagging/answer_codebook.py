@@ -173,8 +173,8 @@ class AnswerSpread:
         variance, axes = np.linalg.eigh(second[:q, :q] - np.outer(mean, mean))
         # The noise alone has eigenvalues up to sigma sqrt(2 q) / n; half of it keeps a few doubtful
         # directions.
-        drowned = sigma * math.sqrt(q / 2) / n_records
-        kept = (variance > drowned) | (np.arange(q) == q - 1)
+        noise_level = sigma * math.sqrt(q / 2) / n_records
+        kept = (variance > noise_level) | (np.arange(q) == q - 1)
         deviation = np.sqrt(np.clip(variance[kept], 1e-6, 1.0))
         reach = _REACH * math.sqrt(len(axes_of))
         return cls(
@@ -271,7 +271,6 @@ class AnswerCodebook:
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> AnswerCodebook:
-        """The inverse of `to_fields`."""
         known = (
             Posterior(fields["word_shares"], fields["usual"]) if "word_shares" in fields else None
         )

@@ -103,7 +103,6 @@ class Exact:
         return Answers(sigmoid(logits) > (self.threshold or _UNTRAINED_THRESHOLD), logits)
 
     def probabilities(self, scores: Floats) -> Floats:
-        """Scores as probabilities."""
         return sigmoid(scores)
 
 
@@ -197,7 +196,6 @@ class LaplaceAnswers:
         return Answers(noisy > 0, noisy)
 
     def probabilities(self, scores: Floats) -> Floats:
-        """Noisy scores as probabilities."""
         return sigmoid(scores)
 
 

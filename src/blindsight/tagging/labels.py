@@ -226,7 +226,7 @@ def read_labels(
 
 
 def read_vocabulary(words: str) -> dict[str, tuple[str, ...]]:
-    """Label names, of a text file with one per line or parted by commas, each with its other names.
+    """Read label names, one per line of a text file or separated by commas, with their other names.
 
     A line "tv = television / screen" gives the label "tv" two more names to be known by.
     """
@@ -242,7 +242,8 @@ def read_vocabulary(words: str) -> dict[str, tuple[str, ...]]:
             ) from error
     elif path.suffix and "," not in words:
         raise MissingData(
-            f"{path} does not exist. Give a file with one word per line, or words parted by commas."
+            f"{path} does not exist. Give a file with one word per line, or words separated by "
+            "commas."
         )
     else:
         listed = words.split(",")

@@ -208,10 +208,12 @@ def audit_door(
 def _same_again(audit: _Audit, data: object) -> None:
     """On the same data everything comes out the same, or a clock or entropy of its own is in it."""
     listener, left = audit.replay(data)
-    parted = listener.finished()
-    if parted is not None:
+    divergence = listener.finished()
+    if divergence is not None:
         audit.find(
-            "sequence", "", f"{parted} (on the same data: something other than the door is random)"
+            "sequence",
+            "",
+            f"{divergence} (on the same data: something other than the door is random)",
         )
         return
     audit.unsteady = set(audit.outputs.differing(left))
@@ -336,14 +338,14 @@ def _likelihood(
 
 
 def _compare(audit: _Audit, who: str, listener: ReplayListener, left: Outputs) -> None:
-    parted = listener.finished()
+    divergence = listener.finished()
     if left.raised != audit.outputs.raised:
         here = audit.outputs.raised[:160] or "none"
         says = f"{left.raised[:160] or 'no refusal'} on {who}, {here} on the data"
         audit.find("refusal", "", f"whether it refuses depends on the data ({says})")
         return
-    if parted is not None:
-        audit.find("sequence", "", f"{parted} ({who})")
+    if divergence is not None:
+        audit.find("sequence", "", f"{divergence} ({who})")
         return
     for name in audit.outputs.differing(left):
         if name not in audit.unsteady:

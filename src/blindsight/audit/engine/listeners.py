@@ -225,7 +225,6 @@ class RecordingListener(_Ear):
         """Let it draw."""
 
     def passed(self, passage: Passage, released: Array) -> None:
-        """Take note."""
         door = self._door_of(passage)
         drawn = self.openings[door].latest()
         self.log.append(
@@ -325,8 +324,9 @@ def charging(costs: Sequence[Cost]) -> Iterator[ChargedAccount]:
 class ReplayListener(_Ear):
     """Hands out what a recording holds, in order, as long as the same doors come in the same order.
 
-    `values` are what stood at the door instead; `parted` says where the runs parted, if they did.
-    From there on releases are drawn again and nothing is compared: the rest would be echo.
+    `values` are what stood at the door instead; `divergence` says where the runs differ first, if
+    they do. From there on releases are drawn again and nothing is compared: later differences only
+    follow from the first.
     """
 
     def __init__(
@@ -335,13 +335,13 @@ class ReplayListener(_Ear):
         super().__init__(seed, absent)
         self._log = log
         self.values: list[Array] = []
-        self.parted: str | None = None
+        self.divergence: str | None = None
 
     def passing(self, passage: Passage) -> Array | None:
         """The recorded release, if this is the same door."""
-        if self.parted is None:
-            self.parted = self._differs(passage)
-        if self.parted is not None:
+        if self.divergence is None:
+            self.divergence = self._differs(passage)
+        if self.divergence is not None:
             return None
         entry = self._log[len(self.values)]
         self.values.append(np.array(passage.value))
@@ -351,13 +351,13 @@ class ReplayListener(_Ear):
         """Nothing to note."""
 
     def finished(self) -> str | None:
-        """Where the runs parted, also by ending too early."""
-        if self.parted is None and len(self.values) < len(self._log):
+        """Where the runs differ first, also by ending too early."""
+        if self.divergence is None and len(self.values) < len(self._log):
             return (
                 f"{self._log[len(self.values)].name} was not released: how much is released "
                 "depends on the data"
             )
-        return self.parted
+        return self.divergence
 
     def _differs(self, passage: Passage) -> str | None:
         if len(self.values) >= len(self._log):

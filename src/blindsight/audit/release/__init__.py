@@ -1,7 +1,7 @@
-"""Attack what you gave away, with the photos as the truth: the owner's side, local, nothing leaves
+"""Attack what you shared, with the photos as the truth: the owner's side, local, nothing leaves
 or is charged.
 
-    found = audit_release("out", "out.vault")     # the folder that was given away, and the vault
+    found = audit_release("out", "out.vault")     # the folder that was shared, and the vault
     that was kept print(found.to_text())                        # also to_html(), to_json(),
     write(folder)
 
@@ -53,8 +53,8 @@ def audit_release(
     still finds.
 
     Parameters:
-        release: the folder that was given away, and its vault.
-        vault: the folder that was given away, and its vault.
+        release: the folder that was shared.
+        vault: its vault.
         photos: where the photos are; by default where the vault says they were.
         encoder: what the release was made with, where that is not built in.
         labels: what the photos show: "folder", or FILE.csv:COLUMN with the photos' names in the

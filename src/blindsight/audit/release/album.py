@@ -152,20 +152,20 @@ _THUMBNAIL = 32
 
 @dataclass(frozen=True, eq=False)
 class Album:
-    """What was given away, and the photos it was made of, in one order.
+    """What was shared, and the photos it was made of, in one order.
 
     Parameters:
         place: the release folder, its public hash function, and what its index states.
         encoder: the release folder, its public hash function, and what its index states.
         guarantee: the release folder, its public hash function, and what its index states.
-        stored: how many codes were given away; the arrays hold those of them that were looked at.
+        stored: how many codes were shared; the arrays hold those of them that were looked at.
         ids: released codes as packed bytes, and the ids they stand under.
         codes: released codes as packed bytes, and the ids they stand under.
         rows: features and small pictures of the photos they stand for.
         thumbnails: features and small pictures of the photos they stand for.
         names: the photos' names, for the owner only.
         recipe: how it was made, with the owner's own paths where the vault remembers them.
-        problems: what the files themselves give away, in sentences.
+        problems: what the files themselves reveal, in sentences.
         lost: how many codes have no photo any more that could be looked at.
     """
 
@@ -324,7 +324,7 @@ def _file_problems(
     codes: Bytes,
     dataset: str,
 ) -> list[str]:
-    """What the files give away by themselves: names, or codes that are not those the vault answered
+    """What the files reveal by themselves: names, or codes that are not those the vault answered
     for.
     """
     found = []

@@ -228,12 +228,11 @@ class LinkageResult:
 
     @property
     def chance(self) -> float:
-        """The first by lot."""
         return 1 / self.n
 
 
 def single_out(view: View, rows: Array, released: Array, rng: np.random.Generator) -> LinkageResult:
-    """Rank all entries by how likely they are the photo's; ties by lot, in expectation."""
+    """Rank all entries by how likely they are the photo's; ties count by their expected rank."""
     plain = view.plain(rows)
     asked = rng.permutation(len(rows))[:_PROBES]
     rank, top = ranks(view.fits(plain[asked], released), asked)
@@ -248,8 +247,8 @@ def single_out(view: View, rows: Array, released: Array, rng: np.random.Generato
 
 
 def ranks(fits: Array, own: Array) -> tuple[Floats, Floats]:
-    """Of each row's own entry: its rank, and how often it is taken for the first; ties by lot, in
-    expectation.
+    """Rank each row's own entry: its expected rank, and the probability that it comes first; tied
+    entries have a random order.
     """
     mine = fits[np.arange(len(own)), own][:, None]
     above, tied = (fits > mine).sum(axis=1), (fits == mine).sum(axis=1)
@@ -473,7 +472,7 @@ def search(
 
 
 def _first(values: Array, own: Array, rng: np.random.Generator, count: int = _FIRST) -> Ints:
-    """The places of the largest values, not counting the query itself; ties by lot."""
+    """The places of the largest values, not counting the query itself; ties in random order."""
     scores = values.astype(np.float64).copy()
     scores[np.arange(len(own)), own] = -np.inf
     lot = rng.random(scores.shape[1])

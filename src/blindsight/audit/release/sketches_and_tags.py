@@ -167,7 +167,7 @@ def audit_tags(
     row by a copy.
 
     Parameters:
-        table: the CSV file that was given away: a photo's id (or name), and its tags with ";"
+        table: the CSV file that was shared: a photo's id (or name), and its tags with ";"
             between.
         vault: what was kept of the release.
         photos: the photos' folder.

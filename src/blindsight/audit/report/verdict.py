@@ -88,7 +88,6 @@ class Verdict:
 
     @property
     def attack(self) -> str:
-        """What was tried."""
         if self.audited is not None:
             return self.audited.attack
         return "not attacked" if self.recovered is None else self.recovered.attack
@@ -116,7 +115,6 @@ class Verdict:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         fields = dataclasses.asdict(self)
         fields["proven"] = "inf" if math.isinf(self.proven) else self.proven
         if self.audited is not None and math.isinf(self.audited.epsilon):

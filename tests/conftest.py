@@ -17,7 +17,15 @@ from hypothesis import HealthCheck, settings
 
 from blindsight.app.hosting import limit_threads
 from memory_disk import memory_path, use_memory
-from real_parts import PART_OF, browser, fresh_database, milvus, postgresql, ray_cluster
+from real_parts import (
+    PART_OF,
+    RAY_SETTINGS,
+    browser,
+    fresh_database,
+    milvus,
+    postgresql,
+    ray_cluster,
+)
 
 __all__ = ["browser", "fresh_database", "memory_path", "milvus", "postgresql", "ray_cluster"]
 
@@ -25,6 +33,7 @@ use_memory()
 limit_threads()
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
+os.environ.update(RAY_SETTINGS)
 
 # No deadline, and examples may be slow to make: two busy cores are not a bug. In CI the same
 # examples every time.

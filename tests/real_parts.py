@@ -23,7 +23,15 @@ from typing import Any
 
 import pytest
 
-__all__ = ["PART_OF", "browser", "fresh_database", "milvus", "postgresql", "ray_cluster"]
+__all__ = [
+    "PART_OF",
+    "RAY_SETTINGS",
+    "browser",
+    "fresh_database",
+    "milvus",
+    "postgresql",
+    "ray_cluster",
+]
 
 # The part that each fixture needs.
 PART_OF = {
@@ -34,6 +42,13 @@ PART_OF = {
     "ray_cluster": "ray",
 }
 _SECONDS = 600  # within which a part must start: the machine may be busy
+# What every Ray of the tests runs under, also one that a test's own process starts.
+RAY_SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_worker_niceness": "0",  # 15 by default: beside a busy machine's other work they starve
+    "RAY_worker_register_timeout_seconds": str(_SECONDS),  # 60 by default, and then it starts anew
+}
 _PASSWORD = "open-sesame-4711"
 _numbers = itertools.count(1)
 _failed_starts: list[Exception] = []  # of Ray
@@ -138,10 +153,6 @@ def milvus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[Any]:
     """Two local workers for all tests: Ray takes seconds to start."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
-    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112  (15 by default: beside other tests they would starve)
-    os.environ["RAY_worker_register_timeout_seconds"] = str(_SECONDS)  # noqa: SIM112  (60 by default, and then it starts anew)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Ray leaves /dev/null open while it starts
         import ray

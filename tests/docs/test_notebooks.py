@@ -35,6 +35,7 @@ SHOWS = {
 }
 
 
+@pytest.mark.real("ray")  # Flower's simulation starts one
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_and_displays_its_values(path: Path, tmp_path: Path) -> None:
     done = warm.run(["-c", DRIVER, path], cwd=tmp_path, timeout=600)

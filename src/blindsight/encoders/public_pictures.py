@@ -87,20 +87,25 @@ def built_in_vectors(encoder: Encoder, count: int, size: int) -> Floats:
     from blindsight.encoders.builtin import BuiltIn
     from blindsight.encoders.onnx_folder import OnnxEncoder
 
-    pictures = built_in_images(count, size)
+    if isinstance(encoder, BuiltIn) and not encoder.networks:  # no quicker from a file
+        return _remembered(encoder, count, size)
+    if not isinstance(encoder, BuiltIn | OnnxEncoder):  # an identity that may leave something out
+        return _encoded(encoder, count, size)
+    digest, pictures = identity_digest(encoder.identity()), built_in_images(count, size)
+    return public_vectors(digest, pictures.tobytes(), count, lambda: _encoded(encoder, count, size))
 
-    def compute() -> Floats:
-        made = []
-        for start in range(0, count, _BATCH):
-            batch = pictures[start : start + _BATCH]
-            made.append(encoder.images(np.stack([encoder.prepare(each) for each in batch])))
-        return np.concatenate(made)
 
-    network = encoder.networks if isinstance(encoder, BuiltIn) else isinstance(encoder, OnnxEncoder)
-    if not network:  # an identity that may leave something out, or no quicker from a file
-        return compute()
-    digest = identity_digest(encoder.identity())
-    return public_vectors(digest, pictures.tobytes(), count, compute)
+def _encoded(encoder: Encoder, count: int, size: int) -> Floats:
+    pictures, made = built_in_images(count, size), []
+    for start in range(0, count, _BATCH):
+        batch = pictures[start : start + _BATCH]
+        made.append(encoder.images(np.stack([encoder.prepare(each) for each in batch])))
+    vectors = np.concatenate(made)
+    vectors.flags.writeable = False
+    return vectors
+
+
+_remembered = lru_cache(maxsize=2)(_encoded)
 
 
 @lru_cache(maxsize=4)

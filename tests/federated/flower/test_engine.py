@@ -58,7 +58,6 @@ def test_the_mean_comes_out_of_flowers_simulation_engine(tmp_path: Path) -> None
         "FLWR_HOME": str(tmp_path / "flower"),
         "FLWR_TELEMETRY_ENABLED": "0",
         "OMP_NUM_THREADS": "1",
-        "RAY_USAGE_STATS_ENABLED": "0",
     }
     done = subprocess.run(
         [sys.executable, str(app), str(tmp_path / "parties")],

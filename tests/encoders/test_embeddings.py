@@ -203,6 +203,19 @@ def test_vectors_are_taken_as_they_come() -> None:
         np.testing.assert_allclose(vectors, unit, rtol=1e-5, err_msg=kind)
 
 
+def test_a_data_set_of_hugging_face_is_taken_in_every_format() -> None:
+    datasets = pytest.importorskip("datasets", reason="the package datasets is not installed")
+    made = datasets.Dataset.from_dict(
+        {"label": [0, 1, 0], "path": HELD_IDS, "embedding": HELD_ROWS.tolist()}
+    )
+    formats = [made.with_format(kind) for kind in (None, "numpy", "torch", "pandas", "arrow")]
+    for rows in (*formats, made.to_iterable_dataset()):
+        [(named, vectors)] = Embeddings.from_rows(rows).pieces()
+        assert (named, vectors.shape) == (HELD_IDS, (3, 4))
+    with pytest.raises(InvalidData, match=r"the splits train: choose one, as in rows\['train'\]"):
+        Embeddings.from_rows(datasets.DatasetDict({"train": made}))
+
+
 def test_rows_that_are_no_vectors_of_one_length_are_refused() -> None:
     for rows, ids in ((HELD_ROWS[0], None), (HELD_ROWS, ["a"]), (np.array([["x", "y"]]), None)):
         with pytest.raises(InvalidData, match="rows must be vectors of one length"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -385,6 +385,11 @@ def _plain_rows(rows: RowSource) -> tuple[NDArray[np.generic], list[object] | No
     if hasattr(rows, "detach"):  # a tensor of PyTorch, on whichever device
         return np.asarray(rows.detach().cpu()), None
     columns = getattr(rows, "column_names", None)  # Arrow, Hugging Face
+    if isinstance(columns, Mapping):
+        raise InvalidData(
+            f"rows must be one table, got the splits {', '.join(map(str, columns))}: choose one, as "
+            f"in rows[{next(iter(columns), 'train')!r}]."
+        )
     if columns is None and hasattr(rows, "iloc"):  # pandas
         columns = list(rows.columns)  # type: ignore[attr-defined]
     if columns is not None:

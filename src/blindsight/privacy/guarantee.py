@@ -109,7 +109,7 @@ class Audited:
 
     def __str__(self) -> str:
         return (
-            f"ε ≥ {self.epsilon:.3g} ({100 * self.confidence:.4g}%, {self.attack}, {self.trials:,} "
+            f"ε ≥ {self.epsilon:.3g} ({100 * self.confidence:.6g}%, {self.attack}, {self.trials:,} "
             "trials)"
         )
 

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shlex
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from blindsight.cli import main
-from blindsight.cli.examples import EXAMPLES, FIRST
+from blindsight.cli.options import EXAMPLES, FIRST
 
 BLINDSIGHT = (sys.executable, "-m", "blindsight")
 RUNS_UNTIL_STOPPED = {"serve"}
@@ -102,11 +103,15 @@ MISTAKES = [
     ("protect photos --out x --epsilon 1e9", 2, ("--allow-large-epsilon", "next to nothing")),
     ("protect photos --out x --epsilon 0", 2, ("--epsilon must be a finite number above 0",)),
     ("protect photos --out index --epsilon 4", 2, ("was made with --epsilon 8.0",)),
-    ("protect photos --out index --unit person", 2, ("--unit record",)),
+    ("protect photos --out x --unit person", 2, ("a bound per person", "--people says whose")),
     ("protect photos --out x --unit cell", 2, ("--unit must be one of 'record', 'bit'",)),
     ("protect photos --out index --encoder clip", 2, ("clip",)),
     ("protect photos --out index --people folder", 2, ("no persons", "--people and --most")),
-    ("protect photos --out x --people people.csv:nosuch", 2, ("no column 'nosuch'", "patient")),
+    (
+        "protect photos --out x --people people.csv:nosuch",
+        2,
+        ("people.csv has no column 'nosuch'", "patient"),
+    ),
     ("protect photos --out x --most 3", 2, ("--most", "--people")),
     ("protect scans --out x", 2, ("2 DICOM files", "--people dicom", "--people none")),
     ("search photos photos/0.png", 2, ("not an index", "blindsight protect")),
@@ -118,6 +123,8 @@ MISTAKES = [
     ("search index --like nosuch.jpg", 2, ("--like nosuch.jpg", "blindsight index show")),
     ("search index --since 2019-13-01 photos/0.png", 2, ("'2019-13-01' is not a day", "YYYY-MM")),
     ("search index --words dog", 2, ("cannot be asked by words",)),
+    ("search index --in Reisen/ photos/0.png", 2, ("no photo's name begins with 'Reisen/'",)),
+    ("search index scans/0.dcm", 2, ("0.dcm",)),
     ("budget grant --ledger b.db --dataset photos --epsilon 4", 2, ("cannot be less than",)),
     ("budget grant --ledger b.db --dataset photos --epsilon eight", 2, ("is not a number",)),
     ("budget grant --ledger b.db --dataset photos --epsilon 1e9", 2, ("--allow-large-epsilon",)),
@@ -129,6 +136,11 @@ MISTAKES = [
     ("audit nosuch", 2, ("nosuch does not exist",)),
     ("tag apply nosuch.safetensors photos", 4, ("no tagger at nosuch.safetensors", "tag train")),
     ("tag start '' --out t.safetensors", 2, ("1 to 5000 words",)),
+    (
+        "tag train photos --labels people.csv --vocabulary a,b --epsilon 2 --out t.safetensors",
+        2,
+        ("people.csv has no column with labels: filename, patient", "people.csv:COLUMN"),
+    ),
     ("serve --photos nosuch", 2, ("nosuch is not a folder",)),
     ("serve --host 0.0.0.0 --keys off", 2, ("Listen on 127.0.0.1",)),
     ("help nosuch", 2, ("No such command 'nosuch'",)),
@@ -140,6 +152,11 @@ MISTAKES = [
     ("--nosuch", 2, ("No such option",)),
 ]
 ACCEPTED = [
+    (
+        "protect photos --out by-person --encoder pixels --people people.csv:patient --seed 1",
+        ("per person", "3 images released"),
+    ),
+    ("audit index", ("ε = 8 is proven per record", "not refuted", "PRIVACY CARD")),
     ("protect photos --out index --unit photo", ("were there already",)),
     ("protect photos --out index --card", ("Privacy card", "assumptions", "neighbours")),
     ("search index --like 0.png -k 1", ("1 hit",)),
@@ -218,6 +235,20 @@ def test_what_a_newcomer_types_is_understood(
     assert code == 0
     for words in named:
         assert words in _lines(out)
+
+
+def test_a_group_of_verbs_alone_lists_them(say: Any) -> None:
+    code, out, _ = say("index")
+    assert code == 2
+    assert "index show release" in out and "duplicates" in out
+
+
+def test_a_port_that_is_taken_is_named_with_what_to_do(say: Any, photos: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, out, err = say(f"serve --port {port} --state state")
+    assert (code, out) == (2, "")
+    assert f"port {port} on 127.0.0.1 cannot be used" in err and "another with --port" in err
 
 
 def test_a_new_release_prints_four_lines_of_its_card(say: Any, photos: Path) -> None:

@@ -214,7 +214,7 @@ def walk(system: str) -> dict[str, Any]:
     seen["left"] = len(blindsight.open_release(release).entries["id"])
     seen["spent"] = str(blindsight.budget("b.db"))
     seen["walls"] = sorted({wall for each in confined._READERS.values() for wall in each.walls})
-    with durable.only_writer(Path("shared")):
+    with durable.only_writer(Path("shared")), durable.only_writer(Path()):
         path = Path("one.file")
         path.write_bytes(b"a\n")
         first = durable.DurableFile(path, lock=True)

@@ -124,7 +124,7 @@ def test_a_stored_photo_s_neighbours_can_be_ordered_by_the_photos(album, tmp_pat
 
 def test_an_order_by_the_photos_shows_no_number_of_the_cells(album):
     page = run("search", album / "ix", album / "photos" / "05.jpg", "--rerank", 13, "-k", 2)
-    assert "likeness" in page and "stored cell true" not in page
+    assert "likeness" in page and "unchanged by noise" not in page
     answer = json.loads(
         run("search", album / "ix", album / "photos" / "05.jpg", "--rerank", 13, "-k", 2, "--json")
     )

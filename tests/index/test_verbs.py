@@ -128,7 +128,7 @@ def test_the_default_is_proven_per_record_and_learned_from_public_data(photos, t
     assert "public cells" in {assumption["name"] for assumption in guarantee["assumptions"]}
     assert made["recipe"]["method"] == "codebook"
     shown = run("search", tmp_path / "ix", photos / "000.JPG", "-k", 3)
-    assert "stored cell true" in shown and "proven ε = 8 per record" in " ".join(shown.split())
+    assert "unchanged by noise" in shown and "proven ε = 8 per record" in " ".join(shown.split())
 
 
 def test_the_pretrained_network_finds_the_same_picture(photos, tmp_path):

@@ -165,6 +165,19 @@ def ask_for_people(names: Sequence[str]) -> None:
         )
 
 
+def refuse_persons(unit: str | None, max_per_person: int | None) -> None:
+    """Refuse a bound per person where nobody said whose the photos are."""
+    if max_per_person is not None:
+        raise InvalidParameter(
+            "--most is a number of images of one person: say whose they are, with --people."
+        )
+    if unit == "person":
+        raise InvalidParameter(
+            "unit must be 'record' or 'bit': a bound per person comes beside it where "
+            "people= (--people) says whose the photos are."
+        )
+
+
 def public_name(
     public: str | PathLike[str] | None, vectors: str | PathLike[str] | None
 ) -> str | None:

@@ -356,10 +356,8 @@ def protect(
             "--people dicom."
         )
     source, target = Path(photos or "") if vectors is None else vectors.file, Path(release)
-    if max_per_person is not None and people in (None, "none"):
-        raise InvalidParameter(
-            "--most is a number of images of one person: say whose they are, with --people."
-        )
+    if people in (None, "none"):
+        defaults.refuse_persons(unit, max_per_person)
     vault_path = vault_beside(target) if vault is None else Path(vault)
     inventory = Inventory(tuple(files or ()))
     if files is None and vectors is None:

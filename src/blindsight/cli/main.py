@@ -35,8 +35,9 @@ import typer  # noqa: E402
 from click.utils import PacifyFlushWrapper  # noqa: E402
 from typer.models import DefaultPlaceholder  # noqa: E402
 
-from blindsight.cli.examples import EXAMPLES, FIRST  # noqa: E402
 from blindsight.cli.options import (  # noqa: E402
+    EXAMPLES,
+    FIRST,
     RENAMED,
     TeachingCommand,
     TeachingGroup,

@@ -109,7 +109,8 @@ def table(
 
 
 def show_files(files: FilesRead | None, *, err: bool = False) -> None:
-    """Print the table of files with which every verb ends that reads photos.
+    """Print what became of the files, with which every verb ends that reads photos: a table, or a
+    line where all of them were read.
 
     Parameters:
         files: what became of the files; nothing is printed where no folder was read.
@@ -117,9 +118,11 @@ def show_files(files: FilesRead | None, *, err: bool = False) -> None:
     """
     from blindsight.app.result import files_table
 
-    if files is not None:
+    if files is not None and (files.copies or files.skipped):
         shown = files_table(files)
         table(shown.title, shown.columns, shown.rows, err=err)
+    elif files is not None and files.read > 1:
+        (errors if err else console).print(f"Files: {files.read:,} photos read.")
 
 
 def visible(text: str) -> str:

@@ -280,16 +280,15 @@ class CellUse:
         """One sentence for the owner."""
         looked_at = f"{self.pictures:,} {self.basis}" if self.pictures else self.basis
         text = (
-            f"{looked_at} use {self.used:,} of {self.cells:,} cells, and a hit of the query's cell "
-            f"is {self.gain:,.1f} times likelier to be right than a photo drawn by lot (of the "
-            f"first ten hits {self.hits:.1f} are expected to be of that cell, by lot "
-            f"{self.chance:.1f})"
+            f"{looked_at} use {self.used:,} of {self.cells:,} cells; of the first ten hits "
+            f"{self.hits:.1f} are expected to be of the query's cell, and {self.chance:.2g} at "
+            "random"
         )
         if self.at_chance:
             text += (
-                ": too few to tell them apart, so search would find little more than chance. "
-                "Give public pictures of this kind, names for what the photos show, or a larger "
-                "epsilon"
+                ". These cells hardly tell the photos apart, so search would find little more than "
+                "chance. Give public pictures of this kind, names for what the photos show, or a "
+                "larger epsilon"
             )
         return f"{text}."
 

@@ -267,13 +267,14 @@ def only_writer(folder: Path, name: str | None = None, *, wait: bool = True) -> 
     """
     if not folder.is_dir():
         folder.mkdir(parents=True, exist_ok=True)
-    # A folder cannot be opened on Windows: there a file beside it is locked.
-    beside = folder.with_name(f".{folder.name}.lock")
-    descriptor = (
-        open_file(folder, os.O_RDONLY)
-        if name is None and _OPENS_FOLDERS
-        else open_file(beside if name is None else folder / name, os.O_RDWR | os.O_CREAT)
-    )
+    if name is not None:
+        descriptor = open_file(folder / name, os.O_RDWR | os.O_CREAT)
+    elif _OPENS_FOLDERS:
+        descriptor = open_file(folder, os.O_RDONLY)
+    else:  # Windows opens no folder: a file beside it is locked
+        place = folder.resolve()
+        beside = place.with_name(f".{place.name}.lock")
+        descriptor = open_file(beside, os.O_RDWR | os.O_CREAT)
     try:
         lock(descriptor, wait=wait)
         yield

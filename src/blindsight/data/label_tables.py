@@ -27,7 +27,7 @@ import unicodedata
 import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -65,6 +65,7 @@ class TableRows:
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    name: str = field(default="the table", repr=False)
 
     def column(self, name: str) -> int:
         """The position of a column, found by its name whatever the case.
@@ -76,7 +77,7 @@ class TableRows:
         if name.strip().casefold() in plain:
             return plain.index(name.strip().casefold())
         raise InvalidData(
-            f"the table has no column {name!r}. It has: {', '.join(self.columns) or 'none'}."
+            f"{self.name} has no column {name!r}. It has: {', '.join(self.columns) or 'none'}."
         )
 
 
@@ -240,7 +241,7 @@ def _rectangular(lines: Iterable[Sequence[str]], name: str, limits: Limits) -> T
             raise InvalidData(f"{name} has more than {limits.rows:,} rows.")
     if not columns:
         raise InvalidData(f"{name} is empty. Its first line must name the columns.")
-    return TableRows(columns, tuple(rows))
+    return TableRows(columns, tuple(rows), name)
 
 
 def _delimited(path: Path) -> Iterator[list[str]]:

@@ -387,8 +387,8 @@ def _plain_rows(rows: RowSource) -> tuple[NDArray[np.generic], list[object] | No
     columns = getattr(rows, "column_names", None)  # Arrow, Hugging Face
     if isinstance(columns, Mapping):
         raise InvalidData(
-            f"rows must be one table, got the splits {', '.join(map(str, columns))}: choose one, as "
-            f"in rows[{next(iter(columns), 'train')!r}]."
+            f"rows must be one table, got the splits {', '.join(map(str, columns))}: choose one, "
+            f"as in rows[{next(iter(columns), 'train')!r}]."
         )
     if columns is None and hasattr(rows, "iloc"):  # pandas
         columns = list(rows.columns)  # type: ignore[attr-defined]

@@ -316,7 +316,7 @@ class PhotoEncoder:
         """What the number beside a hit is a probability of, in a word or two."""
         if self.codebook is None:
             return "match"
-        return "relevant" if self.codebook.calibrated else "stored cell true"
+        return "relevant" if self.codebook.calibrated else "unchanged by noise"
 
     def meaning(self, index: CodeIndex) -> str:
         """In words, what the number beside a hit of this index speaks of."""

@@ -109,7 +109,7 @@ def refuse_chance(datasets: DataSets, data_set: DataSet, epsilon: float) -> None
     if figures.get("at_chance"):
         raise InvalidParameter(
             f"at epsilon {epsilon:g} {figures['hits']:g} of ten hits would fit, and "
-            f"{figures['hits_luck']:g} of ten photos drawn by lot: search would find little more "
+            f"{figures['hits_luck']:g} of ten photos at random: search would find little more "
             "than chance. Nothing was charged. Choose another encoder, say what the photos are "
             "about, or agree to it (accept_chance)."
         )

@@ -236,7 +236,6 @@ class GroupCells:
         return np.float32(_ATOMS) * np.log(sums / size)
 
     def middle(self, cells: Ints) -> Floats:
-        """The groups' centres."""
         return self.centres[cells]
 
     def likeness(self, cells: Ints) -> Floats:
@@ -363,7 +362,6 @@ class ClassCells:
 
     @property
     def k(self) -> int:
-        """How many cells."""
         return len(self._middle)
 
     def answers(self, points: Floats) -> Floats:

@@ -203,7 +203,6 @@ class CatalogueEntry:
     hint: str
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
         told = {"place": self.place} if self.place else {"hint": self.hint}
         return {"name": self.name, "what": self.what, "present": bool(self.place), **told}
 

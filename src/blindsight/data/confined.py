@@ -295,7 +295,6 @@ class ConfinedReader:
         return self._process.pid if running and self._process is not None else None
 
     def close(self) -> None:
-        """End the process."""
         with self._lock:
             self._stop()
 

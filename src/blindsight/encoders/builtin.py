@@ -160,7 +160,6 @@ class BuiltIn:
         return self.preparation.read(source)
 
     def prepare(self, image: NDArray[np.uint8]) -> Images:
-        """Prepare decoded pixels."""
         return self.preparation.prepare(image)
 
     def images(self, pixels: Images) -> Floats:

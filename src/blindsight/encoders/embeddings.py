@@ -153,7 +153,6 @@ class Embeddings:
 
     @property
     def name(self) -> str:
-        """The model's name."""
         return self._name
 
     @property

@@ -560,7 +560,6 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
         return values[:, 0] if values.shape[1] == 1 else values
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Classes."""
         values = self.decision_function(X)
         places = (values > 0).astype(int) if values.ndim == 1 else np.argmax(values, axis=1)
         return np.asarray(self.classes_[places])

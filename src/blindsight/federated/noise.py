@@ -137,7 +137,6 @@ class GaussianShares:
 
     @property
     def says(self) -> str:
-        """In a few words."""
         return (
             f"{self.shares} shares of discrete Gaussian noise, sigma = {self.sigma:.4g} for clip "
             f"{self.clip:.4g}"

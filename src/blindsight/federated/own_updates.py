@@ -76,7 +76,6 @@ class MergedModel:
     updates: int
 
     def predict(self, X: NDArray[np.float64]) -> NDArray[np.intp]:
-        """Class numbers of rows."""
         rows = self.plan.scaled(checks.finite_array("X", X, ndim=2))
         return linear.predicted(linear.shaped(self.weights, self.plan.features), rows)
 

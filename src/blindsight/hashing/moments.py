@@ -57,11 +57,9 @@ class NoNoise:
     """Sums of public rows: nothing to hide, nothing to clip."""
 
     def release(self, what: str, value: ArrayLike) -> Array:
-        """The value itself."""
         return np.asarray(value)
 
     def total(self, what: str, rows: ArrayLike | Outer) -> Array:
-        """The sum itself."""
         return (
             rows.left.T @ rows.right
             if isinstance(rows, Outer)

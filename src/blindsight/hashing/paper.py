@@ -251,7 +251,6 @@ class PHashing(ReleasesCodes):
 
     @property
     def n_features_in_(self) -> int:
-        """Features seen in fit."""
         check_is_fitted(self)
         return int(self.base_.n_features_in_)
 

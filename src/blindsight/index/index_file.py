@@ -93,7 +93,6 @@ class Journal:
 
     @property
     def path(self) -> Path:
-        """The file."""
         return self._file.path
 
     def take_place_of(self, old: Journal) -> None:
@@ -123,7 +122,6 @@ class Journal:
 
     @property
     def size(self) -> int:
-        """Bytes on disk."""
         return self._file.end
 
     def close(self) -> None:
@@ -335,7 +333,6 @@ class IndexHeader:
     structure: Structure = field(default_factory=Flat)
 
     def to_fields(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         model = self.decoding
         return {
             "format": "blindsight index 1",

@@ -167,5 +167,4 @@ class Reconciliation:
         return " ".join(map(str, self.findings))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         return {**dataclasses.asdict(self), "agrees": self.agrees}

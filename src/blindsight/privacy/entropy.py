@@ -77,7 +77,6 @@ class SystemEntropy:
     """
 
     def bytes(self, length: int) -> bytes:
-        """That many random bytes."""
         return os.urandom(length)
 
     def integers(self, low: Any, high: Any = None, size: Any = None, dtype: Any = np.int64) -> Any:

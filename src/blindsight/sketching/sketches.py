@@ -338,7 +338,6 @@ class SketchSet:
         return _assemble(arrays, fields, "the message")
 
     def save(self, path: str | Path) -> None:
-        """Write the set, atomically."""
         from blindsight.core.storage import write_atomically
 
         write_atomically(path, self.to_bytes())

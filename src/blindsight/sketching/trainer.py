@@ -356,7 +356,6 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ).eval()
 
     def predict_proba(self, X: SketchSet) -> Floats32:
-        """Class probabilities."""
         return np.asarray(torch.softmax(torch.from_numpy(self.decision_function(X)), dim=1).numpy())
 
     def predict(self, X: SketchSet) -> Array:

@@ -181,7 +181,6 @@ class PartyFolder:
 
     @property
     def name(self) -> str:
-        """The party's name."""
         return str(self.about["name"])
 
     @property

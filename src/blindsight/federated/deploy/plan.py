@@ -372,7 +372,6 @@ class Plan:
         return model._settle_in()
 
     def save(self, path: str | Path) -> None:
-        """Write the file."""
         arrays, fields = self._content()
         storage.save(path, kind=_KIND, arrays=arrays, fields=fields)
 
@@ -394,7 +393,6 @@ class Plan:
         )
 
     def dump(self) -> bytes:
-        """The file's bytes."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "plan.safetensors"
             self.save(path)

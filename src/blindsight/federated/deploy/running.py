@@ -97,9 +97,7 @@ class Service(Protocol):
         """What to say before anything was asked."""
         ...
 
-    def handle(self, message: bytes) -> list[Outgoing]:
-        """Answer one message."""
-        ...
+    def handle(self, message: bytes) -> list[Outgoing]: ...
 
 
 def charge(folder: PartyFolder, ledger: Ledger) -> Guarantee:

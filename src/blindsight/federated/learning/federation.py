@@ -123,7 +123,6 @@ class TopK(Sending):
             checks.positive("share", self.share)
 
     def choose(self, vector: Vector, round: int) -> Mask:
-        """The top k."""
         return top_k(vector, max(1, round_half_up(self.share * len(vector))))
 
 
@@ -201,9 +200,7 @@ class Summation(Protocol):
         supports: Mapping[int, NDArray[np.bool_]] | None = None,
         only: NDArray[np.bool_] | None = None,
         dropouts: Collection[int] = (),
-    ) -> RoundResult:
-        """Run one round."""
-        ...
+    ) -> RoundResult: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,7 +338,6 @@ class Federation:
     def run(
         self, rounds: int, *, progress: Callable[[int, int], None] | None = None
     ) -> list[RoundLog]:
-        """Several rounds."""
         log: list[RoundLog] = []
         for done in range(1, rounds + 1):
             log.append(self.round())

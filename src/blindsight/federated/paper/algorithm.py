@@ -78,7 +78,6 @@ class PaperSettings:
 
     @cached_property
     def code(self) -> FixedPoint:
-        """The fixed-point code."""
         return FixedPoint(bound=self.bound, bits=self.bits)
 
     @property
@@ -87,13 +86,11 @@ class PaperSettings:
         return -(-self.dimension // 10) if self.capacity is None else self.capacity
 
     def encode(self) -> bytes:
-        """The settings as bytes."""
         writer = Writer().raw(b"P").number("Q", self.dimension).number("I", self.users)
         return bytes(writer.number("d", self.bound).number("B", self.bits).number("Q", self.m))
 
     @classmethod
     def decode(cls, data: bytes) -> PaperSettings:
-        """The inverse of `encode`."""
         reader = Reader(data)
         reader.raw(1)
         settings = cls(

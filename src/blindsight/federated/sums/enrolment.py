@@ -98,7 +98,6 @@ class Request:
 
     @classmethod
     def decode(cls, data: bytes) -> Request:
-        """The inverse of `encode`."""
         reader = Reader(data)
         request = cls.read(reader)
         reader.end()

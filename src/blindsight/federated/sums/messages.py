@@ -208,7 +208,6 @@ class Message:
         return cls(header, bytes(body), identity.sign(signed))
 
     def encode(self) -> bytes:
-        """The message as bytes."""
         return self.header.encode(len(self.body)) + self.body + self.signature
 
     @classmethod
@@ -373,7 +372,6 @@ class Contribution:
         return b"blindsight shares 3" + context + number + ephemeral + digests
 
     def encode(self) -> bytes:
-        """The body."""
         return b"".join([self.ephemeral, *self.shares, self.signature, self.padded])
 
     @classmethod
@@ -401,7 +399,6 @@ class Collect:
     entries: tuple[tuple[bytes, bytes, bytes, bytes], ...] = field(repr=False)
 
     def encode(self) -> bytes:
-        """The body."""
         parts = [self.members, self.now.astype("<u2").tobytes(), self.ever.astype("<u2").tobytes()]
         return b"".join([*parts, *(part for entry in self.entries for part in entry)])
 
@@ -484,7 +481,6 @@ class Part:
     next_key: HolderKey
 
     def encode(self) -> bytes:
-        """The body."""
         writer = Writer().raw(self.head.encode()).raw(self.shares.astype("<u8").tobytes())
         writer.number("I", len(self.unread))
         for user in self.unread:
@@ -526,7 +522,6 @@ class ShownSum:
 
     @classmethod
     def decode(cls, body: bytes, settings: Settings) -> ShownSum:
-        """Read a body."""
         reader = Reader(body)
         members = reader.raw(-(-settings.users // 8))
         heads = tuple(TagHead.read(reader) for _ in range(reader.number("B")))
@@ -544,13 +539,11 @@ class Refusal:
     at: int = 0
 
     def encode(self) -> bytes:
-        """The body."""
         reason = self.reason.encode()[:_REASON_BYTES]
         return bytes(Writer().number("B", self.code).number("Q", self.at).field(reason))
 
     @classmethod
     def decode(cls, body: bytes) -> Refusal:
-        """Read a body."""
         reader = Reader(body)
         code, at, data = reader.number("B"), reader.number("Q"), reader.field()
         reader.end()

@@ -91,9 +91,7 @@ class Party:
 class Stateful(Protocol):
     """A role that can be saved."""
 
-    def receive(self, data: bytes) -> list[Outgoing]:
-        """Handle one message."""
-        ...
+    def receive(self, data: bytes) -> list[Outgoing]: ...
 
     def dump(self) -> bytes:
         """The whole state as sealed bytes."""

@@ -60,7 +60,6 @@ class Verifier:
         return True
 
     def dump(self) -> bytes:
-        """The public key."""
         return self._raw
 
 

@@ -216,7 +216,6 @@ class Settings:
 
     @cached_property
     def code(self) -> FixedPoint:
-        """The fixed-point code."""
         return FixedPoint(bound=self.bound, bits=self.bits)
 
     def pad(self, length: int) -> Parameters:
@@ -251,7 +250,6 @@ class Settings:
 
     @classmethod
     def decode(cls, data: bytes) -> Settings:
-        """The inverse of `encode`."""
         reader = Reader(data)
         dimension = reader.number("Q")
         settings = cls(

@@ -396,7 +396,6 @@ class Statement:
     remarks: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         return {
             "format": "blindsight budget statement 1",
             "framework": "NIST SP 800-226",

@@ -137,7 +137,6 @@ class Cells(_Rows):
         return np.asarray(np.clip(np.asarray(x), 0, self.k - 1))
 
     def distance(self, x: ArrayLike, other: ArrayLike) -> float:
-        """How many records differ."""
         return self._changed(x, other, 1)
 
 
@@ -172,7 +171,6 @@ class Box(_Rows):
         return np.asarray(np.nan_to_num(np.clip(values, -self.bound, self.bound)))
 
     def distance(self, x: ArrayLike, other: ArrayLike) -> float:
-        """How many rows differ."""
         return self._changed(x, other, self.dimensions or np.asarray(x).shape[-1])
 
 
@@ -195,7 +193,6 @@ class Sphere(_Rows):
         )
 
     def distance(self, x: ArrayLike, other: ArrayLike) -> float:
-        """How many rows differ."""
         return self._changed(x, other, self.dimensions)
 
 

@@ -64,12 +64,10 @@ class PrivUnit:
 
     @property
     def says(self) -> str:
-        """In a few words."""
         return f"PrivUnit in {self.dimensions} dimensions"
 
     @property
     def cost(self) -> Cost:
-        """epsilon."""
         return Cost(epsilon=self.epsilon, unit=self.unit, neighbours=self.neighbours)
 
     @property
@@ -95,7 +93,6 @@ class PrivUnit:
 
     @property
     def domain(self) -> Sphere:
-        """Unit vectors."""
         return Sphere(self.dimensions)
 
     def worst_pair(self) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -171,7 +168,6 @@ class Duchi:
 
     @property
     def says(self) -> str:
-        """In a few words."""
         return f"Duchi's mechanism in {self.dimensions} dimensions"
 
     @property

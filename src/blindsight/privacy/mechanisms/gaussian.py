@@ -175,7 +175,6 @@ class Gaussian:
 
     @property
     def says(self) -> str:
-        """In a few words."""
         return f"Gaussian noise, sigma = {self.sigma:.4g} for sensitivity {self.sensitivity:.4g}"
 
     @property
@@ -206,7 +205,6 @@ class Gaussian:
         return keep_dtype(noise, x)
 
     def log_prob(self, released: ArrayLike, x: ArrayLike) -> NDArray[np.float64]:
-        """Log-density of every coordinate."""
         z = (np.asarray(released, np.float64) - np.asarray(x, np.float64)) / self.sigma
         return -0.5 * z * z - math.log(self.sigma) - 0.5 * math.log(2 * math.pi)
 
@@ -325,7 +323,6 @@ class DiscreteGaussian:
 
     @property
     def says(self) -> str:
-        """In a few words."""
         return (
             f"discrete Gaussian noise, sigma = {self.sigma:.4g} for sensitivity "
             f"{self.sensitivity:.4g}"

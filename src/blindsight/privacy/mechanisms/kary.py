@@ -101,7 +101,6 @@ class BitFlip:
 
     @property
     def says(self) -> str:
-        """In a few words."""
         return f"random flipping of {self.n_bits} bits, beta = {self.beta:.4g}"
 
     @property
@@ -211,12 +210,10 @@ class KaryResponse:
 
     @property
     def says(self) -> str:
-        """In a few words."""
         return f"k-ary response over {self.k} cells"
 
     @property
     def cost(self) -> Cost:
-        """epsilon."""
         return Cost(epsilon=self.epsilon, unit=self.unit, neighbours=self.neighbours)
 
     @property
@@ -274,12 +271,10 @@ class SubsetSelection:
 
     @property
     def says(self) -> str:
-        """In a few words."""
         return f"subset selection, {self.size} of {self.k} cells"
 
     @property
     def cost(self) -> Cost:
-        """epsilon."""
         return Cost(epsilon=self.epsilon, unit=self.unit, neighbours=self.neighbours)
 
     @property
@@ -414,7 +409,6 @@ class NoisyTopK:
 
     @property
     def says(self) -> str:
-        """In a few words."""
         return f"noisy top-{self.k}"
 
     @property

@@ -82,7 +82,6 @@ class Staircase:
 
     @property
     def says(self) -> str:
-        """In a few words."""
         return f"staircase noise on {self.dimensions} coordinates"
 
     @property
@@ -120,7 +119,6 @@ class Staircase:
         return keep_dtype(values + noise, x)
 
     def log_prob(self, released: ArrayLike, x: ArrayLike) -> NDArray[np.float64]:
-        """Log-density of every coordinate."""
         distance = np.abs(np.asarray(released, np.float64) - np.asarray(x, np.float64))
         steps = np.maximum(0, np.ceil((distance - self.half_width) / self.sensitivity))
         return math.log(self.epsilon / (2 * self.sensitivity)) - self.epsilon * steps
@@ -166,12 +164,10 @@ class Laplace:
 
     @property
     def says(self) -> str:
-        """In a few words."""
         return f"Laplace noise of scale {self.scale:.4g}"
 
     @property
     def cost(self) -> Cost:
-        """sensitivity / scale."""
         return Cost(
             epsilon=self.sensitivity / self.scale, unit=self.unit, neighbours=self.neighbours
         )
@@ -203,7 +199,6 @@ class Laplace:
         return keep_dtype(noisy, x)
 
     def log_prob(self, released: ArrayLike, x: ArrayLike) -> NDArray[np.float64]:
-        """Log-density of every coordinate."""
         distance = np.abs(np.asarray(released, np.float64) - np.asarray(x, np.float64))
         return -distance / self.scale - math.log(2 * self.scale)
 
@@ -278,7 +273,6 @@ class DiscreteLaplace:
 
     @property
     def says(self) -> str:
-        """In a few words."""
         return f"discrete Laplace noise of scale {float(self.scale) * self.grid:.4g}"
 
     @property

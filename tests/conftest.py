@@ -56,13 +56,17 @@ ROOT = Path(__file__).parents[1]
 LONGEST = (
     "tests/workbench",
     "real parts",
+    "tests/cli/test_mistakes.py",
+    "tests/audit/test_release.py",
+    "tests/audit/test_door_audit.py",
+    "tests/audit/test_verdicts.py",
     "tests/docs/test_pages.py",
     "tests/release/test_publish.py",
-    "tests/tagging/test_command.py",
-    "tests/index/test_album.py",
-    "tests/index/test_verbs.py",
-    "tests/sketching/test_training.py",
+    "tests/contracts/test_refusals.py",
     "tests/docs/test_examples.py",
+    "tests/sketching/test_training.py",
+    "tests/app/test_state_matrix.py",
+    "tests/release/test_page.py",
 )
 
 

@@ -17,6 +17,7 @@ from blindsight.codebooks import (
     predict_use,
     text_points,
 )
+from blindsight.codebooks.cells import Embedding, class_points
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.encoders import words
 from blindsight.encoders.base import Classes, unit_rows
@@ -137,3 +138,13 @@ def test_photos_that_use_few_cells_are_seen_before_anything_is_charged() -> None
     apart = predict_use(book, ROWS)
     assert not apart.at_chance and apart.used > 100
     assert not predict_use(book, ROWS[:3]).at_chance  # three pictures say nothing
+
+
+def test_class_points_are_computed_once_and_anew_for_another_classifier() -> None:
+    rng = np.random.default_rng(0)
+    embedding = Embedding.plain(6)
+    first, second = (rng.normal(size=(4, 6)).astype(np.float32) for _ in range(2))
+    points = class_points(embedding, first)
+    assert class_points(embedding, first) is points and not points.flags.writeable
+    assert not np.allclose(class_points(embedding, second), points)
+    np.testing.assert_array_equal(class_points(embedding, first), points)

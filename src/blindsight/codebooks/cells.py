@@ -18,6 +18,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, ClassVar, Protocol
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -145,6 +146,9 @@ class Embedding:
         return rows if self._plain else np.asarray(rows @ self.axes, dtype=np.float32)
 
 
+_CLASS_POINTS: WeakKeyDictionary[Embedding, tuple[NDArray[Any], Floats]] = WeakKeyDictionary()
+
+
 @lru_cache(maxsize=3)
 def head_space(network: str) -> tuple[Embedding, Floats]:
     """The embedding of a pretrained network's head, and its classes as atoms in it."""
@@ -159,10 +163,17 @@ def class_points(embedding: Embedding, weights: NDArray[Any]) -> Floats:
     """A classifier's classes (rows of `weights`) as points of a codebook's own space, not centred.
 
     Always by the codebook's own axes: those that this machine would make now may have other signs,
-    or be those of another version.
+    or be those of another version. Computed once for each embedding: every query by words needs
+    them.
     """
+    stored = _CLASS_POINTS.get(embedding)
+    if stored is not None and stored[0] is weights:
+        return stored[1]
     plain = dataclasses.replace(embedding, centre=np.zeros_like(embedding.centre))
-    return plain(weights - weights.mean(axis=0))
+    points = plain(weights - weights.mean(axis=0))
+    points.flags.writeable = False
+    _CLASS_POINTS[embedding] = weights, points
+    return points
 
 
 class CellPartition(Protocol):

@@ -236,10 +236,14 @@ def class_weights(text: str, names: Sequence[str] | None = None) -> Floats:
         text: What is searched for.
         names: The classes' names; by default the 1,000 of ImageNet, for which hyponyms are known.
     """
-    z = class_likeness(text, names) / TEMPERATURE
+    return _weights(text, class_likeness(text, names), hyponyms=names is None)
+
+
+def _weights(text: str, likeness: Floats, *, hyponyms: bool) -> Floats:
+    z = likeness / TEMPERATURE
     weight = np.exp(z - z.max())
     weight = weight / weight.sum()
-    below = [] if names is not None else [numbers for _, numbers in _nouns_of(text) if numbers]
+    below = [numbers for _, numbers in _nouns_of(text) if numbers] if hyponyms else []
     if below:
         meant = np.zeros_like(weight)
         for numbers in below:
@@ -304,7 +308,8 @@ def understood(text: str, names: Sequence[str] | None = None) -> Understood:
     if words and (len(unknown) == len(words) or (likeness.max() < _LEAST_COSINE and not below)):
         ignored = tuple(word for word in words if word not in unknown)
         return Understood((), known=False, ignored=ignored, unknown=unknown)
-    weight, all_names = class_weights(text, names), class_names() if names is None else names
+    weight = _weights(text, likeness, hyponyms=names is None)
+    all_names = class_names() if names is None else names
     best = [int(c) for c in np.argsort(-weight)[:3] if weight[c] >= 0.1 * weight.max()]
     known = bool(likeness.max() >= _KNOWN_COSINE) or bool(below & set(best))
     ignored = tuple(

@@ -22,7 +22,7 @@ import numpy as np
 from blindsight.app import defaults
 from blindsight.app.library.datasets import DataSet, Release, today
 from blindsight.app.library.photos import scan
-from blindsight.app.library.preview import look_at_own
+from blindsight.app.library.risks import look_at_own
 from blindsight.workbench import WorkbenchSettings, create_app
 from blindsight.workbench.infra.jobs import JobContext
 from blindsight.workbench.pages import budget, protect

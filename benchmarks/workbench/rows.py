@@ -56,9 +56,9 @@ def hostile_rows(count: int, *, seed: int = 0) -> Iterator[Row]:
 
 
 async def _hurt(count: int, seed: int) -> dict[str, Any]:
+    from blindsight.workbench.infra.guard import Metrics
     from blindsight.workbench.infra.problems import Problem
     from blindsight.workbench.infra.settings import WorkbenchSettings
-    from blindsight.workbench.infra.traffic import Metrics
     from blindsight.workbench.infra.uploads import Decoders
 
     decoders, found = (

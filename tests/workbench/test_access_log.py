@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sql
 
-from blindsight.app.access_log import AccessRecord, check_export
+from blindsight.app.access_log import AccessRecord, Head, check_export
 from blindsight.core.errors import InvalidData, LedgerTampered
-from blindsight.workbench.infra.access_log import AccessLog
-from blindsight.workbench.infra.database import ACCESS, ACCESS_HEAD, Database
+from blindsight.workbench.infra.database import ACCESS, ACCESS_HEAD, AccessLog, Database
+from blindsight.workbench.pages.people import log_entries
 from workbench.asgi import Client
 
 
@@ -184,3 +184,30 @@ def test_nothing_is_answered_that_cannot_be_recorded(
 def test_a_record_read_from_outside_must_have_exactly_its_fields() -> None:
     with pytest.raises(LedgerTampered):
         AccessRecord.from_dict({"sequence": "1"})
+
+
+def test_the_page_tells_the_log_in_words_and_can_be_filtered() -> None:
+    def record(minute: int, action: str, outcome: str = "done", actor: str = "sam") -> AccessRecord:
+        time = f"2026-11-18T10:{minute:02}:30.000"
+        return AccessRecord.after(
+            Head(0, ""), time=time, actor=actor, action=action, outcome=outcome, dataset="ab" * 6
+        )
+
+    photo = "GET /api/datasets/{dataset}/photos/{photo}"
+    records = [
+        record(9, "job protect release"),
+        *[record(8, photo), record(8, "GET /compare")] * 19,
+        *[record(7, photo, "refused", "ann")] * 16,
+        record(6, "POST /api/something/new"),
+    ]
+    names = {"ab" * 6: "Coast archive"}
+    told = [(e.time[-5:], e.actor, e.sentence(names), e.kind) for e in log_entries(records)]
+    assert told == [
+        ("10:09", "sam", "made a search index: Coast archive", "shared"),
+        ("10:08", "sam", "saw 19 photos: Coast archive", "saw photos"),
+        ("10:08", "sam", "opened pages 19 times: Coast archive", "read"),
+        ("10:07", "ann", "asked to see 16 photos: Coast archive (refused)", "refused"),
+        ("10:06", "sam", "POST /api/something/new: Coast archive", "changed"),
+    ]
+    for show, kind in (("photos", "saw photos"), ("shared", "shared"), ("refused", "refused")):
+        assert {entry.kind for entry in log_entries(records, show)} == {kind}

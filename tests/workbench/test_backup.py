@@ -21,9 +21,8 @@ from blindsight.cli.main import app as command
 from blindsight.core.errors import BlindsightError, HostileFile, InvalidParameter, RolledBack
 from blindsight.privacy import Ledger
 from blindsight.workbench import WorkbenchSettings
-from blindsight.workbench.infra.access_log import AccessLog
 from blindsight.workbench.infra.backup import make_backup, restore_backup
-from blindsight.workbench.infra.database import Database
+from blindsight.workbench.infra.database import AccessLog, Database
 from blindsight.workbench.infra.doctor import examine
 from blindsight.workbench.infra.identity import Keys
 from workbench.asgi import Client

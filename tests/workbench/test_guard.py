@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from blindsight.workbench.infra.guard import Buckets
 from blindsight.workbench.infra.identity import Keys
 from blindsight.workbench.infra.problems import PROBLEMS
-from blindsight.workbench.infra.traffic import Buckets
 from workbench.asgi import BASE, Client
 
 client = Client

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from blindsight.app.library import tags as tag_library
 from blindsight.app.library.datasets import DataSet
 from blindsight.encoders.words import words_available
 from blindsight.metric import DPPMetric
+from blindsight.metric.linear import ErrorCurve
 from blindsight.privacy import Ledger
 from blindsight.tagging import Prior, PrivateTagger
 from blindsight.workbench.pages import budget, compare, send, tags
@@ -507,3 +509,28 @@ def test_published_tags_have_words_from_scenes_that_are_made_once(
     assert 11.99 < spent(app, one, "record") <= 12.0
     (release,) = (r for r in datasets.get(one.id).releases if r.kind == "published")
     assert release.epsilon == 8.0
+
+
+def test_how_strict_the_threshold_is_stands_in_counts_of_a_hundred_with_the_whole_curve(
+    make: Callable[..., Any], stocked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    similar = np.array([600.0, 300.0, 90.0, 10.0])
+    curve = ErrorCurve(np.arange(5.0), similar, similar[::-1], noise=1.0, n_pairs=2000)
+    metric = SimpleNamespace(curve_=curve, threshold_=2.0)
+    app = make(state=stocked)
+    one = app.state.workbench.datasets.listed()[0]
+    assert pair_library.strictness(app.state.workbench.datasets, one) == ([], [])
+    assert "How strict?" not in Client(app).get("/compare").text, "before anything was learned"
+    monkeypatch.setattr(pair_library, "_last_metric", lambda *_: metric)
+    offered, drawn = pair_library.strictness(app.state.workbench.datasets, one)
+    balanced = curve.at_threshold(2.0)
+    assert {item.point: (item.called_same, item.missed) for item in offered}["balanced"] == (
+        round(100 * balanced.false_accept),
+        round(100 * balanced.false_reject),
+    )
+    assert [pair[1] for pair in drawn] == sorted((pair[1] for pair in drawn), reverse=True)
+    page = Client(app).get("/compare").text
+    for item in offered:
+        assert f"Of 100 different pairs {item.called_same} " in page
+        assert f"Of 100 same pairs {item.missed} " in page
+    assert "Few false matches" in page and page.count('class="dot"') == len(offered)

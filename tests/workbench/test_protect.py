@@ -24,7 +24,7 @@ from PIL import Image
 
 from blindsight import open_release
 from blindsight.app.library import photos as photo_library
-from blindsight.app.library import preview
+from blindsight.app.library import risks
 from blindsight.app.library.datasets import Release, today
 from blindsight.audit.release.measurement import measure
 from blindsight.codebooks import Reading
@@ -258,8 +258,8 @@ def test_the_preview_is_measured_on_public_photos_and_the_card_says_that_nothing
     work(app, protect, {"step": "scan", "dataset": one.id})
     page = Client(app).get(f"/protect/{one.id}").text
     assert "Measured on 48 public photos" in page
-    assert page.count("Strangers name what it shows: ") == 5
-    found = preview.seen(app.state.workbench.datasets, one, "public")
+    assert page.count("What it shows: ") == 5
+    found = risks.seen(app.state.workbench.datasets, one, "public")
     assert found is not None
     own = {p.id for p in app.state.workbench.datasets.photos(one)}
     shown = {name for each in ("plain", "2", "4", "8", "16") for name, _ in found[each]["film"]}
@@ -274,14 +274,14 @@ def test_the_preview_is_measured_on_public_photos_and_the_card_says_that_nothing
     (public / "dusk" / "copy.jpg").write_bytes((folder / "dusk" / "IMG_0001.jpg").read_bytes())
     other = scanned(app, folder, "Again")
     work(app, protect, {"step": "scan", "dataset": other.id})
-    assert preview.seen(app.state.workbench.datasets, other, "public") is None
+    assert risks.seen(app.state.workbench.datasets, other, "public") is None
 
 
 def test_smaller_budgets_tell_less(make: Callable[..., Any], folder: Path) -> None:
     app = make()
     one = scanned(app, folder)
     rows = photo_library.rows_of(app.state.workbench.datasets, one)
-    kinds = preview.kinds_shown(app.state.workbench.datasets, one)
+    kinds = risks.kinds_shown(app.state.workbench.datasets, one)
     assert [each.source for each in kinds] == ["the folders they lie in"]
     found = [
         measure(
@@ -394,7 +394,7 @@ def test_photos_that_look_alike_are_not_sold_as_an_index(
     app = make()
     one = scanned(app, tmp_path / "scans")
     work(app, protect, {"step": "scan", "dataset": one.id})
-    own = preview.seen(app.state.workbench.datasets, one, "own")
+    own = risks.seen(app.state.workbench.datasets, one, "own")
     assert own is not None
     page = Client(app).get(f"/protect/{one.id}").text
     warned = "A search index would not be worth its price here" in page
@@ -409,7 +409,30 @@ def test_photos_that_look_alike_are_not_sold_as_an_index(
     page = Client(app).get(f"/protect/{one.id}").text
     assert "A search index would not be worth its price here" in page
     assert "Of ten hits 5 would fit; picking photos at random gives 5.1" in page
-    assert "Share it all the same" in page
+    assert "If you share it all the same" in page and "Continue all the same" in page
+    used, alike = measured["groups"]["used"], measured["groups"]["alike"]
+    assert page.count('class="used"') == len(used), "the groups in use are drawn"
+    assert 1 < len(alike) <= 10
+    assert f"To this encoder these {len(alike)} photos are the same" in page
+
+
+def test_consent_and_the_charge_come_after_the_choice(
+    make: Callable[..., Any], folder: Path
+) -> None:
+    app = make()
+    one = scanned(app, folder)
+    choice = Client(app).get(f"/protect/{one.id}").text
+    assert "nothing is charged yet" in choice and "Continue with" in choice
+    assert 'name="sure"' not in choice and f"/api/protect/{one.id}/release" not in choice
+    confirm = Client(app).get(f"/protect/{one.id}/confirm?epsilon=4").text
+    assert 'name="sure" value="true" required' in confirm
+    assert "Make the release for ε 4" in confirm and "12 after this release" in confirm
+    assert 'name="accept_chance"' not in confirm
+    refused = Client(app).get(f"/protect/{one.id}/confirm?epsilon=3")
+    assert refused.status_code == 404, "not on offer"
+    released(app, one, 8.0)
+    too_much = Client(app).get(f"/protect/{one.id}/confirm?epsilon=16")
+    assert (too_much.status_code, too_much.json()["error"]) == (409, "budget")
 
 
 def test_search_groups_what_codes_cannot_tell_apart_and_spends_nothing(

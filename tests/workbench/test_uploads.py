@@ -21,8 +21,8 @@ from PIL import Image
 
 from benchmarks.workbench.hostile_images import bombs, mutations
 from blindsight.workbench import WorkbenchSettings, create_app
+from blindsight.workbench.infra.guard import Metrics
 from blindsight.workbench.infra.problems import Problem
-from blindsight.workbench.infra.traffic import Metrics
 from blindsight.workbench.infra.uploads import Decoders
 from workbench.asgi import Client, run
 

@@ -25,6 +25,7 @@ __all__ = [
     "CHECKED_PHOTOS",
     "ENCODERS",
     "EPSILONS_OFFERED",
+    "EPSILON_CHOSEN_FIRST",
     "HASH_METHODS",
     "LARGE_EPSILON",
     "LEDGER_ENTRIES_SHOWN",
@@ -53,6 +54,8 @@ NETWORKS_OFFERED = {
 HASH_METHODS = encoder.METHODS
 #: Epsilons per photo that the workbench offers for a release.
 EPSILONS_OFFERED = (2.0, 4.0, 8.0, 16.0)
+#: The one of them that is chosen at first, and at which the groups in use are counted.
+EPSILON_CHOSEN_FIRST = 8.0
 #: Epsilon above which a release needs an explicit word.
 LARGE_EPSILON = 32.0
 #: Images of one person that are released where people are protected and no number is given.

@@ -437,8 +437,7 @@ def log(
     """Show, prove and export the access log: who did what to which data set."""
     from blindsight.app.access_log import check_export
     from blindsight.app.hosting import write_file
-    from blindsight.workbench.infra.access_log import AccessLog
-    from blindsight.workbench.infra.database import Database
+    from blindsight.workbench.infra.database import AccessLog, Database
 
     if check is not None:
         try:
@@ -469,7 +468,7 @@ def log(
 
 
 def _record(keys: Keys, action: str, dataset: str, release: str = "") -> None:
-    from blindsight.workbench.infra.access_log import AccessLog
+    from blindsight.workbench.infra.database import AccessLog
 
     with AccessLog(keys.database) as access_log:
         access_log.append(

@@ -25,19 +25,16 @@ from blindsight.app.library.accounts import Budgets
 from blindsight.app.library.datasets import DataSets
 from blindsight.core.errors import BlindsightError
 from blindsight.workbench.infra.access import Workbench
-from blindsight.workbench.infra.access_log import AccessLog
-from blindsight.workbench.infra.database import Database
+from blindsight.workbench.infra.database import AccessLog, Database
 from blindsight.workbench.infra.federations import Federations
-from blindsight.workbench.infra.guard import Guard
+from blindsight.workbench.infra.guard import Guard, Metrics
 from blindsight.workbench.infra.identity import Keys
 from blindsight.workbench.infra.jobs import Jobs
 from blindsight.workbench.infra.problems import Problem, problem_for
 from blindsight.workbench.infra.settings import WorkbenchSettings
 from blindsight.workbench.infra.shell import error_page
-from blindsight.workbench.infra.traffic import Metrics
 from blindsight.workbench.infra.uploads import Decoders
 from blindsight.workbench.pages import (
-    answer,
     budget,
     compare,
     home,
@@ -99,11 +96,12 @@ def create_app(settings: WorkbenchSettings | None = None) -> FastAPI:
     )
     app.state.workbench = workbench
     app.state.templates = Jinja2Templates(_HERE / "templates")
-    own = (system, home, protect, search, tags, compare, together, send, answer, budget, people)
+    own = (system, home, protect, search, tags, compare, together, send, budget, people)
     for module in own:
         app.include_router(module.router)
     app.include_router(system.jobs_router)
     app.include_router(budget.ledger_router)
+    app.include_router(search.answers_router)
     app.mount("/static/swagger", StaticFiles(directory=_swagger()), name="swagger")
     app.mount("/static", StaticFiles(directory=_HERE / "static"), name="static")
     app.include_router(sign_in.router)

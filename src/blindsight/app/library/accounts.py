@@ -15,12 +15,19 @@ owner has decided (`decide`).
 Data sets of version 0.2 and earlier have a vault of their own, in their private folder. They can be
 searched, tagged and attacked as before, but nothing more is released from them; a new data set that
 contains some of their photos is charged for what was released of them.
+
+Copies for backups are made here: while one is made the vault is held, so that nothing is charged
+or released, and vault and ledger of the copy belong together. A copy is for restoring. Whoever
+releases from a copy and from the original releases twice, so a restored state waits for the
+owner's decision (`mark_restored`).
 """
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,8 +46,10 @@ from blindsight.core.errors import (
 )
 from blindsight.core.storage import open_json, seal_json, write_atomically
 from blindsight.privacy import Cost, Ledger
+from blindsight.privacy.ledger import backup, to_json
+from blindsight.privacy.ledger import datasets as accounts_in
 from blindsight.privacy.ledger import datasets as datasets_in
-from blindsight.privacy.ledger import to_json
+from blindsight.privacy.ledger.export import restore
 from blindsight.privacy.reconcile import (
     Reconciliation,
     ReleaseOnDisk,
@@ -53,7 +62,7 @@ from blindsight.release.manifest import NOTE_FILE
 
 if TYPE_CHECKING:
     from blindsight.privacy.cost import Unit
-    from blindsight.privacy.ledger import Balance
+    from blindsight.privacy.ledger import Balance, Head
     from blindsight.privacy.vault import Vault
 
 __all__ = [
@@ -65,15 +74,20 @@ __all__ = [
     "check_state",
     "close_account",
     "compare_state",
+    "copy_database",
+    "copy_ledger",
     "decide",
     "has_own_vault",
+    "hold_state",
     "join_account",
     "mark_restored",
     "name_release",
     "open_account",
     "owner_vault",
     "release_note",
+    "reports_after_restore",
     "require_agreement",
+    "restore_ledger",
     "restored_from",
     "settings_purpose",
     "vault_of",
@@ -550,3 +564,74 @@ def charge_training(
         actor=actor,
         purpose=purpose or settings_purpose(datasets.settings),
     )
+
+
+_BACKUP_PATIENCE = 600.0  # seconds for which a backup waits until a running release has ended
+
+
+@contextlib.contextmanager
+def hold_state(settings: LibrarySettings) -> Iterator[None]:
+    """Hold the owner's vault: releases wait until the copy is made."""
+    if not (settings.state / "vault" / "key").is_file():
+        yield
+        return
+    with owner_vault(DataSets(settings)).running(wait=_BACKUP_PATIENCE):
+        yield
+
+
+def copy_ledger(settings: LibrarySettings, target: Path) -> dict[str, Head]:
+    """Copy the whole ledger into a new SQLite file.
+
+    Returns:
+        The head of each account; empty where there is no ledger yet.
+    """
+    try:
+        accounts_in(settings.ledger_place)
+    except LedgerError:
+        return {}
+    return backup(settings.ledger_place, target)
+
+
+def restore_ledger(settings: LibrarySettings, copy: Path) -> bool:
+    """Put a copy in the place of an empty ledger.
+
+    Returns:
+        Whether it was used: a ledger with entries is never replaced by an older one.
+    """
+    with contextlib.suppress(LedgerError):
+        if accounts_in(settings.ledger_place):
+            return False
+    restore(copy, settings.ledger_place)
+    return True
+
+
+def copy_database(source: Path, target: Path) -> None:
+    """Copy a SQLite file that others may be writing to, through SQLite itself."""
+    with (
+        contextlib.closing(sqlite3.connect(source)) as reading,
+        contextlib.closing(sqlite3.connect(target)) as writing,
+    ):
+        reading.backup(writing)
+
+
+def reports_after_restore(settings: LibrarySettings, moment: str) -> list[StateReport]:
+    """Stop releases from every data set until the owner has decided, and say what is older.
+
+    Parameters:
+        settings: where the restored state is.
+        moment: when the backup was made.
+
+    Returns:
+        How vault, ledger and releases of each data set compare.
+    """
+    datasets = DataSets(settings)
+    sets = datasets.listed()
+    mark_restored(datasets, {data_set.id: moment[:19] for data_set in sets})
+    budgets = Budgets(settings)
+    try:
+        return [
+            check_state(datasets, data_set, budgets.named(data_set.account, create=True))
+            for data_set in sets
+        ]
+    finally:
+        budgets.close()

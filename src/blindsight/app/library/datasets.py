@@ -60,7 +60,7 @@ class Release:
         attack: what the last attack measured, for the owner.
         left_out: photos that the bound per person left out.
         figures: what the release is good for and what strangers learn from it, as every page shows
-            it (`app.library.preview.measure_release`).
+            it (`app.library.risks.measure_release`).
     """
 
     id: str

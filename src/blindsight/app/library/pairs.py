@@ -13,8 +13,8 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,10 @@ from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.mechanisms.gaussian import gaussian_epsilon
 from blindsight.release.manifest import share_folder
 
+if TYPE_CHECKING:
+    from blindsight.metric import DPPMetric
+    from blindsight.metric.linear import OperatingPoint
+
 __all__ = [
     "GOOD_ANSWERS",
     "MAX_ANSWERS_EACH",
@@ -43,6 +47,7 @@ __all__ = [
     "PAIR_BUDGET",
     "PAIR_EPSILON",
     "PAIR_UNIT",
+    "Strictness",
     "affordable",
     "answer_for",
     "answers_of",
@@ -53,6 +58,7 @@ __all__ = [
     "learn_to_compare",
     "next_question",
     "prices",
+    "strictness",
 ]
 
 #: What is protected: one answer, replaced by the other one.
@@ -167,26 +173,76 @@ def answer_for(
         "distance", and "answer" ("same, wrong in about 5 of 100"), which is None before anything
         was learned, where noise hides the error rates, or where it hides rates as fine as `point`.
     """
-    from blindsight.metric import DPPMetric, EuclideanMetric
+    from blindsight.metric import EuclideanMetric
 
     where = {photo.id: i for i, photo in enumerate(datasets.photos(data_set))}
     rows = np.asarray(rows_of(datasets, data_set)[[where[one], where[other]]], np.float64)
     away = float(EuclideanMetric().fit(rows).pair_distance(rows[None])[0])
+    metric = _last_metric(datasets, data_set)
+    answer = None
+    if metric is not None and metric.n_features_in_ == rows.shape[1]:
+        chosen = _operating_point(metric, point)
+        answer = None if chosen is None else str(chosen.answer(away))
+    return {"distance": away, "answer": answer}
+
+
+@dataclass(frozen=True)
+class Strictness:
+    """One place of the threshold, in counts of 100.
+
+    Parameters:
+        point: a name of `OPERATING_POINTS`.
+        called_same: of 100 different pairs, how many are called the same.
+        missed: of 100 same pairs, how many are called different.
+    """
+
+    point: str
+    called_same: int
+    missed: int
+
+
+def strictness(
+    datasets: DataSets, data_set: DataSet
+) -> tuple[list[Strictness], list[tuple[int, int]]]:
+    """Where the threshold may lie, and the whole curve as pairs (called same, missed) of 100.
+
+    Both are computed from what was released, so they cost nothing; both are empty before anything
+    was learned, and where noise hides the rates.
+    """
+    metric = _last_metric(datasets, data_set)
+    if metric is None:
+        return [], []
+    points = {name: _operating_point(metric, name) for name in OPERATING_POINTS}
+    offered = [
+        Strictness(name, round(100 * point.false_accept), round(100 * point.false_reject))
+        for name, point in points.items()
+        if point is not None
+    ]
+    rates = zip(metric.curve_.false_accept, metric.curve_.false_reject, strict=True)
+    curve = {(round(100 * float(accept)), round(100 * float(reject))) for accept, reject in rates}
+    return offered, sorted(curve, key=lambda pair: (pair[0], -pair[1]))
+
+
+def _last_metric(datasets: DataSets, data_set: DataSet) -> DPPMetric | None:
+    """What was learned last, where its error rates are known."""
+    from blindsight.metric import DPPMetric
+
     last = last_comparison(datasets, data_set)
     found = [] if last is None else [r for r in data_set.releases if r.id == last.get("release")]
-    answer = None
-    if found:
-        metric = DPPMetric.load(datasets.folder(found[0]) / METRIC_FILE)
-        rates = OPERATING_POINTS[point]
-        if metric.curve_.known and metric.n_features_in_ == rows.shape[1]:
-            with suppress(InvalidParameter):  # finer than the counts tell
-                chosen = (
-                    metric.curve_.at(**rates)
-                    if rates
-                    else metric.curve_.at_threshold(metric.threshold_)
-                )
-                answer = str(chosen.answer(away))
-    return {"distance": away, "answer": answer}
+    if not found:
+        return None
+    metric = DPPMetric.load(datasets.folder(found[0]) / METRIC_FILE)
+    return metric if metric.curve_.known else None
+
+
+def _operating_point(metric: DPPMetric, name: str) -> OperatingPoint | None:
+    """One of `OPERATING_POINTS`; None where it is finer than the counts tell."""
+    rates = OPERATING_POINTS[name]
+    if not rates:
+        return metric.curve_.at_threshold(metric.threshold_)
+    with suppress(InvalidParameter):
+        return metric.curve_.at(**rates)
+    return None
 
 
 def prices(data_set: DataSet) -> tuple[Cost, ...]:

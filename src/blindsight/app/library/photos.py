@@ -336,7 +336,7 @@ def release_photos(
         InvalidParameter: Search would find hardly more than chance, and `accept_chance` is False;
             nothing is charged.
     """
-    from blindsight.app.library.preview import measure_release, refuse_chance
+    from blindsight.app.library.risks import measure_release, refuse_chance
     from blindsight.app.protect import protect
     from blindsight.release.contents import amend_release
     from blindsight.release.manifest import NOTE_FILE, Signer

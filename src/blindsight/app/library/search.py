@@ -1,18 +1,26 @@
-"""Search a data set's release, and for the owner among the photos behind it."""
+"""Search a data set's release, for the owner among the photos behind it; and answer a request that
+a receiver saved in `search.html`.
+
+Nothing is sent. The owner sees the requested photos and may copy some of them into a new folder.
+"""
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from blindsight.app.library.datasets import DataSet, DataSets, Release
+from blindsight.app.library.accounts import vault_of
+from blindsight.app.library.datasets import DataSet, DataSetPhoto, DataSets, Release
 from blindsight.app.library.photos import (
     Coding,
     book_of,
@@ -22,13 +30,24 @@ from blindsight.app.library.photos import (
     rows_of,
     word_point,
 )
+from blindsight.app.release import log_request
 from blindsight.audit.release.album import Kinds, folder_kinds
+from blindsight.core import durable
+from blindsight.core.errors import InvalidParameter, MissingData
 
 if TYPE_CHECKING:
     from blindsight.encoders.words import Understood
     from blindsight.index.encoder import PhotoEncoder
 
-__all__ = ["Question", "SearchIndex", "open_index", "words_can_be_asked"]
+__all__ = [
+    "Question",
+    "RequestedPhotos",
+    "SearchIndex",
+    "copy_chosen",
+    "open_index",
+    "requested_photos",
+    "words_can_be_asked",
+]
 
 
 def words_can_be_asked(features: str) -> bool:
@@ -44,16 +63,17 @@ def words_can_be_asked(features: str) -> bool:
 
 @dataclass(frozen=True)
 class Question:
-    """What was asked: how it fits the cells, the nearest of them, and how it fits each photo, for
-    the owner.
+    """What was asked: how it fits the cells, the nearest of them, and the point that photos are
+    compared with, for the owner.
     """
 
     dataset: str
     similarity: NDArray[np.float32]
     cell: int
-    likeness: NDArray[np.float32]
+    point: NDArray[np.float32]
     own: str | None = None
     words: str | None = None
+    meant: Understood | None = None
 
 
 @dataclass(frozen=True)
@@ -83,11 +103,6 @@ class SearchIndex:
         """How to read the codes as they stand."""
         return book_of(self.made).reading(self.counts)
 
-    @cached_property
-    def points(self) -> NDArray[np.float32]:
-        """The photos' features as directions: for the owner's own order."""
-        return directions(self.rows)
-
     @property
     def takes_words(self) -> bool:
         """Whether words can be asked: what they need is on this machine, and a network read the
@@ -95,30 +110,38 @@ class SearchIndex:
         """
         return words_can_be_asked(self.data_set.features)
 
-    def meant(self, words: str) -> Understood | None:
-        """Return which words are searched for and which are ignored.
-
-        None where the encoder has a text tower, which takes any sentence as it is.
-        """
-        from blindsight.encoders.words import understood
-
-        return None if self.made.recipe.image.network is None else understood(words)
-
     def asked(self, row: NDArray[np.float32], own: str | None = None) -> Question:
         """A picture as a question."""
         book = book_of(self.made)
         cell = int(book.assign(row[None])[0])
-        likeness = self.points @ directions(row[None])[0]
-        return Question(self.data_set.id, book.similarity(row[None]), cell, likeness, own)
+        point = directions(row[None])[0]
+        return Question(self.data_set.id, book.similarity(row[None]), cell, point, own)
 
     def asked_words(self, words: str) -> Question:
         """Words as a question: a mixture of the network's classes, compared with photos in the
         codebook's space.
+
+        An encoder with a text tower takes any sentence as it is, so nothing is said about what was
+        understood.
         """
+        from blindsight.encoders.words import understood
+
         book, point = book_of(self.made), word_point(self.made, words)
-        likeness = np.asarray(book.embedding(self.rows) @ point[0], np.float32)
-        cell = int(book.cells.assign(point)[0])
-        return Question(self.data_set.id, book.cells.similarity(point), cell, likeness, words=words)
+        meant = None if self.made.recipe.image.network is None else understood(words)
+        return Question(
+            self.data_set.id,
+            book.cells.similarity(point),
+            int(book.cells.assign(point)[0]),
+            point[0],
+            words=words,
+            meant=meant,
+        )
+
+    def likeness(self, question: Question, ids: Sequence[str]) -> NDArray[np.float32]:
+        """How well a question fits some of the photos themselves: for the owner's own order."""
+        rows = self.rows[[self.place[name] for name in ids]]
+        placed = book_of(self.made).embedding(rows) if question.words else directions(rows)
+        return np.asarray(placed @ question.point, np.float32)
 
     def row_of(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         """A picture's features, as the photos' were made."""
@@ -167,3 +190,108 @@ def open_index(datasets: DataSets, data_set: DataSet, release: Release) -> Searc
     place = {photo.id: row for row, photo in enumerate(photos)}
     names = {photo.id: photo.name for photo in photos}
     return SearchIndex(data_set, ids, cells, made, rows_of(datasets, data_set), names, place)
+
+
+@dataclass(frozen=True)
+class RequestedPhotos:
+    """What a request asks for, for the owner.
+
+    Parameters:
+        data_set: the data set of the release.
+        release: the release that the request is about.
+        photos: the requested photos that are in the release, in the order of the request.
+        unknown: how many ids are not of the release.
+    """
+
+    data_set: DataSet
+    release: Release
+    photos: tuple[DataSetPhoto, ...]
+    unknown: int
+
+
+def requested_photos(
+    datasets: DataSets, data_set: DataSet, number: str, ids: Sequence[str]
+) -> RequestedPhotos:
+    """Look up the photos of a request, and note in the vault's log that this was done.
+
+    Parameters:
+        datasets: the owner's library.
+        data_set: the data set that the release must be of.
+        number: the number of the release, as the request states it.
+        ids: the ids that are asked for.
+
+    Raises:
+        MissingData: No release of the data set has this number.
+    """
+    found = _looked_up(datasets, data_set, number, ids)
+    vault = vault_of(datasets, found.data_set).path
+    log_request(vault, number, photos=len(found.photos), unknown=found.unknown)
+    return found
+
+
+def copy_chosen(
+    datasets: DataSets,
+    data_set: DataSet,
+    number: str,
+    ids: Sequence[str],
+    chosen: Sequence[str],
+) -> tuple[Path, ...]:
+    """Copy the photos that the owner chose into a new folder. Nothing is sent.
+
+    Parameters:
+        datasets: the owner's library.
+        data_set: the data set that the release must be of.
+        number: the number of the release, as the request states it.
+        ids: the ids that are asked for.
+        chosen: the ids that the owner decided to hand over.
+
+    Returns:
+        The copies, in a new folder below the library's state.
+
+    Raises:
+        InvalidParameter: A chosen id was not asked for, or is not of the release.
+        MissingData: A photo is not where it was read.
+    """
+    found = _looked_up(datasets, data_set, number, ids)
+    known = {photo.id: photo for photo in found.photos}
+    if not chosen or not set(chosen) <= known.keys():
+        raise InvalidParameter("choose at least one photo, and only among the requested ones.")
+    when = datetime.now(UTC).strftime("%Y-%m-%d %H%M%S.%f")
+    target = datasets.settings.state / "handed over" / when
+    durable.make_folder(target.parent)
+    staging = durable.staging_folder(target)
+    names = []
+    try:
+        for place, key in enumerate(dict.fromkeys(chosen)):
+            photo = Path(found.data_set.source) / known[key].name
+            if not photo.is_file():
+                raise MissingData(f"{photo} is not there any more. Read the folder again.")
+            names.append(f"{place + 1:03d}-{key[:12]}{photo.suffix.lower()}")
+            shutil.copyfile(photo, staging / names[-1])
+        durable.replace_folder(staging, target, last="")
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    log_request(vault_of(datasets, found.data_set).path, number, handed_over=len(names))
+    return tuple(target / name for name in names)
+
+
+def _looked_up(
+    datasets: DataSets, data_set: DataSet, number: str, ids: Sequence[str]
+) -> RequestedPhotos:
+    from blindsight.index.release_folder import ReleaseFolder
+
+    for release in data_set.releases:
+        folder = datasets.folder(release)
+        if release.kind != "search" or not (folder / "about.json").is_file():
+            continue
+        if ReleaseFolder.read(folder).release != number:
+            continue
+        released = set(vault_of(datasets, data_set).codes(number))
+        shown = {photo.id: photo for photo in datasets.photos(data_set)}
+        asked = dict.fromkeys(ids)
+        photos = tuple(shown[key] for key in asked if key in released and key in shown)
+        return RequestedPhotos(data_set, release, photos, len(asked) - len(photos))
+    raise MissingData(
+        f"no release of {data_set.name} has the number in the request. Choose the data set that "
+        "was shared."
+    )

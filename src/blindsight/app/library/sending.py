@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from blindsight.app.library.photos import directions, points_of, rows_of
 from blindsight.app.library.tags import labels_of
 from blindsight.app.result import Progress, no_progress
 from blindsight.app.send import DEFAULT_DELTA, predict_sending
-from blindsight.core.errors import InvalidParameter
+from blindsight.core.errors import InvalidData, InvalidParameter, MissingData
 from blindsight.core.plots import data_uri
 from blindsight.core.storage import write_atomically
 from blindsight.privacy.mechanisms.gaussian import gaussian_epsilon
@@ -41,10 +42,13 @@ __all__ = [
     "SIDES",
     "STATISTICS_FILE",
     "TRIED",
+    "LabelForecast",
     "SendingPlan",
     "added_epsilon",
     "attack",
+    "fit_with_partner",
     "last_trial",
+    "partner_model",
     "release_statistics",
     "sending_plan",
     "try_sketches",
@@ -56,6 +60,7 @@ SEND_EPSILONS = (1.0, 2.0, 4.0, 8.0)
 SEND_EPSILON = 2.0
 #: The file of a release of statistics.
 STATISTICS_FILE = "photos.statistics"
+_PARTNER_MODEL = "model.safetensors"
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,7 @@ class SendingPlan:
         forecasts: for each epsilon on offer what a receiver can expect of so many photos; empty
             where there are no two classes.
         released: the last release of statistics, if there is one.
+        labels: the same for each label by itself, from how many photos have it.
     """
 
     classes: tuple[str, ...]
@@ -77,30 +83,71 @@ class SendingPlan:
     classified: int
     forecasts: dict[float, StatisticsForecast]
     released: Release | None
+    labels: tuple[LabelForecast, ...] = ()
 
 
-def sending_plan(datasets: DataSets, data_set: DataSet) -> SendingPlan:
-    """Say what statistics of a data set would be good for; nothing is charged."""
+@dataclass(frozen=True)
+class LabelForecast:
+    """What a receiver can expect for one label, for the owner alone: it tells how many photos have
+    the label.
+
+    Parameters:
+        name: the label.
+        photos: number of photos with this label and no other.
+        example: one of these photos, "" where there is none.
+        forecasts: for each epsilon on offer what could be expected if every label had so many
+            photos as this one.
+    """
+
+    name: str
+    photos: int
+    example: str
+    forecasts: dict[float, StatisticsForecast]
+
+
+def sending_plan(
+    datasets: DataSets, data_set: DataSet, *, together: int | None = None
+) -> SendingPlan:
+    """Say what statistics of a data set would be good for; nothing is charged.
+
+    Parameters:
+        datasets: the owner's library.
+        data_set: whose photos.
+        together: number of photos of all sites, where the statistics of several will be merged.
+    """
     kept = labels_of(datasets, data_set)
     names = tuple(str(name) for name in kept["names"])
     photos = datasets.photos(data_set)
-    classified = sum(
-        len(set(kept["given"].get(photo.id, ())) & set(names)) == 1 for photo in photos
-    )
-    expected = {}
-    if len(names) >= 2:
-        expected = {
+    of_label: dict[str, list[str]] = {name: [] for name in names}
+    for photo in photos:
+        own = set(kept["given"].get(photo.id, ())) & of_label.keys()
+        if len(own) == 1:
+            of_label[own.pop()].append(photo.id)
+    classified = sum(map(len, of_label.values()))
+    made = [release for release in data_set.releases if release.kind == "statistics"]
+    released = made[-1] if made else None
+    if len(names) < 2:
+        return SendingPlan(names, len(photos), classified, {}, released)
+
+    def expected(n_photos: int) -> dict[float, StatisticsForecast]:
+        return {
             epsilon: predict_sending(
-                len(photos),
+                n_photos,
                 len(names),
                 epsilon=added_epsilon(epsilon),
                 images_per_person=max(1, data_set.most),
             )
             for epsilon in sorted({*SEND_EPSILONS, SEND_EPSILON})
         }
-    made = [release for release in data_set.releases if release.kind == "statistics"]
-    released = made[-1] if made else None
-    return SendingPlan(names, len(photos), classified, expected, released)
+
+    labels = tuple(
+        LabelForecast(
+            name, len(ids), ids[0] if ids else "", expected(max(1, len(names) * len(ids)))
+        )
+        for name, ids in of_label.items()
+    )
+    forecasts = expected(together or len(photos))
+    return SendingPlan(names, len(photos), classified, forecasts, released, labels)
 
 
 def release_statistics(
@@ -109,16 +156,27 @@ def release_statistics(
     progress: Progress = no_progress,
     *,
     epsilon: float | None = None,
+    together: int | None = None,
     actor: str | None = None,
 ) -> dict[str, Any]:
     """Release noisy statistics of all photos; charged once, before.
 
     A photo without exactly one class adds nothing, and counts among the photos all the same: who
     has a label is private.
+
+    Parameters:
+        datasets: the owner's library.
+        data_set: whose photos.
+        progress: called with (stage, done, total).
+        epsilon: one of `SEND_EPSILONS`.
+        together: number of photos of all sites, where the statistics of several will be merged:
+            files fit together only if all sites state the same number.
+        actor: who asks for it.
     """
     from blindsight.app.library.photos import image_encoder
 
-    plan = sending_plan(datasets, data_set)
+    plan = sending_plan(datasets, data_set, together=together)
+    photos = together or plan.photos
     epsilon = SEND_EPSILON if epsilon is None else epsilon
     if not plan.forecasts:
         raise InvalidParameter("name at least two classes first, on the page Tags.")
@@ -131,7 +189,7 @@ def release_statistics(
     encoder = image_encoder(data_set.features)
     most = max(1, data_set.most)
     added = added_epsilon(epsilon)
-    width = width_for(plan.photos, len(plan.classes), epsilon=added, most=most)
+    width = width_for(photos, len(plan.classes), epsilon=added, most=most)
     basis = public_basis(encoder, None, width, progress=progress)
     settings = {
         "epsilon": added,
@@ -139,6 +197,7 @@ def release_statistics(
         "most": data_set.most,
         "basis": basis.digest,
         "encoder": encoder.identity(),
+        **({} if together is None else {"all": together}),
     }
     lines = "\x1e".join("\x1f".join(row) for row in zip(records, names, people, strict=True))
     vault = vault_of(datasets, data_set)
@@ -151,7 +210,7 @@ def release_statistics(
         basis=basis,
         unit="person" if data_set.most else "record",
         most=most,
-        n_records=plan.photos,
+        n_records=photos,
         encoder=encoder.identity(),
         random_state=vault.training_source(number),
     )
@@ -177,6 +236,67 @@ def release_statistics(
     )
     datasets.keep_release(data_set, replace(release, photos=len(records)))
     return {"photos": len(records), "classes": len(plan.classes)}
+
+
+def fit_with_partner(datasets: DataSets, data_set: DataSet, theirs: bytes) -> dict[str, Any]:
+    """Fit one model to the last statistics of this data set and those of another site.
+
+    Both are noised, so a model of the two costs nothing more. It is counted on the photos here,
+    which are among those it learned from.
+
+    Parameters:
+        datasets: the owner's library.
+        data_set: whose statistics were released.
+        theirs: the content of the other site's file, which is not trusted.
+
+    Returns:
+        Right answers of 100 together, of the own statistics alone and by luck, and when.
+
+    Raises:
+        MissingData: no statistics of this data set were released.
+        HostileFile: the other file is damaged or was changed.
+        InvalidData: the two do not fit together, or are the same.
+    """
+    from blindsight.sketching import fit_from_statistics, merge_statistics
+
+    plan = sending_plan(datasets, data_set)
+    if plan.released is None:
+        raise MissingData("no statistics of this data set were released. Release them first.")
+    folder = datasets.vault(data_set) / "two-sites"
+    folder.mkdir(exist_ok=True, mode=0o700)
+    ours = datasets.folder(plan.released) / STATISTICS_FILE
+    if ours.read_bytes() == theirs:
+        raise InvalidData("this is the file of this site. Choose the one that the other site sent.")
+    other = folder / "theirs.statistics"
+    write_atomically(other, theirs)
+    parts = [FeatureStatistics.load(path).statistics_ for path in (ours, other)]
+    models = {
+        "alone": fit_from_statistics(parts[0]),
+        "together": fit_from_statistics(merge_statistics(parts)),
+    }
+    models["together"].save(folder / _PARTNER_MODEL)
+    _, _, rows, names = _classified(datasets, data_set, plan.classes)
+    truth = np.array(names)
+    known = truth != ""
+    result = {
+        "when": today(),
+        "photos": int(known.sum()),
+        "luck": round(100 / len(plan.classes)),
+        **{
+            word: round(100 * float(np.mean(model.predict(rows[known]) == truth[known])))
+            for word, model in models.items()
+        },
+    }
+    write_atomically(folder / "result.json", json.dumps(result).encode())
+    return result
+
+
+def partner_model(datasets: DataSets, data_set: DataSet) -> tuple[dict[str, Any], Path] | None:
+    """The last model of two sites with its figures, and its file; None before the first."""
+    path = datasets.vault(data_set) / "two-sites" / "result.json"
+    if not path.exists():
+        return None
+    return json.loads(path.read_bytes()), path.with_name(_PARTNER_MODEL)
 
 
 def _classified(

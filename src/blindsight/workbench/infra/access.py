@@ -16,23 +16,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends, Path, Request
 
-from blindsight.app.library.attacks import find_release
+from blindsight.app.library.risks import find_release
 from blindsight.core.errors import MissingData
+from blindsight.workbench.infra.guard import Lane
 from blindsight.workbench.infra.identity import RequestIdentity, Right, Role
 from blindsight.workbench.infra.problems import Problem
-from blindsight.workbench.infra.traffic import Lane
 
 if TYPE_CHECKING:
     from blindsight.app.library.accounts import Budgets
     from blindsight.app.library.datasets import DataSet, DataSets, Release
-    from blindsight.workbench.infra.access_log import AccessLog
-    from blindsight.workbench.infra.database import Database
+    from blindsight.workbench.infra.database import AccessLog, Database
     from blindsight.workbench.infra.federations import Federations
+    from blindsight.workbench.infra.guard import Metrics
     from blindsight.workbench.infra.identity import Keys
     from blindsight.workbench.infra.jobs import Jobs
     from blindsight.workbench.infra.settings import WorkbenchSettings
     from blindsight.workbench.infra.sign_on import SignOn
-    from blindsight.workbench.infra.traffic import Metrics
     from blindsight.workbench.infra.uploads import Decoders
 
 __all__ = [

@@ -26,8 +26,8 @@ from typing import Any
 import sqlalchemy as sql
 
 from blindsight import __version__
-from blindsight.app.library.accounts import StateReport
-from blindsight.app.library.copies import (
+from blindsight.app.library.accounts import (
+    StateReport,
     copy_database,
     copy_ledger,
     hold_state,
@@ -35,8 +35,14 @@ from blindsight.app.library.copies import (
     restore_ledger,
 )
 from blindsight.core.errors import HostileFile, InvalidParameter
-from blindsight.workbench.infra.access_log import AccessLog
-from blindsight.workbench.infra.database import ACCESS_HEAD, METADATA, SCHEMA, SESSIONS, Database
+from blindsight.workbench.infra.database import (
+    ACCESS_HEAD,
+    METADATA,
+    SCHEMA,
+    SESSIONS,
+    AccessLog,
+    Database,
+)
 from blindsight.workbench.infra.settings import WorkbenchSettings
 
 __all__ = ["Backup", "Restored", "make_backup", "restore_backup"]

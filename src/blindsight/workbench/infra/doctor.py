@@ -19,10 +19,9 @@ from blindsight import __version__
 from blindsight.app.library.accounts import Budgets, check_state
 from blindsight.app.library.datasets import DataSets
 from blindsight.core.errors import BlindsightError, LedgerTampered
-from blindsight.workbench.infra.access_log import AccessLog
-from blindsight.workbench.infra.database import SCHEMA, Database
+from blindsight.workbench.infra.database import SCHEMA, AccessLog, Database
+from blindsight.workbench.infra.guard import Metrics
 from blindsight.workbench.infra.settings import WorkbenchSettings
-from blindsight.workbench.infra.traffic import Metrics
 from blindsight.workbench.infra.uploads import Decoders
 
 __all__ = ["CheckResult", "examine"]

@@ -28,8 +28,7 @@ from typing import Any
 import sqlalchemy as sql
 
 from blindsight.app.hosting import write_file
-from blindsight.workbench.infra.access_log import PURPOSE, AccessLog
-from blindsight.workbench.infra.database import JOB_EVENTS, JOBS, Database
+from blindsight.workbench.infra.database import JOB_EVENTS, JOBS, PURPOSE, AccessLog, Database
 from blindsight.workbench.infra.problems import Problem
 from blindsight.workbench.infra.settings import WorkbenchSettings
 

@@ -88,8 +88,13 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "two_sites": (
         422,
         "Two sites cannot have a secure sum: each would learn the other's update by subtracting "
-        "its own. Invite a second site, or let both release statistics with noise on the page Send "
-        "and fit one model to both files (blindsight send fit).",
+        "its own. Invite a second site, or train with noise in each site's own part: see With only "
+        "two sites on the page Train together.",
+    ),
+    "refused_statistics": (
+        422,
+        "The file cannot be used: it must be the other site's photos.statistics, made with the "
+        "same labels, encoder and number of photos together as yours.",
     ),
     "too_few_labels": (
         409,

@@ -20,9 +20,9 @@ from PIL import Image
 from blindsight.core.errors import HostileFile, MissingDependency
 from blindsight.data.confined import ConfinedReader
 from blindsight.data.limits import Limits, check_packing, kind_of
+from blindsight.workbench.infra.guard import Metrics
 from blindsight.workbench.infra.problems import Problem
 from blindsight.workbench.infra.settings import WorkbenchSettings
-from blindsight.workbench.infra.traffic import Metrics
 
 __all__ = ["LARGEST_SIDE", "UPLOAD", "Decoders", "read_drop", "read_upload", "sniffed"]
 

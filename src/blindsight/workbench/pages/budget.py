@@ -16,8 +16,8 @@ from blindsight.app.library.accounts import (
     close_account,
     decide,
 )
-from blindsight.app.library.attacks import attack_release, find_release, report_folder, too_few
 from blindsight.app.library.datasets import DataSet, DataSets, Release
+from blindsight.app.library.risks import attack_release, find_release, report_folder, too_few
 from blindsight.app.library.tags import plain_cell
 from blindsight.core.errors import LedgerTampered
 from blindsight.workbench.infra.access import (
@@ -31,7 +31,7 @@ from blindsight.workbench.infra.access import (
     Signed,
     Workbench,
 )
-from blindsight.workbench.infra.access_log import PURPOSE
+from blindsight.workbench.infra.database import PURPOSE
 from blindsight.workbench.infra.identity import RequestIdentity
 from blindsight.workbench.infra.jobs import JobContext
 from blindsight.workbench.infra.problems import Problem, documented
@@ -126,13 +126,15 @@ def _agreement(workbench: Workbench, dataset: str) -> StateAgreement:
     response_class=Response,
     responses=documented("ledger") | {200: {"content": {"text/csv": {}}}},
 )
-async def books(workbench: Parts, asker: Signed) -> Response:
+async def history_csv(workbench: Parts, asker: Signed) -> Response:
     """What happened to the data sets, as the page shows it; `/api/ledger/export.json` has what
     proves it.
     """
     if not asker.can_somewhere("history"):
         raise Problem("not_allowed")
-    lines = await workbench.ledger_lane.run(lambda: _books(workbench, workbench.visible("history")))
+    lines = await workbench.ledger_lane.run(
+        lambda: _history(workbench, workbench.visible("history"))
+    )
     sheet = io.StringIO()
     writer = csv.writer(sheet)
     writer.writerow(
@@ -218,7 +220,7 @@ def _page(request: Request, workbench: Workbench, release: str | None) -> Respon
                 too_few(chosen[1]),
             )
             context["advice"] = _advice(chosen[1])
-        context["books"] = _books(workbench, sets) if owner else []
+        context["history"] = _history(workbench, sets) if owner else []
         context["order"] = _in_order(workbench, sets) if owner else None
         context["reads_history"] = owner
         context["kept"] = [
@@ -263,7 +265,7 @@ def _in_order(workbench: Workbench, sets: list[DataSet]) -> dict[str, Any]:
     return {"entries": counted(entries, "entry").replace("entrys", "entries"), "broken": broken}
 
 
-def _books(workbench: Workbench, sets: list[DataSet]) -> list[dict[str, Any]]:
+def _history(workbench: Workbench, sets: list[DataSet]) -> list[dict[str, Any]]:
     """What happened to the data sets, newest first, in plain words."""
     lines: list[dict[str, Any]] = []
     for data_set in sets:

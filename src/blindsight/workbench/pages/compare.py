@@ -17,7 +17,6 @@ from blindsight.app.library.pairs import (
     GOOD_ANSWERS,
     MAX_ANSWERS_EACH,
     MIN_ANSWERS,
-    OPERATING_POINTS,
     PAIR_BUDGET,
     PAIR_EPSILON,
     PAIR_UNIT,
@@ -30,6 +29,7 @@ from blindsight.app.library.pairs import (
     learn_to_compare,
     next_question,
     prices,
+    strictness,
 )
 from blindsight.workbench.infra.access import DataSetId, Owner, Parts, Workbench, scanned
 from blindsight.workbench.infra.jobs import JobContext
@@ -44,6 +44,12 @@ router = APIRouter(tags=["compare"])
 _writing = threading.Lock()
 
 
+# What the page calls the operating points.
+_STRICTNESS = {
+    "few wrong same": "Few false matches",
+    "balanced": "Balanced",
+    "few wrong different": "Few misses",
+}
 #: Names of `OPERATING_POINTS`.
 Point = Literal["balanced", "few wrong same", "few wrong different"]
 
@@ -179,8 +185,10 @@ def _page(request: Request, workbench: Workbench, dataset: str | None) -> Respon
             bar = _bar(workbench, data_set)
             context["job"] = workbench.jobs.under_way("compare", dataset=data_set.id)
             context["last"] = last_comparison(workbench.datasets, data_set)
+            offered, curve = strictness(workbench.datasets, data_set)
             context |= {
-                "points": tuple(OPERATING_POINTS),
+                "offered": [(_STRICTNESS[one.point], one) for one in offered],
+                "curve": curve,
                 "each": prices(data_set)[-1].epsilon,
                 "most": MAX_ANSWERS_EACH,
                 "who": data_set.unit,

@@ -11,8 +11,8 @@ from fastapi.responses import FileResponse, RedirectResponse, Response
 
 from blindsight.app.library import accounts
 from blindsight.app.library.accounts import StateReport, check_state
-from blindsight.app.library.attacks import too_few
 from blindsight.app.library.datasets import DataSet
+from blindsight.app.library.risks import too_few
 from blindsight.workbench.infra.access import Owner, Parts, Workbench
 from blindsight.workbench.infra.problems import Problem, documented
 from blindsight.workbench.infra.shell import Bar, TrustStrip, bar_of, plain, price_of, render

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
@@ -27,7 +29,46 @@ ROLES = {
     "Sees no photos.",
     "keeper": "Reads budget and history, sets and closes the budget. Sees no photos.",
 }
-_SHOWN = 100
+_SHOWN, _LOOKED_AT = 100, 5000
+_SAW = "saw photos"
+# What the page says of an action, by how it begins, and its kind; the first that fits.
+_ACTIONS = (
+    ("GET /api/datasets/{dataset}/photos", _SAW, "saw photos"),
+    ("POST /api/answers", "looked up or copied requested photos", "saw photos"),
+    ("POST /api/search", "searched", "searched"),
+    ("job protect release", "made a search index", "shared"),
+    ("job send statistics", "released statistics", "shared"),
+    ("job tags", "learned or published tags", "shared"),
+    ("job compare", "learned to compare", "shared"),
+    ("POST /api/together/start", "started training together", "shared"),
+    ("POST /api/together/join", "joined training together", "shared"),
+    ("GET /api/together/two", "downloaded a file for two sites", "shared"),
+    ("POST /api/protect/{dataset}/release", "ordered a search index", "changed"),
+    ("POST /api/send/{dataset}/statistics", "ordered statistics", "changed"),
+    ("POST /api/send/{dataset}/try", "attacked sketches", "changed"),
+    ("job send", "attacked sketches", "changed"),
+    ("POST /api/protect/{dataset}/look", "measured on the photos", "changed"),
+    ("POST /api/protect", "added or read photos", "changed"),
+    ("job protect scan", "read the photos", "changed"),
+    ("job protect look", "measured on the photos", "changed"),
+    ("POST /api/rights/withdraw", "withdrew a right", "rights"),
+    ("POST /api/rights", "granted a right", "rights"),
+    ("POST /api/people/bar", "barred somebody", "rights"),
+    ("POST /api/budget", "changed a budget", "rights"),
+    ("GET /api/compare", "saw pairs of photos", "saw photos"),
+    ("POST /api/compare/{dataset}/learn", "ordered learning from answers", "changed"),
+    ("POST /api/compare", "answered pairs", "changed"),
+    ("POST /api/releases", "attacked a release", "changed"),
+    ("job attack", "attacked a release", "changed"),
+    ("GET /api/tags/{dataset}", "read labels", "read"),
+    ("POST /api/tags", "changed labels", "changed"),
+    ("GET /api/releases", "read a card or a report", "read"),
+    ("GET /api/ledger", "read the history", "read"),
+    ("POST /api/jobs", "stopped or repeated work", "changed"),
+    ("sign in", "signed in", "read"),
+    ("sign out", "signed out", "read"),
+)
+_KINDS = {"photos": "saw photos", "shared": "shared", "refused": "refused"}
 _Name = Annotated[str, Field(min_length=1, max_length=100)]
 _Number = Annotated[str, Field(pattern="^([0-9a-f]{12}|[*])$")]
 _Release = Annotated[str, Field(pattern="^([0-9a-f]{12})?$")]
@@ -96,9 +137,13 @@ class LogProof(BaseModel):
 
 
 @router.get("/people", include_in_schema=False)
-async def page(request: Request, workbench: Parts) -> Response:
+async def page(
+    request: Request,
+    workbench: Parts,
+    show: Annotated[Literal["all", "photos", "shared", "refused"], Query()] = "all",
+) -> Response:
     """Rights and the access log, for the owner of the workbench."""
-    return await workbench.ledger_lane.run(_page, request, workbench)
+    return await workbench.ledger_lane.run(_page, request, workbench, show)
 
 
 @router.get("/api/rights", summary="All rights", responses=documented())
@@ -210,7 +255,62 @@ def _line(record: AccessRecord) -> LogLine:
     return LogLine(**{name: values[name] for name in LogLine.model_fields})
 
 
-def _page(request: Request, workbench: Workbench) -> Response:
+@dataclass
+class LogEntry:
+    """Records of the access log of one minute that say the same, as one sentence."""
+
+    time: str
+    actor: str
+    words: str
+    kind: str
+    dataset: str
+    outcome: str
+    purpose: str
+    count: int = 0
+
+    def sentence(self, names: dict[str, str]) -> str:
+        """What was done, with the name of the data set and how often."""
+        name = names.get(self.dataset, self.dataset)
+        often = f" {self.count:,} times" if self.count > 1 else ""
+        words = f"{self.words}{often}"
+        if self.words == _SAW:
+            verb = "asked to see" if self.outcome == "refused" else "saw"
+            words = f"{verb} {self.count:,} photo{'s' if self.count > 1 else ''}"
+        outcome = f" ({self.outcome})" if self.outcome != "done" else ""
+        return f"{words}{f': {name}' if name else ''}{outcome}"
+
+
+def log_entries(records: Iterable[AccessRecord], show: str = "all") -> list[LogEntry]:
+    """The access log in words, newest first; what was done many times in a minute is one entry.
+
+    Parameters:
+        records: newest first.
+        show: "all", or only where "photos" were seen, what was "shared", or what was "refused".
+    """
+    entries: dict[tuple[str, ...], LogEntry] = {}
+    for record in records:
+        words, kind = _in_words(record.action)
+        kind = "refused" if record.outcome == "refused" else kind
+        if show != "all" and kind != _KINDS[show]:
+            continue
+        minute = record.time[:16].replace("T", " ")
+        said = (minute, record.actor, words, kind, record.dataset, record.outcome, record.purpose)
+        entries.setdefault(said, LogEntry(*said)).count += 1
+    return list(entries.values())
+
+
+def _in_words(action: str) -> tuple[str, str]:
+    """What an action is called, and its kind."""
+    for start, words, kind in _ACTIONS:
+        if action.startswith(start):
+            return words, kind
+    method, _, route = action.partition(" ")
+    if method == "GET" and not route.startswith("/api"):
+        return "opened pages", "read"
+    return action, "read" if method == "GET" else "changed"
+
+
+def _page(request: Request, workbench: Workbench, show: str = "all") -> Response:
     context: dict[str, Any] = {"title": "People and rights", "menu_word": "People"}
     identity = workbench.identity
     if identity is not None and identity.may():
@@ -231,6 +331,7 @@ def _page(request: Request, workbench: Workbench) -> Response:
             "names": names,
             "releases": releases,
             "roles": ROLES,
-            "log": workbench.access_log.latest(most=_SHOWN),
+            "log": log_entries(workbench.access_log.latest(most=_LOOKED_AT), show)[:_SHOWN],
+            "show": show,
         }
     return render(request, workbench, "people.html", context)

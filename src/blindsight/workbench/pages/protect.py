@@ -17,7 +17,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import FileResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from blindsight.app.defaults import LARGE_EPSILON, NETWORKS_OFFERED
+from blindsight.app.defaults import EPSILON_CHOSEN_FIRST, LARGE_EPSILON, NETWORKS_OFFERED
 from blindsight.app.encoders import check_encoder
 from blindsight.app.library.accounts import require_agreement
 from blindsight.app.library.datasets import DataSet, DataSets, Release, today
@@ -30,7 +30,7 @@ from blindsight.app.library.photos import (
     release_photos,
     scan,
 )
-from blindsight.app.library.preview import look_at_own, look_at_public, refuse_chance, seen
+from blindsight.app.library.risks import look_at_own, look_at_public, refuse_chance, seen
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.workbench.infra.access import (
     Administrator,
@@ -202,6 +202,19 @@ async def choose_page(request: Request, workbench: Parts) -> Response:
 async def preview_page(dataset: DataSetId, request: Request, workbench: Parts) -> Response:
     """Second step: what others would find, and find out."""
     return await workbench.ledger_lane.run(_preview, request, workbench, dataset)
+
+
+@router.get("/protect/{dataset}/confirm", include_in_schema=False)
+async def confirm_page(
+    dataset: DataSetId,
+    request: Request,
+    workbench: Parts,
+    epsilon: Annotated[
+        float, Query(gt=0, le=64, description="The chosen epsilon.")
+    ] = EPSILON_CHOSEN_FIRST,
+) -> Response:
+    """Third step, before anything is charged: the choice once more, and the owner's word."""
+    return await workbench.ledger_lane.run(_confirm, request, workbench, dataset, epsilon)
 
 
 @router.get("/protect/{dataset}/{release}", include_in_schema=False)
@@ -480,41 +493,84 @@ def _preview(request: Request, workbench: Workbench, dataset: str) -> Response:
         "job": job,
     }
     if data_set.scanned and data_set.photos:
-        bar = budget_of(workbench, data_set)
         own = request.query_params.get("look") == "own" and data_set.looked
         mine = seen(workbench.datasets, data_set, "own") or {}
         measured = mine if own else seen(workbench.datasets, data_set, "public") or {}
-        made = {f"{r.epsilon:g}": r.figures for r in data_set.releases if r.kind == "search"}
-        left = min(bar.left / max(1, data_set.most), _photo_left(workbench, data_set))
-        options = []
-        for says in codings(workbench.datasets, data_set):
-            key = f"{says.epsilon:g}"
-            # What was released is shown with the figures that Home and History show.
-            figures = (made.get(key) if own else None) or measured.get(key)
-            film = measured.get(key, {}).get("film")
-            counted_here = made.get(key) or mine.get(key)
-            options.append(_option(data_set, says, figures, film, counted_here, left))
-        best = next((o for o in options if o["epsilon"] == 8.0 and o["affordable"]), None)
-        best = best or next((o for o in reversed(options) if o["affordable"]), None)
+        options = _options(workbench, data_set, mine, measured, own=own)
+        usable = [o for o in options if o["affordable"]]
+        first = (o for o in usable if o["epsilon"] == EPSILON_CHOSEN_FIRST)
+        best = next(first, usable[-1] if usable else None)
         context |= {
             "options": options,
             "own": own and bool(measured),
-            "measured": measured.get("8"),
+            "measured": measured.get(f"{EPSILON_CHOSEN_FIRST:g}"),
             "best": best,
-            "bar": bar,
+            "bar": budget_of(workbench, data_set),
             "unprotected": measured.get("plain"),
             "public": measured.get("public"),
-            "has_public": seen(workbench.datasets, data_set, "public") is not None,
             "spread": next((o["spread"] for o in options if o is best), None),
+            "groups": mine.get("groups"),
         }
         if best is not None:
-            context["price"] = budget_of(workbench, data_set, this=data_set.price(best["epsilon"]))
-            context["keep"] = workbench.settings.state / "vault"
-            folder = workbench.datasets.named(data_set, "search", best["epsilon"], "")
-            context["give"] = (
-                workbench.datasets.given / f"{folder.rpartition('-')[0].rpartition('-')[0]}-…"
-            )
+            context |= _folders(workbench, data_set, best["epsilon"])
     return render(request, workbench, "protect_preview.html", context)
+
+
+def _options(
+    workbench: Workbench,
+    data_set: DataSet,
+    mine: dict[str, Any],
+    measured: dict[str, Any],
+    *,
+    own: bool = False,
+) -> list[dict[str, Any]]:
+    """One row for each epsilon on offer, with what it would leave of the budget."""
+    made = {f"{r.epsilon:g}": r.figures for r in data_set.releases if r.kind == "search"}
+    bar = budget_of(workbench, data_set)
+    left = min(bar.left / max(1, data_set.most), _photo_left(workbench, data_set))
+    options = []
+    for says in codings(workbench.datasets, data_set):
+        key = f"{says.epsilon:g}"
+        # What was released is shown with the figures that Home and History show.
+        figures = (made.get(key) if own else None) or measured.get(key)
+        film = measured.get(key, {}).get("film")
+        counted_here = made.get(key) or mine.get(key)
+        options.append(_option(data_set, says, figures, film, counted_here, left))
+    return options
+
+
+def _folders(workbench: Workbench, data_set: DataSet, epsilon: float) -> dict[str, Any]:
+    """The folder to keep private, and the one to share, before it has a number."""
+    folder = workbench.datasets.named(data_set, "search", epsilon, "")
+    name = folder.rpartition("-")[0].rpartition("-")[0]
+    return {
+        "keep": workbench.settings.state / "vault",
+        "give": workbench.datasets.given / f"{name}-…",
+    }
+
+
+def _confirm(request: Request, workbench: Workbench, dataset: str, epsilon: float) -> Response:
+    if request.state.identity is None:
+        return render(request, workbench, "protect_confirm.html", {})
+    workbench.require("own", dataset)
+    data_set = scanned(workbench, dataset, least=1)
+    mine = seen(workbench.datasets, data_set, "own") or {}
+    options = _options(workbench, data_set, mine, mine)
+    chosen = next((o for o in options if o["epsilon"] == epsilon), None)
+    if chosen is None:
+        raise Problem("not_found")
+    if not chosen["affordable"]:
+        raise Problem("budget")
+    context = {
+        "title": "Make the release",
+        "menu_word": "Protect",
+        "data_set": data_set,
+        "choice": chosen,
+        "bar": budget_of(workbench, data_set),
+        "price": budget_of(workbench, data_set, this=data_set.price(epsilon)),
+    }
+    context |= _folders(workbench, data_set, epsilon)
+    return render(request, workbench, "protect_confirm.html", context)
 
 
 def _option(

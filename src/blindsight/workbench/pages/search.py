@@ -1,5 +1,5 @@
 """Search: among the codes of a release, as somebody would who was given it; the photos are for the
-owner only.
+owner only. Answer: a request that a receiver saved, looked at and decided by the owner.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections import OrderedDict
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from fastapi import APIRouter, Path, Query, Request
@@ -19,16 +19,20 @@ from blindsight.app.library.datasets import DataSet, Release
 from blindsight.app.library.search import (
     Question,
     SearchIndex,
+    copy_chosen,
     open_index,
+    requested_photos,
     words_can_be_asked,
 )
+from blindsight.app.release import request_signer
+from blindsight.core.errors import InvalidParameter, MissingData
 from blindsight.workbench.infra.access import DataSetId, Owner, Parts, Searcher, Workbench
 from blindsight.workbench.infra.problems import Problem, documented
 from blindsight.workbench.infra.shell import render
 from blindsight.workbench.infra.uploads import UPLOAD, read_upload
 from blindsight.workbench.pages.home import chosen, search_strip
 
-__all__ = ["Searches", "router"]
+__all__ = ["Searches", "answers_router", "router"]
 
 router = APIRouter(tags=["search"])
 WhichRelease = Annotated[
@@ -282,7 +286,7 @@ def _answer(workbench: Workbench, index: SearchIndex, query: str, rerank: bool) 
     question: Question = workbench.searches.asked(query)
     if question.dataset != index.data_set.id:
         raise Problem("not_found")
-    meant = index.meant(question.words) if question.words else None
+    meant = question.meant
     searched_for = list(meant.names) if meant else []
     ignored = [*meant.ignored, *meant.unknown] if meant else []
     nothing = None
@@ -296,7 +300,7 @@ def _answer(workbench: Workbench, index: SearchIndex, query: str, rerank: bool) 
         if not index.reading.present(question.similarity, index.counts, words=words)[0]:
             nothing = _nothing(index, question.cell)
     if rerank:
-        groups = [_by_photos(index, groups, question.likeness)] if groups else []
+        groups = [_by_photos(index, groups, question)] if groups else []
         nothing = None if groups else nothing
     else:
         groups = _with_the_rest(groups)
@@ -369,8 +373,124 @@ def _with_the_rest(groups: list[Group]) -> list[Group]:
     return [*groups[:2], Group(title=title, count=count, photos=photos, far=True)]
 
 
-def _by_photos(index: SearchIndex, groups: list[Group], likeness: NDArray[Any]) -> Group:
+def _by_photos(index: SearchIndex, groups: list[Group], question: Question) -> Group:
     hits = [hit for group in groups for hit in group.photos if hit.id in index.place][:_CANDIDATES]
-    hits.sort(key=lambda hit: -float(likeness[index.place[hit.id]]))
+    order = np.argsort(-index.likeness(question, [hit.id for hit in hits]), kind="stable")
+    hits = [hits[place] for place in order]
     title = f"First {min(len(hits), _SHOWN):,} of {len(hits):,} candidates, sorted by your photos"
     return Group(title=title, count=len(hits), photos=hits[:_SHOWN])
+
+
+answers_router = APIRouter(tags=["answers"])
+EntryId = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class PhotoRequest(BaseModel):
+    """The file that a receiver saved in `search.html`."""
+
+    model_config = ConfigDict(extra="forbid")
+    format: Literal["blindsight request 1"]
+    release: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
+    ids: Annotated[list[EntryId], Field(max_length=1000)]
+    message: Annotated[str, Field(max_length=2000)] = ""
+    query: dict[str, str | bool] = {}
+    key: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")] = ""
+    signature: Annotated[str, Field(pattern="^([0-9a-f]{128})?$")] = ""
+
+
+class CopyOrder(BaseModel):
+    """A request, and the ids that the owner decided to hand over."""
+
+    model_config = ConfigDict(extra="forbid")
+    request: PhotoRequest
+    chosen: Annotated[list[EntryId], Field(min_length=1, max_length=1000)]
+
+
+class RequestedPhoto(BaseModel):
+    """A photo that is asked for."""
+
+    id: str
+    name: str
+
+
+class Requested(BaseModel):
+    """What a request asks for, for the owner."""
+
+    dataset: str
+    name: str
+    epsilon: float
+    message: str
+    signed_by: str
+    photos: list[RequestedPhoto]
+    unknown: int
+
+
+class Copied(BaseModel):
+    """Where the copies lie; the owner sends them, or deletes them."""
+
+    folder: str
+    count: int
+
+
+@answers_router.get("/answer", include_in_schema=False)
+async def answer_page(request: Request, workbench: Parts, dataset: str | None = None) -> Response:
+    """Opening it looks up nothing."""
+    return await workbench.ledger_lane.run(_answer_page, request, workbench, dataset)
+
+
+@answers_router.post(
+    "/api/answers/{dataset}",
+    summary="Look up which photos a request asks for",
+    responses=documented("not_found", "conflict"),
+)
+def look_up(dataset: DataSetId, asked: PhotoRequest, workbench: Parts, asker: Owner) -> Requested:
+    """For the owner; that it was looked up is noted in the vault's log, without names."""
+    signer = ""
+    try:
+        if asked.key or asked.signature:
+            signer = request_signer(
+                asked.format, asked.release, asked.message, asked.ids, asked.key, asked.signature
+            )
+    except ValueError as error:
+        raise Problem("conflict") from error
+    try:
+        data_set = workbench.datasets.get(dataset)
+        found = requested_photos(workbench.datasets, data_set, asked.release, asked.ids)
+    except MissingData as error:
+        raise Problem("not_found") from error
+    return Requested(
+        dataset=found.data_set.id,
+        name=found.data_set.name,
+        epsilon=found.release.epsilon,
+        message="".join(x for x in asked.message if x.isprintable() or x == "\n"),
+        signed_by=signer,
+        photos=[RequestedPhoto(id=photo.id, name=photo.name) for photo in found.photos],
+        unknown=found.unknown,
+    )
+
+
+@answers_router.post(
+    "/api/answers/{dataset}/copies",
+    status_code=201,
+    summary="Copy the photos that the owner chose into a new folder",
+    responses=documented("not_found", "conflict"),
+)
+def copies(dataset: DataSetId, decision: CopyOrder, workbench: Parts, asker: Owner) -> Copied:
+    """Nothing is sent. The number of photos is noted in the vault's log."""
+    asked = decision.request
+    try:
+        data_set = workbench.datasets.get(dataset)
+        made = copy_chosen(workbench.datasets, data_set, asked.release, asked.ids, decision.chosen)
+    except MissingData as error:
+        raise Problem("not_found") from error
+    except InvalidParameter as error:
+        raise Problem("conflict") from error
+    return Copied(folder=str(made[0].parent), count=len(made))
+
+
+def _answer_page(request: Request, workbench: Workbench, dataset: str | None) -> Response:
+    context: dict[str, object] = {"title": "Answer a request", "sets": [], "data_set": None}
+    if request.state.identity is not None:
+        sets, data_set = chosen(workbench, dataset)
+        context |= {"sets": sets, "data_set": data_set}
+    return render(request, workbench, "answer.html", context)

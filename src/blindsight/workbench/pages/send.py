@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from blindsight.app.library.accounts import require_agreement
 from blindsight.app.library.datasets import DataSet, DataSets
@@ -46,10 +46,20 @@ ATTACKERS = {
 
 
 class StatisticsOrder(BaseModel):
-    """The epsilon of statistics, per photo or per person."""
+    """The epsilon of statistics, per photo or per person; and, where two sites train together, how
+    many photos both have.
+    """
 
     model_config = ConfigDict(extra="forbid")
     epsilon: float
+    together: Annotated[
+        int | None,
+        Field(
+            ge=2,
+            le=10_000_000,
+            description="Photos of both sites, the same number at both, to merge their files.",
+        ),
+    ] = None
 
 
 @router.get("/send", include_in_schema=False)
@@ -95,8 +105,9 @@ def statistics(
 ) -> Next:
     """Sums over all photos with one class each, with noise; charged per photo, once."""
     data_set = scanned(workbench, dataset)
-    plan = sending_plan(workbench.datasets, data_set)
-    epsilon = SEND_EPSILON if order is None else order.epsilon
+    order = order or StatisticsOrder(epsilon=SEND_EPSILON)
+    epsilon = order.epsilon
+    plan = sending_plan(workbench.datasets, data_set, together=order.together)
     if plan.forecasts and epsilon not in plan.forecasts:
         raise Problem("invalid")
     if not plan.forecasts or plan.forecasts[epsilon].refused:
@@ -107,9 +118,10 @@ def statistics(
     )
     if budget_of(workbench, data_set).left < epsilon:
         raise Problem("budget")
-    arguments = {"dataset": data_set.id, "step": "statistics", "epsilon": epsilon}
+    arguments = {"dataset": data_set.id, "step": "statistics", **order.model_dump()}
     job = workbench.jobs.add("send", arguments, asker.name)
-    return Next(next=f"/send?dataset={data_set.id}", job=job["id"])
+    page = "send?" if order.together is None else "together?new=true&"
+    return Next(next=f"/{page}dataset={data_set.id}", job=job["id"])
 
 
 def run(arguments: dict[str, Any], job: JobContext) -> dict[str, Any]:
@@ -118,7 +130,12 @@ def run(arguments: dict[str, Any], job: JobContext) -> dict[str, Any]:
     data_set = datasets.get(arguments["dataset"])
     if arguments.get("step") == "statistics":
         return release_statistics(
-            datasets, data_set, job.progress, epsilon=arguments.get("epsilon"), actor=job.actor
+            datasets,
+            data_set,
+            job.progress,
+            epsilon=arguments.get("epsilon"),
+            together=arguments.get("together"),
+            actor=job.actor,
         )
     side = int(arguments.get("side", SIDES[0]))
     return try_sketches(datasets, data_set, job.progress, side=side)

@@ -21,9 +21,26 @@ from pydantic import BaseModel, ConfigDict, Field
 from blindsight.app.library.accounts import charge_training, vault_of
 from blindsight.app.library.datasets import DataSet, DataSets, today
 from blindsight.app.library.photos import columns, encoder_label, image_encoder, rows_of
+from blindsight.app.library.sending import (
+    SEND_EPSILON,
+    SEND_EPSILONS,
+    STATISTICS_FILE,
+    fit_with_partner,
+    partner_model,
+    sending_plan,
+)
 from blindsight.app.library.tags import labels_of
-from blindsight.workbench.infra.access import Owner, Parts, Signed, Trainer, Workbench
-from blindsight.workbench.infra.access_log import PURPOSE
+from blindsight.core.errors import HostileFile, InvalidData, MissingData
+from blindsight.workbench.infra.access import (
+    DataSetId,
+    Owner,
+    Parts,
+    Signed,
+    Trainer,
+    Workbench,
+    scanned,
+)
+from blindsight.workbench.infra.database import PURPOSE
 from blindsight.workbench.infra.federations import COLUMNS, MOST_SITES, Run, read_invitation
 from blindsight.workbench.infra.problems import Problem, documented
 from blindsight.workbench.infra.shell import TrustStrip, plain, render
@@ -40,6 +57,12 @@ _AWAY = 12.0  # seconds for which the last word of a collector that cannot be re
 _PORT = 9092
 _TEXT = {
     "requestBody": {"required": True, "content": {"text/plain": {"schema": {"type": "string"}}}}
+}
+_FILE = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/octet-stream": {"schema": {"type": "string"}}},
+    }
 }
 _HOST = re.compile(r"[A-Za-z0-9.-]{1,120}")
 
@@ -240,6 +263,52 @@ async def join(
     run = await workbench.ledger_lane.run(make)
     workbench.federations.go_on(run)
     return Next(next=f"/together?run={run.id}")
+
+
+@router.post(
+    "/api/together/two/{dataset}/upload",
+    status_code=201,
+    summary="Fit one model to the statistics of two sites",
+    openapi_extra=_FILE,
+    responses=documented("not_found", "conflict", "refused_statistics"),
+)
+async def fit_two(dataset: DataSetId, request: Request, workbench: Parts, asker: Owner) -> Next:
+    """The other site's file is the body. Both files are noised, so nothing more is charged."""
+    theirs = await request.body()
+
+    def fit() -> None:
+        data_set = scanned(workbench, dataset)
+        try:
+            fit_with_partner(workbench.datasets, data_set, theirs)
+        except MissingData as error:
+            raise Problem("conflict") from error
+        except (HostileFile, InvalidData) as error:
+            raise Problem("refused_statistics") from error
+
+    await workbench.ledger_lane.run(fit)
+    return Next(next=f"/together?new=true&dataset={dataset}")
+
+
+@router.get(
+    "/api/together/two/{dataset}/{what}",
+    summary="This site's noised statistics, or the model of both",
+    response_class=FileResponse,
+    responses=documented("not_found") | {200: {"content": {"application/octet-stream": {}}}},
+)
+def two_file(
+    dataset: DataSetId, what: Literal["ours", "model"], workbench: Parts, asker: Owner
+) -> FileResponse:
+    """What the other site needs, or what came of both files."""
+    data_set = workbench.datasets.get(dataset)
+    released = sending_plan(workbench.datasets, data_set).released
+    fitted = partner_model(workbench.datasets, data_set)
+    if what == "ours" and released is not None:
+        path = workbench.datasets.folder(released) / STATISTICS_FILE
+    elif what == "model" and fitted is not None:
+        path = fitted[1]
+    else:
+        raise Problem("not_found")
+    return FileResponse(path, media_type="application/octet-stream", filename=path.name)
 
 
 @router.get("/api/together/{run}", summary="How far a run is", responses=documented("not_found"))
@@ -475,11 +544,25 @@ def _page(
         }
         if data_set is not None:
             context["to_confirm"] = names_to_confirm(workbench.datasets, data_set)
+            if run is None:
+                context["two"] = _two(workbench, data_set)
         context["strip"] = _strip(workbench, data_set, run)
         if run is not None:
             context["state"] = _state(workbench, run)
             context["port"] = run.address
     return render(request, workbench, "together.html", context)
+
+
+def _two(workbench: Workbench, data_set: DataSet) -> dict[str, Any]:
+    """How far training with one other site is."""
+    fitted = partner_model(workbench.datasets, data_set)
+    return {
+        "released": sending_plan(workbench.datasets, data_set).released,
+        "result": fitted[0] if fitted else None,
+        "job": workbench.jobs.under_way("send", dataset=data_set.id, step="statistics"),
+        "epsilons": SEND_EPSILONS,
+        "epsilon": SEND_EPSILON,
+    }
 
 
 def _strip(workbench: Workbench, data_set: DataSet | None, run: Run | None) -> TrustStrip:

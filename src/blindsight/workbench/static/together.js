@@ -85,3 +85,9 @@ byId("join-form")?.addEventListener("submit", (event) => {
   const body = file ?? new Blob([text], { type: "text/plain" });
   attempt(async () => { location.assign((await ask("POST", `/api/together/join/upload?dataset=${byId("join-dataset").value}`, body)).next); });
 });
+
+byId("two-form")?.addEventListener("submit", (event) => {
+  event.preventDefault();
+  const file = byId("two-file").files[0];
+  attempt(async () => { await ask("POST", `/api/together/two/${event.target.dataset.dataset}/upload`, new Blob([file])); location.reload(); });
+});

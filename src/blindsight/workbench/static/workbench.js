@@ -34,11 +34,11 @@ export const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 // Follow a job to its end; `show` gets every state.
 export async function follow(id, show) {
-  for (;;) {
+  for (let wait = 100; ; wait = Math.min(600, 1.5 * wait)) {  // short work is shown soon, long work asks seldom
     const job = await ask("GET", `/api/jobs/${id}`);
     show(job);
     if (["done", "failed", "stopped", "interrupted"].includes(job.state)) return job;
-    await pause(600);
+    await pause(wait);
   }
 }
 
@@ -128,6 +128,11 @@ document.addEventListener("DOMContentLoaded", () => {
     if (was === true) field.checked = true; else field.value = was;
     field.dispatchEvent(new Event("change", { bubbles: true }));
   }
+});
+
+// Figures that belong to one epsilon are shown while it is chosen.
+for (const radio of document.querySelectorAll("input[name=epsilon][type=radio]")) radio.addEventListener("change", () => {
+  for (const figure of document.querySelectorAll("[data-at]")) figure.hidden = figure.dataset.at !== radio.value;
 });
 
 // A job that the page waits for: its progress, then the page anew with what came of it.

@@ -190,8 +190,8 @@ def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def _group(row_id: str) -> str:
-    """`hashing.table1.itq.24` belongs to `hashing.table1`."""
-    return ".".join(row_id.split(".")[:2])
+    """`hashing.table1.itq.24` and `hashing.table1_itq` belong to `hashing.table1`."""
+    return ".".join(re.split(r"[._]", row_id)[:2])
 
 
 def _table(rows: list[dict[str, Any]]) -> list[str]:

@@ -17,7 +17,7 @@ import pytest
 
 from benchmarks import __main__ as command
 from benchmarks.__main__ import ROOMS
-from benchmarks.harness import Row, race, report
+from benchmarks.harness import Row, put_row, race, report
 from benchmarks.papers import glance, losses, races
 from benchmarks.results import collect, write_results
 
@@ -47,6 +47,15 @@ def test_a_race_takes_turns_and_compares_medians() -> None:
     assert order == ["ours", "peer"] * 4
     assert outcome.ratio == 3.0
     assert (outcome.ours_seconds, outcome.peer_seconds) == (1, 3)
+
+
+def test_a_row_takes_the_place_of_the_one_with_its_id(tmp_path: Path) -> None:
+    path = tmp_path / "part.json"
+    path.write_text(json.dumps(report([Row(id=name, value=1.0, unit="s") for name in "ab"])))
+    put_row(path, Row(id="a", value=2.0, unit="s"))
+    put_row(path, Row(id="c", value=3.0, unit="s"))
+    rows = json.loads(path.read_text())["rows"]
+    assert [(row["id"], row["value"]) for row in rows] == [("a", 2.0), ("b", 1.0), ("c", 3.0)]
 
 
 def test_a_report_has_rows_machine_and_versions() -> None:

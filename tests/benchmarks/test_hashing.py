@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.hashing import paper
+from benchmarks.hashing import paper, plots
 from benchmarks.hashing.records import METHODS, record_rows
 from benchmarks.hashing.sets import Collection
-from benchmarks.hashing.tables import BASES, make, tables
+from benchmarks.hashing.tables import BASES, figure_3, make, tables
 
 
 def blobs() -> Collection:
@@ -43,6 +43,24 @@ def test_tables_have_a_row_for_each_cell_and_write_their_figures(tmp_path):
         "figure-3-blobs.svg",
     }
     assert "PITQ" in (tmp_path / "figure-3-blobs.svg").read_text()  # Section 4.3 compares it there
+
+
+def test_figure_3_is_drawn_from_rows_of_several_runs(tmp_path, monkeypatch):
+    drawn = {}
+    monkeypatch.setattr(plots, "by_bits", lambda lines, target, title: drawn.update(lines))
+    rows = [
+        ("hashing.voc.table1.ITQ.48bits.eps1", 0.5, "± 0.0100 over 5 seeds"),
+        ("hashing.voc.table1.ITQ.12bits.eps1", 0.25, "paper's is NUS-WIDE; ± 0.0200 over 5 seeds"),
+        ("hashing.voc.table1.ITQ.12bits.plain", 0.75, "± 0.0300 over 5 seeds"),
+        ("hashing.voc.table2.PITQ.12bits.eps1", 0.7, "± 0.0400 over 5 seeds"),
+        ("hashing.coco.table1.SH.12bits.eps1", 0.1, "± 0.0400 over 5 seeds"),
+    ]
+    figure_3("voc", rows, tmp_path)
+    assert drawn == {
+        "PHashing (ITQ)": {12: (0.25, 0.02), 48: (0.5, 0.01)},
+        "PITQ": {12: (0.7, 0.04)},
+    }
+    assert list(drawn["PHashing (ITQ)"]) == [12, 48]
 
 
 def test_all_methods_are_on_one_plot_and_the_codebook_keeps_more_than_flips(tmp_path):

@@ -141,6 +141,18 @@ def test_only_free_weights_move(digits) -> None:
         assert np.any(weights[free] != start[free])
 
 
+def test_a_photo_may_have_several_labels_and_each_is_learned_by_itself(digits) -> None:
+    own = digits["y"][:200, None] == np.arange(10)
+    even = (digits["y"][:200] % 2 == 0)[:, None]
+    both = np.column_stack([own, even]).astype(np.int64)
+    X, learner = digits["X"][:200], Proximal(iterations=30, tolerance=0)
+    together = initial_weights(X, both, classes=11, learner=learner)
+    alone = initial_weights(X, digits["y"][:200], classes=10, learner=learner)
+    np.testing.assert_allclose(together[: 10 * 65], alone, atol=1e-12)
+    last = initial_weights(X, even[:, 0].astype(np.int64), classes=2, learner=learner)
+    np.testing.assert_allclose(together[10 * 65 :], last, atol=1e-12)
+
+
 def test_training_starts_from_the_shared_weights(digits) -> None:
     few = LocalTrainer(digits["X"][:30], digits["y"][:30], 10, Proximal(iterations=3))
     start = initial_weights(digits["public"], digits["public_y"], classes=10)

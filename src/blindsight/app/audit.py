@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from blindsight.app import defaults
 from blindsight.app.result import JobResult, Progress, framed, no_progress
 from blindsight.core.errors import InvalidParameter
 from blindsight.encoders import Encoder
 
-__all__ = ["AuditReport", "AuditResult", "audit_methods", "audit_release"]
+if TYPE_CHECKING:
+    from blindsight.audit.release import ReleaseAudit
+    from blindsight.audit.report.page import Figure
+    from blindsight.audit.report.verdict import Verdict
+
+__all__ = [
+    "AuditReport",
+    "AuditResult",
+    "attack_release",
+    "audit_methods",
+    "audit_release",
+    "draw_numbers",
+    "method_verdicts",
+    "report_figure",
+]
 
 PathText = str | PathLike[str]
 
@@ -177,16 +191,80 @@ def audit_methods(
         >>> report = audit_methods()  # takes about a minute  # doctest: +SKIP
         >>> print(report)  # doctest: +SKIP
     """
-    from blindsight.audit.papers import all_verdicts, report_on_all
+    from blindsight.audit.papers import report_on_all
 
-    verdicts = all_verdicts(
+    verdicts = method_verdicts(deep=deep, workers=workers, seed=seed, progress=progress)
+    progress("drawing", 0, 0)
+    return AuditResult("all methods", report_on_all(verdicts, seed=seed))
+
+
+def method_verdicts(
+    *, deep: bool = False, workers: int = 1, seed: int = 0, progress: Progress = no_progress
+) -> list[Verdict]:
+    """Attack all five methods, and return one verdict for each claim, without the report.
+
+    Parameters:
+        deep: use ten times the trials.
+        workers: processes for the attacks that run something many times.
+        seed: seed of the attacks.
+        progress: called with (stage, done, total).
+    """
+    from blindsight.audit.papers import all_verdicts
+
+    return all_verdicts(
         deep=deep,
         seed=seed,
         workers=workers,
         progress=lambda done, total: progress("auditing five methods", done, total),
     )
-    progress("drawing", 0, 0)
-    return AuditResult("all methods", report_on_all(verdicts, seed=seed))
+
+
+def attack_release(
+    release: PathText, vault: PathText, *, photos: PathText, progress: Progress = no_progress
+) -> ReleaseAudit:
+    """Attack a release with its photos as the truth, and return the measurements themselves.
+
+    Parameters:
+        release: a folder that `protect` made.
+        vault: its vault.
+        photos: the folder of the photos.
+        progress: called with (stage, done, total).
+    """
+    from blindsight.audit.release import audit_release as attack
+
+    return attack(
+        Path(release),
+        Path(vault),
+        photos=Path(photos),
+        progress=lambda done, total, _: progress("attacking", done, total),
+    )
+
+
+def report_figure(
+    title: str, caption: str, drawing: str, rows: Sequence[Mapping[str, object]] = ()
+) -> Figure:
+    """A figure for a report.
+
+    Parameters:
+        title: its heading.
+        caption: what it shows.
+        drawing: an SVG or an image, as HTML.
+        rows: the numbers behind it.
+    """
+    from blindsight.audit.report.page import Figure
+
+    return Figure(title, caption, drawing, [dict(row) for row in rows])
+
+
+def draw_numbers(verdicts: Sequence[Verdict]) -> str:
+    """Draw what is claimed, proven and audited for each method, as SVG.
+
+    Parameters:
+        verdicts: what `method_verdicts` returned.
+    """
+    from blindsight.audit.report.page import three_numbers
+
+    return three_numbers(list(verdicts))
 
 
 def _with_photos(

@@ -33,6 +33,8 @@ __all__ = [
     "KnownDatasets",
     "LabelledImages",
     "ListedImages",
+    "album_kinds",
+    "album_pictures",
     "class_names",
     "encode_images",
     "encoder_of_model",
@@ -87,6 +89,25 @@ class KnownDatasets(JobResult):
             "BLINDSIGHT_DATA": None if self.own_folder is None else str(self.own_folder),
             "cache": str(self.cache),
         }
+
+
+def album_kinds() -> list[str]:
+    """What the photographs of the built-in album show, in the order of the album."""
+    from blindsight.data.catalogue import ALBUM
+
+    return list(ALBUM)
+
+
+def album_pictures() -> list[tuple[str, NDArray[np.uint8]]]:
+    """The pictures of the built-in album, several views of each photograph, with their names.
+
+    Returns:
+        Name ("cat-3") and pixels of each view.
+    """
+    from blindsight import data
+
+    album = data.load("album")
+    return list(zip(map(str, album.names), album.array(), strict=True))
 
 
 def known_datasets() -> KnownDatasets:

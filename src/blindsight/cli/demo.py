@@ -8,7 +8,6 @@ import importlib.util
 import io
 import json as text
 import textwrap
-import warnings
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import typer
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
+from blindsight.app.labelled_images import album_kinds, album_pictures
 from blindsight.cli.terminal import console, emit_json, progress_bar
 from blindsight.core.errors import InvalidParameter, MissingData, MissingDependency
 
@@ -119,7 +119,7 @@ class DemoFolder:
 
     @property
     def index(self) -> Path:
-        """What is given away."""
+        """The release, which is shared."""
         return self.out / "index"
 
 
@@ -169,8 +169,8 @@ def _protect(place: DemoFolder) -> dict[str, Any]:
     )
     proven = done["guarantee"]["epsilon"]
     _say(
-        f"{count} views of {len(_kinds())} photographs, a retina and a tissue slide among them. "
-        "Each became one "
+        f"{count} views of {len(album_kinds())} photographs, a retina and a tissue slide among "
+        "them. Each became one "
         f"noisy cell: proven ε = {proven:g} per photograph.",
         f"{done['released']} released now, {done['known']} were there before. Ledger: "
         f"{done['ledger']}.",
@@ -200,15 +200,11 @@ def write_album(place: DemoFolder) -> int:
     """The built-in album as files, a folder per photograph; the last view of each is a query, not
     in the album.
     """
-    from PIL import Image
-
-    from blindsight import data
-
-    album = data.load("album")
-    last = {str(name).rpartition("-")[0]: str(name) for name in album.names}
+    pictures = album_pictures()
+    last = {name.rpartition("-")[0]: name for name, _ in pictures}
     place.queries.mkdir(parents=True, exist_ok=True)
     stored = 0
-    for pixels, name in zip(album.array(), map(str, album.names), strict=True):
+    for name, pixels in pictures:
         kind, _, number = name.rpartition("-")
         asked = last[kind] == name
         path = place.queries / f"{kind}.jpg" if asked else place.photos / kind / f"{number}.jpg"
@@ -217,12 +213,6 @@ def write_album(place: DemoFolder) -> int:
         if not path.exists():
             Image.fromarray(pixels).save(path, quality=92)
     return stored
-
-
-def _kinds() -> list[str]:
-    from blindsight.data.catalogue import ALBUM
-
-    return list(ALBUM)
 
 
 def _kind(name: str) -> str:
@@ -247,8 +237,8 @@ def _search(place: DemoFolder) -> dict[str, Any]:
     }
     right = {way: _share(kinds) for way, kinds in found.items()}
     _say(
-        f"{len(_kinds())} queries, views that are not in the album. Of the first {_FIRST} hits "
-        "show the same thing:",
+        f"{len(album_kinds())} queries, views that are not in the album. Of the first {_FIRST} "
+        "hits show the same thing:",
         f"  {right['without protection']:.1f} without protection, {right['protected']:.1f} from "
         "the protected index "
         f"({_FIRST * 19 / 323:.1f} by chance).",
@@ -335,17 +325,17 @@ def _send(place: DemoFolder) -> dict[str, Any] | None:
 
 
 def _attack(place: DemoFolder) -> ReleaseAudit:
-    """The owner attacks what was given away, with the photographs as the truth."""
-    from blindsight.audit.release import audit_release
+    """The owner attacks what was shared, with the photographs as the truth."""
+    from blindsight.app.audit import attack_release
 
     vault = Path(f"{place.index}.vault")
     _step(7, "Attack it, as its owner can", f"audit {place.index} --vault {vault}")
     with progress_bar("attacking") as progress:
-        found = audit_release(
+        found = attack_release(
             place.index,
             vault,
             photos=place.photos,
-            progress=lambda done, total, _: progress(done, total),
+            progress=lambda _, done, total: progress(done, total),
         )
     _say(
         found.answer,
@@ -361,14 +351,14 @@ def _report(
     """The three numbers of every method, then the papers, and the report."""
     from dataclasses import replace
 
-    from blindsight.audit.report.page import Figure, three_numbers
+    from blindsight.app.audit import draw_numbers, report_figure
 
     report = attacked.report()
     verdicts: list[Verdict] = _judged(seed) if papers else []
     lead = [*pictures(place, found), *report.figures]
     rows = [dict(zip(_COLUMNS, _cells(verdict), strict=True)) for verdict in verdicts]
     drawn = (
-        [Figure("Three numbers per method", _NUMBERS, three_numbers(verdicts), rows)]
+        [report_figure("Three numbers per method", _NUMBERS, draw_numbers(verdicts), rows)]
         if verdicts
         else []
     )
@@ -385,15 +375,11 @@ def _report(
 
 
 def _judged(seed: int) -> list[Verdict]:
-    from blindsight.audit.papers import all_verdicts
-    from blindsight.core.errors import UnchargedRelease
+    from blindsight.app.audit import method_verdicts
 
     _step(8, "Three numbers per method: claimed, proven, audited", "audit --all")
-    with warnings.catch_warnings(), progress_bar("auditing five methods") as progress:
-        warnings.simplefilter(
-            "ignore", UnchargedRelease
-        )  # an attacker's own runs, on data of its own
-        verdicts = all_verdicts(seed=seed, progress=progress)
+    with progress_bar("auditing five methods") as progress:
+        verdicts = method_verdicts(seed=seed, progress=lambda _, done, total: progress(done, total))
     ours = [verdict for verdict in verdicts if not verdict.published]
     theirs = [verdict for verdict in verdicts if verdict.published]
     show_numbers("ours", ours)
@@ -448,8 +434,8 @@ def pictures(place: DemoFolder, found: dict[str, Any]) -> list[Figure]:
     """Search results with and without protection, for the report and for the README."""
     import base64
 
-    from blindsight.audit.report.page import Figure
-    from blindsight.core.storage import write_atomically
+    from blindsight.app.audit import report_figure
+    from blindsight.app.hosting import write_file
 
     titles = (
         "query",
@@ -457,7 +443,7 @@ def pictures(place: DemoFolder, found: dict[str, Any]) -> list[Figure]:
         "first hits of the protected index, epsilon 8",
     )
     sheet = film(titles, _strips(place, found))
-    write_atomically(place.out / "search.jpg", sheet)
+    write_file(place.out / "search.jpg", sheet)
     picture = (
         '<img alt="" style="max-width:100%" '
         f'src="data:image/jpeg;base64,{base64.b64encode(sheet).decode()}">'
@@ -467,12 +453,12 @@ def pictures(place: DemoFolder, found: dict[str, Any]) -> list[Figure]:
         f"Of the first {_FIRST} hits {right['without protection']:.1f} show what the query shows "
         "without protection, "
         f"and {right['protected']:.1f} where only noisy codes are searched (mean over "
-        f"{len(_kinds())} queries). "
+        f"{len(album_kinds())} queries). "
         "The last line is the query that the protected index answers worst. A red frame marks a "
         "wrong hit."
     )
     return [
-        Figure(
+        report_figure(
             "Search with and without protection",
             caption,
             picture,
@@ -482,7 +468,9 @@ def pictures(place: DemoFolder, found: dict[str, Any]) -> list[Figure]:
 
 
 def _strips(place: DemoFolder, found: dict[str, Any]) -> list[Strip]:
-    from blindsight.data import read_image
+    def read_image(path: Path) -> NDArray[np.uint8]:
+        with Image.open(path) as picture:  # one of the album's own files
+            return np.asarray(picture.convert("RGB"))
 
     def tiles(names: Sequence[str], kind: str) -> list[tuple[Any, bool]]:
         return [(read_image(place.photos / name), _kind(name) == kind) for name in names[:_ACROSS]]

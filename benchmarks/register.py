@@ -307,7 +307,8 @@ _METRIC = (
     Item("Figure 9", "accuracy against ε on four tables", "in part",
          "input perturbation is last in pair AUC everywhere, in accuracy on Bank and IPUMS-BR; DPP "
          "is hardly above node privacy, because κ' is nearly the largest degree; kNN accuracy "
-         "hardly tells a method from an untrained map and does not rise steadily with ε",
+         "hardly tells a method from an untrained map and does not rise steadily with ε; means of "
+         "5 or 6 runs, of 15 on IPUMS-BR at ε = 1 and 4 (paper: 20), for want of CPU time",
          ("benchmarks.metric.rows.figure_9_claims",),
          ("metric.adult_knn_dpp_eps4", "metric.adult_knn_untrained", "metric.bank_knn_dpp_eps4",
           "metric.bank_knn_untrained", "metric.ipums-br_knn_dpp_eps4",

@@ -12,7 +12,7 @@ from sklearn.datasets import load_digits
 
 from blindsight.core.errors import InvalidParameter, NotProven
 from blindsight.hashing import ITQ, PITQ
-from blindsight.hashing.moments import Share, plan_for
+from blindsight.hashing.guarantee import Share, plan_for
 from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.accounting import price
 

@@ -8,7 +8,7 @@ __all__ = ["EARLY", "LATE"]
 
 EARLY: tuple[Mutant, ...] = (
     *bugs(
-        "hashing/moments.py",
+        "hashing/guarantee.py",
         (
             "hashing-exact-mean",
             'door.total("mean", X) / len(X)',
@@ -59,7 +59,7 @@ EARLY: tuple[Mutant, ...] = (
         ),
         (
             "pitq-exact-rotation",
-            "R = procrustes(moments.cross(U, V, door))",
+            "R = procrustes(private_cross_moment(U, V, door))",
             "R = procrustes(U.T @ V)",
             "hashing:TestPITQ",
         ),
@@ -133,8 +133,8 @@ LATE: tuple[Mutant, ...] = (
         ),
         (
             "late-pitq-mean-of-the-data",
-            "mean = moments.mean(X, door)",
-            "mean = moments.mean(X, door) + 1e-3 * X[0]",
+            "mean = private_mean(X, door)",
+            "mean = private_mean(X, door) + 1e-3 * X[0]",
             "hashing:TestPITQ",
         ),
     ),
@@ -166,7 +166,7 @@ LATE: tuple[Mutant, ...] = (
         ),
     ),
     *bugs(
-        "hashing/moments.py",
+        "hashing/guarantee.py",
         (
             "blind-hashing-mean-of-the-lit",
             'door.total("mean", X) / len(X)',

@@ -136,7 +136,8 @@ def cell_source(encoder: Encoder, public: PublicKnowledge) -> CellSource:
     if public.rows is not None and (
         len(public.rows) >= LEAST_PICTURES or not _knows_anything(encoder, public)
     ):
-        return "pictures" if _has_atoms(encoder) else "public vectors"
+        knows = _has_classes(encoder) or _has_texts(encoder)
+        return "pictures" if knows else "public vectors"
     if isinstance(encoder, Embeddings):
         raise InvalidParameter(
             f"cells for vectors of {encoder.name} need public vectors of the same model, at least "
@@ -346,10 +347,6 @@ def _has_classes(encoder: Encoder) -> bool:
     return encoder.classes() is not None
 
 
-def _has_atoms(encoder: Encoder) -> bool:
-    return _has_classes(encoder) or _has_texts(encoder)
-
-
 def _has_texts(encoder: Encoder) -> bool:
     if isinstance(encoder, Embeddings):
         return bool(encoder.text_names())
@@ -357,7 +354,7 @@ def _has_texts(encoder: Encoder) -> bool:
 
 
 def _knows_anything(encoder: Encoder, public: PublicKnowledge) -> bool:
-    return bool(public.names) and _has_atoms(encoder)
+    return bool(public.names) and (_has_classes(encoder) or _has_texts(encoder))
 
 
 def _from_atoms(

@@ -29,7 +29,6 @@ from blindsight.codebooks.cells import ClassCells, Embedding, GroupCells
 from blindsight.core import checks, codes
 from blindsight.core.arrays import Array, Bytes, Floats, Floats32, Ints
 from blindsight.core.errors import InvalidData, InvalidParameter, TooFewRecords
-from blindsight.hashing import moments
 from blindsight.hashing.base import as_indicator, require
 from blindsight.hashing.guarantee import (
     CODE,
@@ -37,10 +36,15 @@ from blindsight.hashing.guarantee import (
     PUBLIC,
     PUBLIC_NUMBER,
     ReleasesCodes,
+    Share,
     Source,
+    Sums,
     fact,
+    plan_for,
+    private_cross_moment,
+    private_mean,
+    private_second_moment,
 )
-from blindsight.hashing.moments import Share, Sums
 from blindsight.hashing.plain import principal_axes, random_rotation, unit_rows
 from blindsight.privacy import Assumption, Door, Guarantee, Planned
 from blindsight.privacy.door import Outer, clip_norm, finite_rows
@@ -100,8 +104,8 @@ def learn_classes(
     embedding, G, axes = _space(X, door, rng)
     # The constant column is scaled so that a row (g, 1)/sqrt(2) has norm 1.
     H = np.concatenate([G, np.ones((len(G), 1))], axis=1) / math.sqrt(2)
-    second = moments.second(H, door, what="directions' moment")
-    cross = moments.cross(H, clip_norm(labels, 1.0), door, what="labels' moment")
+    second = private_second_moment(H, door, what="directions' moment")
+    cross = private_cross_moment(H, clip_norm(labels, 1.0), door, what="labels' moment")
     # Noise may make the moment indefinite: the ridge is at least what the noise can take away.
     low = float(np.linalg.eigvalsh(second)[0])
     ridge = 1e-2 * len(G) / len(second) + 2 * max(0.0, -low)
@@ -118,10 +122,10 @@ def _space(X: Array, door: Sums, rng: np.random.Generator) -> tuple[Embedding, F
     d = X.shape[1]
     lift = random_rotation(d, _DIMENSIONS, rng) if d > _DIMENSIONS else np.eye(d)
     axes = lift.astype(np.float32)
-    around = moments.mean(Embedding(axes, np.zeros(axes.shape[1], np.float32))(X), door)
+    around = private_mean(Embedding(axes, np.zeros(axes.shape[1], np.float32))(X), door)
     embedding = Embedding(axes, around.astype(np.float32))
     points = clip_norm(embedding(X), 1.0)
-    leading = principal_axes(moments.second(points, door), min(_COMPONENTS, axes.shape[1]))
+    leading = principal_axes(private_second_moment(points, door), min(_COMPONENTS, axes.shape[1]))
     return embedding, clip_norm(points @ leading, 1.0), leading
 
 
@@ -455,9 +459,7 @@ class CodebookHasher(ReleasesCodes):
     ) -> Guarantee:
         """What learning from private images promises; with `codes`, the whole."""
         shares = learning_shares(d, k=k, classes=k if self.supervised else 0)
-        plan = moments.plan_for(
-            shares, epsilon=self.epsilon * self.learning_share, delta=self.delta
-        )
+        plan = plan_for(shares, epsilon=self.epsilon * self.learning_share, delta=self.delta)
         hidden = self.supervised and not named
         return Guarantee(
             releases=plan if codes is None else (*plan, *codes.releases),

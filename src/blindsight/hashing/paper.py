@@ -36,7 +36,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from blindsight.core import checks, codes
 from blindsight.core.arrays import Array, Bytes
 from blindsight.core.errors import InvalidParameter, NotProven
-from blindsight.hashing import moments
 from blindsight.hashing.base import (
     hasher_from_parts,
     hasher_to_parts,
@@ -47,12 +46,18 @@ from blindsight.hashing.base import (
 from blindsight.hashing.guarantee import (
     ONCE,
     PUBLIC_NUMBER,
+    NoNoise,
     ReleasesCodes,
+    Share,
     Source,
+    Sums,
     fact,
     flip_guarantee,
+    plan_for,
+    private_cross_moment,
+    private_mean,
+    private_second_moment,
 )
-from blindsight.hashing.moments import NoNoise, Share, Sums
 from blindsight.hashing.plain import (
     ITQ,
     principal_axes,
@@ -549,15 +554,15 @@ class PITQ(ReleasesCodes):
         return Door(self._learning(d), what=what, ledger=ledger, random_state=self.random_state)
 
     def _rotate(self, X: Array, door: Sums, rng: np.random.Generator) -> list[Array]:
-        mean = moments.mean(X, door)
+        mean = private_mean(X, door)
         centred = clip_norm(X - mean, self.clip)
         axes = min(self.n_bits, X.shape[1])
-        projection = principal_axes(moments.second(centred, door), axes)
+        projection = principal_axes(private_second_moment(centred, door), axes)
         V = centred @ projection
         R = random_rotation(axes, self.n_bits, rng)
         for _ in range(self._steps):
             U = np.where(V @ R >= 0, 1.0, -1.0)
-            R = procrustes(moments.cross(U, V, door))
+            R = procrustes(private_cross_moment(U, V, door))
         return [mean, projection, R]
 
     def _settle(self) -> None:
@@ -587,7 +592,7 @@ class PITQ(ReleasesCodes):
                 self._steps,
             ),
         )
-        plan = moments.plan_for(shares, epsilon=self.epsilon * self._share, delta=self.delta)
+        plan = plan_for(shares, epsilon=self.epsilon * self._share, delta=self.delta)
         return Guarantee(
             releases=plan,
             delta=self.delta,

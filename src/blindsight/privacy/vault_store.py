@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
@@ -96,11 +97,13 @@ SCHEMA = _schema()
 TEXT_NAMES_SCHEMA = SCHEMA.replace("name BLOB NOT NULL, record", "name TEXT NOT NULL, record")
 
 
+@dataclass
 class _Turn:
     """Who holds a vault in this process: a lock among threads, and one among processes."""
 
-    def __init__(self) -> None:
-        self.guard, self.depth, self.descriptor = threading.RLock(), 0, -1
+    guard: threading.RLock = field(default_factory=threading.RLock)
+    depth: int = 0
+    descriptor: int = -1
 
 
 _turns: dict[str, _Turn] = {}

@@ -20,7 +20,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import metadata, resources
 from typing import Literal, Protocol
@@ -218,12 +218,12 @@ def _knows_names(encoder: object) -> bool:
     )
 
 
+@dataclass
 class _Block:
     """Arrays that are packed into one text."""
 
-    def __init__(self) -> None:
-        self._head: dict[str, dict[str, object]] = {}
-        self._body = bytearray()
+    _head: dict[str, dict[str, object]] = field(default_factory=dict)
+    _body: bytearray = field(default_factory=bytearray)
 
     def add(self, name: str, value: NDArray[np.generic] | JsonValue, layout: Layout) -> None:
         shape: tuple[int, ...] = ()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from blindsight.core.errors import InvalidData, InvalidParameter
-from blindsight.hashing import moments
+from blindsight.hashing.guarantee import private_second_moment
 from blindsight.privacy.door import FILLED, Door
 from blindsight.privacy.guarantee import Cost, Guarantee
 from blindsight.privacy.ledger import Ledger
@@ -99,8 +99,8 @@ def test_second_moments_leave_room_for_rounding():
     other = rows.copy()
     rows[7], other[7] = np.eye(5)[0], np.eye(5)[1]
     one, two = _Seen(), _Seen()
-    moments.second(rows, one)
-    moments.second(other, two)
+    private_second_moment(rows, one)
+    private_second_moment(other, two)
     upper = np.triu_indices(5)
     full = np.zeros((5, 5))
     full[upper] = one.value - two.value

@@ -110,12 +110,12 @@ def test_the_workbench_speaks_https_itself(
         KEYS="required",
         TLS_CERT=certificate[0],
         TLS_KEY=certificate[1],
-        HEADER_SECONDS=1.0,
+        HEADER_SECONDS=3.0,
     )
-    with httpx.Client(verify=_trusting(certificate[0]), timeout=600) as browser:
-        _check_secure_session(browser, server.url, key)
     # Whoever connects and never speaks TLS is let go, within the deadline for headers.
     with socket.create_connection(("127.0.0.1", server.port)) as silent:
+        with httpx.Client(verify=_trusting(certificate[0]), timeout=600) as browser:
+            _check_secure_session(browser, server.url, key)
         silent.settimeout(600)
         assert silent.recv(1) == b""
     context = _trusting(certificate[0])

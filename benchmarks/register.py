@@ -326,7 +326,7 @@ _METRIC = (
           "metric.figure10_unit_start*")),
     Item("Figure 11", "h = 0.5 and |B| = 50 are best; ρ = 2; d' = 16", "in part",
          "h = 0.5 is best with a first W of unit entries; |B| = 200, ρ = 0.5 and d' = 32 come out "
-         "above the paper's: noise falls as 1/|B|, and a smaller margin leaves fewer pairs inside",
+         "above the paper's; noise falls as 1/|B|; why a smaller ρ does better was not looked into",
          ("benchmarks.metric.figures.parameter_rows",),
          ("metric.figure11_best_h_start_1", "metric.parameter_h_0.1", "metric.parameter_h_0.5",
           "metric.parameter_batch_50", "metric.parameter_batch_200", "metric.parameter_rho_0.5",
@@ -376,7 +376,8 @@ _SKETCHING = (
     Item("Figure 6", "CIFAR-10 accuracy of Q1 to Q12", "in part",
          "the order holds, all settings in 3 epochs at half width; full width comes closer in 10 "
          "epochs; two cores do not train a ResNet-50 for 300 epochs, and a smaller residual "
-         "network, some 45 minutes of one core, was not measured for want of CPU time",
+         "network, by its time an image 45 minutes of one core, was not trained for want of CPU "
+         "time",
          ("benchmarks.sketching.training.cifar_rows",
           "benchmarks.sketching.residual.residual_rows"),
          ("sketching.cifar_accuracy_q3", "sketching.cifar_accuracy_q6",

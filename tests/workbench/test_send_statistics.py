@@ -67,13 +67,14 @@ def test_statistics_are_shown_first_released_with_a_card_and_charged_once(
     assert found == {"refuted": False}
 
 
-def test_too_few_photos_a_class_are_refused_without_a_charge(
+def test_too_few_to_learn_a_class_are_refused_without_a_charge(
     make: Callable[..., Any], tmp_path: Path
 ) -> None:
     app = make()
     one = scanned(app, album(tmp_path / "coast", each=5))
     assert "hardly more than chance" in Client(app).get("/send").text
-    assert Client(app).post(f"/api/send/{one.id}/statistics").status_code == 409
+    refused = Client(app).post(f"/api/send/{one.id}/statistics")
+    assert (refused.status_code, refused.json()["error"]) == (409, "too_few_to_learn")
     assert _spent(app, one.account) == 0
 
 

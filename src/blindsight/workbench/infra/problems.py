@@ -91,6 +91,11 @@ PROBLEMS: dict[str, tuple[int, str]] = {
         "its own. Invite a second site, or train with noise in each site's own part: see With only "
         "two sites on the page Train together.",
     ),
+    "too_few_to_learn": (
+        409,
+        "From so few photos at this ε a model would learn hardly more than chance; nothing was "
+        "charged. Choose a larger ε, or add photos.",
+    ),
     "refused_statistics": (
         422,
         "The file cannot be used: it must be the other site's photos.statistics, made with the "

@@ -98,7 +98,9 @@ def attempt(
     "/api/send/{dataset}/statistics",
     status_code=202,
     summary="Release statistics of labelled photos",
-    responses=documented("not_found", "conflict", "busy", "budget", "rolled_back"),
+    responses=documented(
+        "not_found", "conflict", "too_few_to_learn", "busy", "budget", "rolled_back"
+    ),
 )
 def statistics(
     dataset: DataSetId, workbench: Parts, asker: Owner, order: StatisticsOrder | None = None
@@ -110,8 +112,10 @@ def statistics(
     plan = sending_plan(workbench.datasets, data_set, together=order.together)
     if plan.forecasts and epsilon not in plan.forecasts:
         raise Problem("invalid")
-    if not plan.forecasts or plan.forecasts[epsilon].refused:
+    if not plan.forecasts:
         raise Problem("conflict")
+    if plan.forecasts[epsilon].refused:
+        raise Problem("too_few_to_learn")
     require_confirmed(labels_of(workbench.datasets, data_set))
     require_agreement(
         workbench.datasets, data_set, workbench.budgets.named(data_set.account, create=True)

@@ -17,6 +17,7 @@ from blindsight.app.result import (
     JobResult,
     Progress,
     ResultTable,
+    counted,
     files_table,
     no_progress,
     to_plain,
@@ -128,7 +129,8 @@ class Clusters(JobResult):
     @property
     def title(self) -> str:
         """One line with the numbers."""
-        return f"{sum(map(len, self.groups)):,} records in {len(self.groups):,} groups"
+        records = counted(sum(map(len, self.groups)), "record")
+        return f"{records} in {counted(len(self.groups), 'group')}"
 
     def facts(self) -> list[tuple[str, str]]:
         """Sizes, and where the groups are."""

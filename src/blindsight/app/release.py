@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from blindsight.app import defaults
-from blindsight.app.result import JobResult, ResultTable
+from blindsight.app.result import JobResult, ResultTable, counted
 from blindsight.app.search import SearchResult, search
 from blindsight.core import checks, durable
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
@@ -410,7 +410,7 @@ class AnsweredRequest(JobResult):
     Examples:
         >>> photos = (("9c1e", ("beach/07.jpg",)),)
         >>> AnsweredRequest("4f2a", "May we print this one?", photos).title
-        'A request for 1 photos. Nothing was sent: you decide.'
+        'A request for 1 photo. Nothing was sent: you decide.'
     """
 
     release: str
@@ -421,7 +421,8 @@ class AnsweredRequest(JobResult):
 
     @property
     def title(self) -> str:
-        return f"A request for {len(self.photos)} photos. Nothing was sent: you decide."
+        photos = counted(len(self.photos), "photo")
+        return f"A request for {photos}. Nothing was sent: you decide."
 
     def facts(self) -> list[tuple[str, str]]:
         signer = self.signed_by or "nobody: ask the sender whether the request is theirs"

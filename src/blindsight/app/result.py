@@ -22,6 +22,7 @@ __all__ = [
     "JobResult",
     "Progress",
     "ResultTable",
+    "counted",
     "files_table",
     "framed",
     "no_progress",
@@ -33,6 +34,16 @@ __all__ = [
 Progress = Callable[[str, int, int], None]
 
 _TEXT_WIDTH = 100
+
+
+def counted(number: int, word: str) -> str:
+    """A number with its noun.
+
+    Examples:
+        >>> counted(1, "photo"), counted(2000, "photo")
+        ('1 photo', '2,000 photos')
+    """
+    return f"{number:,} {word if number == 1 else word + 's'}"
 
 
 def no_progress(stage: str, done: int, total: int) -> None:

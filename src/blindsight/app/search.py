@@ -17,6 +17,7 @@ from blindsight.app.result import (
     JobResult,
     Progress,
     ResultTable,
+    counted,
     files_table,
     no_progress,
     to_plain,
@@ -379,7 +380,10 @@ class DuplicatePhotos(JobResult):
     @property
     def title(self) -> str:
         count = sum(len(group) for group in self.groups)
-        return f"{count} photos in {len(self.groups)} groups are nearly the same."
+        return (
+            f"{counted(count, 'photo')} in {counted(len(self.groups), 'group')} are nearly the "
+            "same."
+        )
 
     def facts(self) -> list[tuple[str, str]]:
         groups = [
@@ -419,7 +423,7 @@ def find_duplicates(
         ...     Image.new("RGB", (64, 64), colour).save(folder / f"{name}.png")
         >>> made = protect(folder, f"{folder}.release", encoder="pixels", page=False)
         >>> find_duplicates(made.release).title
-        '2 photos in 1 groups are nearly the same.'
+        '2 photos in 1 group are nearly the same.'
     """
     folder, encoder, names = _open_release(Path(release), vault)
     if names.vault is None and folder.names == "random":

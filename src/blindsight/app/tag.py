@@ -15,6 +15,7 @@ from blindsight.app.result import (
     JobResult,
     Progress,
     ResultTable,
+    counted,
     files_table,
     no_progress,
     to_plain,
@@ -81,7 +82,7 @@ class Tags(JobResult):
     @property
     def title(self) -> str:
         """One line that says what was done."""
-        return f"Tags of {len(self.images):,} images"
+        return f"Tags of {counted(len(self.images), 'image')}"
 
     @property
     def price(self) -> str:
@@ -199,7 +200,7 @@ def tag(
         >>> Image.new("RGB", (64, 64), "red").save(folder / "red.png")
         >>> model = start_tagger("dog, beach", encoder="lite0", out=folder / "tagger").model
         >>> tag(model, folder / "red.png").title
-        'Tags of 1 images'
+        'Tags of 1 image'
     """
     tagger, extractor = _load(Path(model), encoder)
     from blindsight.tagging.photos import image_files

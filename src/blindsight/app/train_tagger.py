@@ -20,6 +20,7 @@ from blindsight.app.result import (
     JobResult,
     Progress,
     ResultTable,
+    counted,
     files_table,
     no_progress,
     to_plain,
@@ -126,7 +127,7 @@ class TrainedTagger(JobResult):
         ...     size=4, out=folder / "tagger.safetensors", random_state=0,
         ... )
         >>> made.title
-        'A tagger for 2 labels, trained on 1 photos'
+        'A tagger for 2 labels, trained on 1 photo'
         >>> made.labels, made.n_records, round(made.guarantee.epsilon, 2)
         (('warm', 'cold'), 1, 2.0)
     """
@@ -153,11 +154,11 @@ class TrainedTagger(JobResult):
     def title(self) -> str:
         """One line that says what was made."""
         source = (
-            f"trained on {self.n_records:,} photos"
+            f"trained on {counted(self.n_records, 'photo')}"
             if self.n_records
             else "made from public knowledge, without any of your photos"
         )
-        return f"A tagger for {len(self.labels)} labels, {source}"
+        return f"A tagger for {counted(len(self.labels), 'label')}, {source}"
 
     def facts(self) -> list[tuple[str, str]]:
         """Guarantee, quality and files."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from blindsight.app.result import counted
 from blindsight.app.train_tagger import DEFAULT_DELTA, DEFAULT_EPSILON
 from blindsight.cli.options import ActorOption, LargeEpsilonOption, LedgerOption, PurposeOption
 from blindsight.cli.terminal import (
@@ -237,8 +238,9 @@ def apply(
     if json:
         emit_json(found.to_dict())
     elif out is not None:
-        console.print(f"Tags of {len(found.images):,} photos in {visible(str(out))}", markup=False)
-        console.print(f"({len(written):,} files). {found.price}", markup=False)
+        tagged = counted(len(found.images), "photo")
+        console.print(f"Tags of {tagged} in {visible(str(out))}", markup=False)
+        console.print(f"({counted(len(written), 'file')}). {found.price}", markup=False)
     elif as_csv:
         _write_csv(found)
     else:

@@ -14,6 +14,7 @@ from fastapi import Request
 from fastapi.responses import RedirectResponse, Response
 
 from blindsight import __version__
+from blindsight.app.result import counted
 from blindsight.workbench.infra.access import Workbench
 from blindsight.workbench.infra.guard import CSRF_COOKIE
 from blindsight.workbench.infra.identity import SESSION_SECONDS, RequestIdentity, Right, Role
@@ -28,7 +29,6 @@ __all__ = [
     "Page",
     "TrustStrip",
     "bar_of",
-    "counted",
     "day",
     "error_page",
     "keep_cookie",
@@ -136,11 +136,6 @@ def day(moment: str) -> str:
 def price_of(epsilon: float) -> str:
     """What was paid, in whole hundredths, never less than it was."""
     return plain(math.ceil(100 * epsilon - 1e-6) / 100)
-
-
-def counted(number: int, word: str) -> str:
-    """1 photo, 2 photos."""
-    return f"{number:,} {word if number == 1 else word + 's'}"
 
 
 def render(

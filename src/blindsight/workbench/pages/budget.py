@@ -19,6 +19,7 @@ from blindsight.app.library.accounts import (
 from blindsight.app.library.datasets import DataSet, DataSets, Release
 from blindsight.app.library.risks import attack_release, find_release, report_folder, too_few
 from blindsight.app.library.tags import plain_cell
+from blindsight.app.result import counted
 from blindsight.core.errors import LedgerTampered
 from blindsight.workbench.infra.access import (
     Asker,
@@ -35,7 +36,7 @@ from blindsight.workbench.infra.database import PURPOSE
 from blindsight.workbench.infra.identity import RequestIdentity
 from blindsight.workbench.infra.jobs import JobContext
 from blindsight.workbench.infra.problems import Problem, documented
-from blindsight.workbench.infra.shell import Bar, counted, plain, price_of, render
+from blindsight.workbench.infra.shell import Bar, plain, price_of, render
 from blindsight.workbench.pages.home import budget_of, state_reports, what_was_paid
 from blindsight.workbench.pages.protect import Next
 

@@ -96,6 +96,10 @@ class Camera:
             for wide, width in WIDTHS.items() if self.every else (("", 1400),):
                 page.emulate_media(color_scheme=scheme)
                 page.set_viewport_size({"width": width, "height": 900})
+                # As high as the page: a bar at the lower edge of the screen covers nothing.
+                height = page.evaluate("document.documentElement.scrollHeight")
+                page.set_viewport_size({"width": width, "height": height})
+                page.wait_for_load_state("networkidle")
                 page.wait_for_timeout(200)
                 path = self.out / f"{name}{wide}{tone}.png"
                 page.screenshot(path=path, full_page=True)
@@ -112,29 +116,35 @@ def walk(camera: Camera, folder: Path) -> None:
     page = camera.go("?token=the-secret-of-these-pictures")
     camera.shoot("home-empty")
     camera.go("protect")
-    page.locator("#folder").select_option(label=str(folder))
+    _choose(page, folder)
     page.locator("#name").fill("Travel album")
     camera.shoot("protect-choose")
     page.get_by_role("button", name="Read this folder").click()
     page.wait_for_selector("input[name=epsilon]", timeout=LONG)
     camera.shoot("protect-before-looking")
-    page.get_by_role("button", name="my own photos").click()
+    page.get_by_role("button", name="Measure on my photos").click()
+    page.wait_for_url("**look=own")
     page.wait_for_selector(".film img", timeout=LONG)
+    page.locator("[data-job]").wait_for(state="detached", timeout=LONG)
     page.wait_for_load_state("networkidle")
     camera.shoot("protect")
+    page.get_by_role("button", name="Continue").click()
     page.locator("#sure").check()
+    if page.locator("#chance").count():
+        page.locator("#chance").check()
+    camera.shoot("protect-confirm")
     page.get_by_role("button", name="Make the release").click()
     page.wait_for_selector("text=Keep one private, share the other", timeout=LONG)
     camera.shoot("protect-made")
     camera.go("search")
-    page.locator("[data-photo]").first.click()
+    page.locator("#start .again").first.click()
     page.wait_for_selector("#groups img")
     page.wait_for_load_state("networkidle")
     camera.shoot("search")
     page.locator("#rerank").check()
-    page.wait_for_selector("text=sorted by your own photos")
+    page.wait_for_selector("text=sorted by your photos")
     camera.shoot("search-reranked")
-    if page.locator("#words").count():
+    if page.locator("#words").is_enabled():
         page.locator("#rerank").uncheck()
         page.locator("#words").fill("a giraffe")
         page.keyboard.press("Enter")
@@ -142,12 +152,19 @@ def walk(camera: Camera, folder: Path) -> None:
         page.wait_for_load_state("networkidle")
         camera.shoot("search-words")
     camera.go("tags")
+    page.get_by_role("button", name="Use these names").click()
+    page.locator("#confirm-names").wait_for(state="detached")
     page.get_by_role("button", name="Learn for").click()
     page.wait_for_selector("text=How good it is", timeout=LONG)
     page.wait_for_load_state("networkidle")
     camera.shoot("tags")
     if camera.every:
         _further(camera)
+
+
+def _choose(page: Any, folder: Path) -> None:
+    page.locator("#find").fill(folder.name)
+    page.get_by_role("radio", name=str(folder), exact=True).check()
 
 
 def _further(camera: Camera) -> None:
@@ -228,7 +245,7 @@ def _join(browser: Any, url: str, folder: Path, invitation: Path) -> None:
     page.set_default_timeout(LONG)
     page.goto(f"{url}/?token=the-secret-of-these-pictures")
     page.goto(f"{url}/protect")
-    page.locator("#folder").select_option(label=str(folder))
+    _choose(page, folder)
     page.get_by_role("button", name="Read this folder").click()
     page.wait_for_selector("input[name=epsilon]")
     page.goto(f"{url}/together")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 
 from blindsight.core.errors import LedgerError
 from blindsight.privacy import Cost, Ledger
+from blindsight.workbench.pages.home import budget_of
 from workbench.asgi import Client
 from workbench.photos import light, released  # noqa: F401
 
@@ -82,3 +85,15 @@ def test_an_analyst_sees_its_own_account_only(make: Callable[..., Any], stocked:
     }
     assert all(chain["holds"] for chain in owner.post("/api/ledger/verify").json())
     assert account not in analyst.get("/budget").text
+
+
+def test_a_budget_that_is_set_again_leaves_in_the_history_what_is_left(
+    make: Callable[..., Any], stocked: Path
+) -> None:
+    app = make(state=stocked)
+    client, one = Client(app), app.state.workbench.datasets.listed()[0]
+    assert client.post(f"/api/budget/{one.id}/set", json={"epsilon": 40}).status_code == 200
+    left = budget_of(app.state.workbench, one).left
+    assert 0 < left < 40, "something was released before"
+    newest = next(csv.DictReader(io.StringIO(client.get("/api/history.csv").text)))
+    assert float(newest["left"]) == left

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -528,9 +529,59 @@ def test_how_strict_the_threshold_is_stands_in_counts_of_a_hundred_with_the_whol
         round(100 * balanced.false_accept),
         round(100 * balanced.false_reject),
     )
+    counts = [(item.called_same, item.missed) for item in offered]
+    assert len(set(counts)) == len(counts), "no two settings that are one"
     assert [pair[1] for pair in drawn] == sorted((pair[1] for pair in drawn), reverse=True)
     page = Client(app).get("/compare").text
     for item in offered:
         assert f"Of 100 different pairs {item.called_same} " in page
         assert f"Of 100 same pairs {item.missed} " in page
     assert "Few false matches" in page and page.count('class="dot"') == len(offered)
+
+
+def test_typical_mistakes_are_answers_of_the_owner_that_the_threshold_contradicts(
+    make: Callable[..., Any], stocked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = make(state=stocked)
+    datasets = app.state.workbench.datasets
+    one = datasets.listed()[0]
+    ids = [photo.id for photo in datasets.photos(one)][:7]
+    pairs = list(pairwise(ids))
+    away = {pair: pair_library.answer_for(datasets, one, *pair)["distance"] for pair in pairs}
+    near_to_far = sorted(pairs, key=lambda pair: away[pair])
+    threshold = (away[near_to_far[2]] + away[near_to_far[3]]) / 2
+    similar = np.array([600.0, 300.0, 90.0, 10.0])
+    edges = threshold * np.arange(5.0) / 2
+    curve = ErrorCurve(edges, similar, similar[::-1], noise=1.0, n_pairs=2000)
+    metric = SimpleNamespace(curve_=curve, threshold_=threshold)
+    monkeypatch.setattr(pair_library, "_last_metric", lambda *_: metric)
+
+    def mistakes() -> tuple[Any, Any]:
+        offered, _ = pair_library.strictness(datasets, one)
+        (balanced,) = (item for item in offered if item.point == "balanced")
+        return balanced.wrong_same, balanced.wrong_different
+
+    assert mistakes() == (None, None), "nothing was answered"
+    right = ["same" if pair in near_to_far[:3] else "different" for pair in pairs]
+    answers = [[*pair, says] for pair, says in zip(pairs, right, strict=True)]
+    pair_library.keep_answers(datasets, one, answers)
+    assert mistakes() == (None, None), "the threshold agrees with every answer"
+    wrong = {"same": "different", "different": "same"}
+    pair_library.keep_answers(datasets, one, [[a, b, wrong[says]] for a, b, says in answers])
+    assert mistakes() == (near_to_far[1], near_to_far[4]), "the one of median distance"
+    page = Client(app).get("/compare").text
+    shown = page[page.index('data-point="balanced"') :].split("</section>")[0]
+    for photo in (*near_to_far[1], *near_to_far[4]):
+        assert f"/photos/{photo}" in shown
+    pair_library.keep_answers(datasets, one, [[a, b, "unsure"] for a, b, _ in answers])
+    assert mistakes() == (None, None), "an undecided answer cannot be contradicted"
+
+
+def test_learning_that_the_budget_does_not_cover_cannot_be_ordered_from_the_page(
+    make: Callable[..., Any], stocked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Client(make(state=stocked))
+    assert "data-refused" not in client.get("/compare").text
+    monkeypatch.setattr("blindsight.workbench.pages.compare.affordable", lambda *_: False)
+    page = client.get("/compare").text
+    assert "disabled data-refused" in page and "Not within what is left of the budget" in page

@@ -194,11 +194,16 @@ class Strictness:
         point: a name of `OPERATING_POINTS`.
         called_same: of 100 different pairs, how many are called the same.
         missed: of 100 same pairs, how many are called different.
+        wrong_same: two photos that the owner calls different and this threshold calls the same, of
+            all such pairs the one of median distance; None without such a pair.
+        wrong_different: likewise, of pairs that the owner calls the same.
     """
 
     point: str
     called_same: int
     missed: int
+    wrong_same: tuple[str, str] | None = None
+    wrong_different: tuple[str, str] | None = None
 
 
 def strictness(
@@ -207,20 +212,61 @@ def strictness(
     """Where the threshold may lie, and the whole curve as pairs (called same, missed) of 100.
 
     Both are computed from what was released, so they cost nothing; both are empty before anything
-    was learned, and where noise hides the rates.
+    was learned, and where noise hides the rates. The examples of mistakes are the owner's own
+    photos and answers: only the owner may see them.
     """
     metric = _last_metric(datasets, data_set)
     if metric is None:
         return [], []
-    points = {name: _operating_point(metric, name) for name in OPERATING_POINTS}
+    # Where two settings share a threshold, "balanced" (the first) stands for both.
+    points: dict[float, tuple[str, OperatingPoint]] = {}
+    for name in OPERATING_POINTS:
+        if (point := _operating_point(metric, name)) is not None:
+            points.setdefault(point.threshold, (name, point))
+    distances = _answered_distances(datasets, data_set)
     offered = [
-        Strictness(name, round(100 * point.false_accept), round(100 * point.false_reject))
-        for name, point in points.items()
-        if point is not None
+        Strictness(
+            name,
+            round(100 * point.false_accept),
+            round(100 * point.false_reject),
+            _median_mistake(distances, "different", point),
+            _median_mistake(distances, "same", point),
+        )
+        for name, point in points.values()
     ]
     rates = zip(metric.curve_.false_accept, metric.curve_.false_reject, strict=True)
     curve = {(round(100 * float(accept)), round(100 * float(reject))) for accept, reject in rates}
     return offered, sorted(curve, key=lambda pair: (pair[0], -pair[1]))
+
+
+def _answered_distances(
+    datasets: DataSets, data_set: DataSet
+) -> list[tuple[float, str, tuple[str, str]]]:
+    """The distance, the owner's answer and the photos of each decided pair, nearest first."""
+    from blindsight.metric import EuclideanMetric
+
+    where = {photo.id: i for i, photo in enumerate(datasets.photos(data_set))}
+    answers = [row for row in decided(answers_of(datasets, data_set)) if {*row[:2]} <= where.keys()]
+    if not answers:
+        return []
+    places = [[where[one], where[other]] for one, other, _ in answers]
+    rows = np.asarray(rows_of(datasets, data_set)[places], np.float64)
+    distances = EuclideanMetric().fit(rows[:, 0]).pair_distance(rows)
+    return sorted(
+        (float(distance), says, (one, other))
+        for distance, (one, other, says) in zip(distances, answers, strict=True)
+    )
+
+
+def _median_mistake(
+    distances: list[tuple[float, str, tuple[str, str]]], said: str, point: OperatingPoint
+) -> tuple[str, str] | None:
+    wrong = [
+        photos
+        for distance, says, photos in distances
+        if says == said and (distance <= point.threshold) != (says == "same")
+    ]
+    return wrong[len(wrong) // 2] if wrong else None
 
 
 def _last_metric(datasets: DataSets, data_set: DataSet) -> DPPMetric | None:

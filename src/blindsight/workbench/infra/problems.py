@@ -51,7 +51,10 @@ PROBLEMS: dict[str, tuple[int, str]] = {
         "Vault, ledger and releases do not agree, or this data set cannot be released any more; "
         "nothing was released. The page History says what to do.",
     ),
-    "budget": (409, "The privacy budget does not cover this answer; nothing was released."),
+    "budget": (
+        409,
+        "The privacy budget that is left does not cover this; nothing was released.",
+    ),
     "conflict": (409, "That cannot be done in the present state."),
     "too_large": (413, "The request is larger than allowed."),
     "wrong_type": (415, "The content type is not one that is taken here."),

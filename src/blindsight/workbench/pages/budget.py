@@ -270,11 +270,15 @@ def _history(workbench: Workbench, sets: list[DataSet]) -> list[dict[str, Any]]:
     """What happened to the data sets, newest first, in plain words."""
     lines: list[dict[str, Any]] = []
     for data_set in sets:
-        left: dict[str, float] = {}
+        budgets: dict[str, float] = {}  # in all: the last one that was set holds
+        spent: dict[str, float] = {}
         for entry in workbench.budgets.named(data_set.account, create=True).entries():
             price, unit = entry.amount.epsilon, entry.unit
             granted = entry.kind == "grant"
-            left[unit] = price if granted else left.get(unit, 0.0) - price
+            if granted:
+                budgets[unit] = price
+            else:
+                spent[unit] = spent.get(unit, 0.0) + price
             what = "Budget set by you" if granted else what_was_paid(entry.what)[0]
             lines.append(
                 {
@@ -282,8 +286,8 @@ def _history(workbench: Workbench, sets: list[DataSet]) -> list[dict[str, Any]]:
                     "what": what,
                     "set": data_set.name,
                     "price": "–" if granted else price_of(price),
-                    "unit": {"record": "photo"}.get(unit, unit),
-                    "left": plain(Bar(left[unit], 0.0, unit).left),
+                    "unit": {"record": "photo", "label": "answer"}.get(unit, unit),
+                    "left": plain(Bar(budgets.get(unit, 0.0), spent.get(unit, 0.0), unit).left),
                     "order": (entry.time, entry.sequence),
                 }
             )

@@ -34,8 +34,8 @@ from blindsight.app.library.pairs import (
 from blindsight.workbench.infra.access import DataSetId, Owner, Parts, Workbench, scanned
 from blindsight.workbench.infra.jobs import JobContext
 from blindsight.workbench.infra.problems import Problem, documented
-from blindsight.workbench.infra.shell import Bar, TrustStrip, bar_of, plain, render
-from blindsight.workbench.pages.home import chosen, reached
+from blindsight.workbench.infra.shell import Bar, TrustStrip, bar_of, plain, price_of, render
+from blindsight.workbench.pages.home import budget_of, chosen, reached
 from blindsight.workbench.pages.protect import Next
 
 __all__ = ["router", "run"]
@@ -183,13 +183,16 @@ def _page(request: Request, workbench: Workbench, dataset: str | None) -> Respon
         }
         if data_set is not None:
             bar = _bar(workbench, data_set)
+            ledger = workbench.budgets.named(data_set.account, create=True)
             context["job"] = workbench.jobs.under_way("compare", dataset=data_set.id)
             context["last"] = last_comparison(workbench.datasets, data_set)
             offered, curve = strictness(workbench.datasets, data_set)
             context |= {
                 "offered": [(_STRICTNESS[one.point], one) for one in offered],
                 "curve": curve,
-                "each": prices(data_set)[-1].epsilon,
+                "each": price_of(prices(data_set)[-1].epsilon),
+                "left": budget_of(workbench, data_set).left,
+                "affordable": affordable(data_set, ledger),
                 "most": MAX_ANSWERS_EACH,
                 "who": data_set.unit,
             }
@@ -203,7 +206,7 @@ def _page(request: Request, workbench: Workbench, dataset: str | None) -> Respon
                 says="per answer, for one learning; smaller is safer",
                 bar=bar,
                 note=f"Answering is free; learning costs {plain(PAIR_EPSILON)} per answer and "
-                f"{plain(context['each'])} per {data_set.unit}.",
+                f"{context['each']} per {data_set.unit}.",
             )
     return render(request, workbench, "compare.html", context)
 

@@ -136,7 +136,7 @@ def what_was_paid(words: str) -> tuple[str, str]:
         "tags of photos": ("Tags published", "published tags"),
         "feature statistics": ("Statistics shared", "statistics for training"),
         "training a tagger": ("Tag model learned", "the tag model"),
-        "way to compare": ("Way to compare learned", "a way to compare"),
+        "metric from": ("Threshold learned from answers", "a threshold to compare with"),
         "training together": ("Trained together with other sites", "training together"),
     }
     found = next((said for begins, said in known.items() if words.startswith(begins)), None)

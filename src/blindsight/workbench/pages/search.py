@@ -28,7 +28,7 @@ from blindsight.app.release import request_signer
 from blindsight.core.errors import InvalidParameter, MissingData
 from blindsight.workbench.infra.access import DataSetId, Owner, Parts, Searcher, Workbench
 from blindsight.workbench.infra.problems import Problem, documented
-from blindsight.workbench.infra.shell import render
+from blindsight.workbench.infra.shell import counted, render
 from blindsight.workbench.infra.uploads import UPLOAD, read_upload
 from blindsight.workbench.pages.home import chosen, search_strip
 
@@ -323,7 +323,7 @@ def _nothing(index: SearchIndex, cell: int) -> str:
     here = f"{count:,} of {len(index.ids):,} photos {verb} in the nearest group."
     if count > high:
         return f"{here} The groups that fit hold no more photos than noise alone would put there."
-    puts = f"{low:,} to {high:,} photos" if high != low else f"{high:,} photos"
+    puts = f"{low:,} to {high:,} photos" if high != low else counted(high, "photo")
     so = "so these say nothing" if count != 1 else "so this one says nothing"
     return f"{here} Noise alone puts {puts} into any group, {so}."
 

@@ -16,11 +16,11 @@ function decided(found) {
   });
   copy.addEventListener("click", () => attempt(async () => {
     const made = await ask("POST", `/api/answers/${set()}/copies`, { request, chosen: chosen() });
-    say(`${made.count} photos were copied to ${made.folder}. Send them yourself, or delete the folder.`);
+    say(`${made.count === 1 ? "1 photo was" : `${made.count} photos were`} copied to ${made.folder}. Send them yourself, or delete the folder.`);
   }));
-  const unknown = found.unknown ? ` ${found.unknown} ids are not photos of this release.` : "";
+  const unknown = found.unknown ? ` ${found.unknown === 1 ? "1 id is not a photo" : `${found.unknown} ids are not photos`} of this release.` : "";
   return element("section", { class: "card" },
-    element("h2", {}, `Asks for ${found.photos.length} photos of ${found.name}`),
+    element("h2", {}, `Asks for ${found.photos.length} photo${found.photos.length === 1 ? "" : "s"} of ${found.name}`),
     element("p", { class: "quiet" }, found.signed_by ? `Signed by ${found.signed_by}: compare with what the sender told you.` : "Not signed: ask the sender whether this request is theirs."),
     element("p", {}, found.message ? `“${found.message}”` : "Without a message."),
     element("p", { class: "quiet" }, `The release states ε ${found.epsilon} per photo; a photo that you hand over is protected by nothing.${unknown}`),

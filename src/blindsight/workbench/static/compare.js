@@ -13,7 +13,7 @@ function show(found) {
   byId("answered").value = found.answered;
   byId("tally").textContent = `${found.answered} answered: ${found.same} same, ${found.different} different, ${found.unsure} not sure`;
   const learn = byId("learn");
-  if (learn) learn.disabled = found.same + found.different < Number(learn.dataset.least);
+  if (learn && !learn.hasAttribute("data-refused")) learn.disabled = found.same + found.different < Number(learn.dataset.least);
 }
 
 // "same, wrong in about 5 of 100": the verdict stands out, its error rate beside it.
@@ -33,6 +33,7 @@ async function say(says) {
 
 for (const button of document.querySelectorAll("[data-says]")) button.addEventListener("click", () => say(button.dataset.says));
 for (const radio of document.querySelectorAll("input[name=point]")) radio.addEventListener("change", () => attempt(async () => {
+  for (const part of document.querySelectorAll(".mistakes")) part.hidden = part.dataset.point !== point();
   if (pair) told(await ask("GET", `/api/compare/${dataset}/${pair.one}/${pair.other}?point=${encodeURIComponent(point())}`));
 }));
 document.addEventListener("keydown", (event) => {

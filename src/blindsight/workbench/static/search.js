@@ -25,7 +25,7 @@ function go(asked, replace = false) {
 function mixed({ mix, noise, count }) {
   const by = noise === null ? "" : `Noise put about ${noise === 0 ? "none" : noise} here.`;
   const [first, ...others] = mix;
-  const words = first ? [others.length ? "Mixes " : count > 1 ? "All " : "Shows ", element("b", {}, others.length ? `${first[0]} ${first[1]}` : first[0]), others.slice(0, 3).map(([name, number]) => `, ${name} ${number}`).join(""), others.length > 3 ? ` and ${others.length - 3} more kinds. ` : ". "] : [];
+  const words = first ? [others.length ? "Mixes " : count > 1 ? "All " : "Shows ", element("b", {}, others.length ? `${first[0]} ${first[1]}` : first[0]), others.slice(0, 3).map(([name, number]) => `, ${name} ${number}`).join(""), others.length > 3 ? ` and ${others.length - 3} more kind${others.length === 4 ? "" : "s"}. ` : ". "] : [];
   return element("p", {}, ...words, count > 0 ? by : "");
 }
 
@@ -38,7 +38,7 @@ function group(found) {
   });
   const hidden = photos.slice(FIRST), rest = found.count - found.photos.length;
   const list = element("ul", { class: "photos" }, ...photos.slice(0, FIRST));
-  const more = element("button", { type: "button", class: "plain small" }, `${hidden.length.toLocaleString("en")} more in this group`);
+  const more = element("button", { type: "button", class: "plain small" }, `${hidden.length.toLocaleString("en")} more${found.noise === null ? "" : " in this group"}`);
   more.addEventListener("click", () => { list.append(...hidden); more.remove(); });
   const all = [list, hidden.length ? element("div", { class: "buttons" }, more) : null, rest > 0 ? element("p", { class: "quiet" }, `and ${rest.toLocaleString("en")} beyond these`) : null].filter(Boolean);
   if (found.far) return element("section", { class: "card" }, element("details", { class: "more" }, element("summary", {}, `Show ${found.title}`), ...all));

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import blindsight.workbench
 from blindsight.core.errors import LedgerError
 from blindsight.privacy import Cost, Ledger
 from blindsight.workbench.pages.home import budget_of
@@ -27,6 +29,8 @@ def test_pages_say_what_leaves_the_numbers_and_the_balance(
     for page in PAGES:
         text = Client(app).get(f"/{page.format(dataset=dataset)}").text
         said = ("What leaves this machine", "promised", "proven", "by attack", "Budget left")
+        line = text.count('<details class="trust">')
+        assert line == (not page.startswith("protect/")), "one line with details, but on Protect"
         if page.startswith("protect/"):  # the four lines of the choice instead
             said = ("You share", "You keep private", "Guarantee", "Price", "proven")
         for words in (*said, "Keys are off", "Skip to"):
@@ -97,3 +101,17 @@ def test_a_budget_that_is_set_again_leaves_in_the_history_what_is_left(
     assert 0 < left < 40, "something was released before"
     newest = next(csv.DictReader(io.StringIO(client.get("/api/history.csv").text)))
     assert float(newest["left"]) == left
+
+
+def test_pages_have_one_word_for_each_thing() -> None:
+    root = Path(blindsight.workbench.__file__).parent
+    other = (
+        r"\b(books?|gives? away|way to compare|reached by attack|locked update|"
+        r"without looking|same as an API{})\b"
+    )
+    scripts, pages = list((root / "static").glob("*.js")), list((root / "templates").glob("*.html"))
+    said = {path.name: re.findall(other.format(""), path.read_text(), re.I) for path in scripts}
+    for path in pages:  # without expressions and tags, which have names of their own
+        text = re.sub(r"\{[{%#].*?[}%#]\}|<[^>]*>", " ", path.read_text(), flags=re.DOTALL)
+        said[path.name] = re.findall(other.format("|cells?"), text, re.IGNORECASE)
+    assert scripts and pages and not any(said.values()), said

@@ -29,6 +29,7 @@ from blindsight.app.library.datasets import Release, today
 from blindsight.audit.release.measurement import measure
 from blindsight.codebooks import Reading
 from blindsight.core.errors import HostileFile
+from blindsight.data.reading import FORMATS
 from blindsight.privacy import Ledger
 from blindsight.workbench.pages import budget, protect
 from workbench import web
@@ -414,6 +415,8 @@ def test_photos_that_look_alike_are_not_sold_as_an_index(
     assert page.count('class="used"') == len(used), "the groups in use are drawn"
     assert 1 < len(alike) <= 10
     assert f"To this encoder these {len(alike)} photos are the same" in page
+    for remedy in ("another encoder", "--public FOLDER", f"/send?dataset={one.id}"):
+        assert remedy in page[page.index("What you can do") :]
 
 
 def test_consent_and_the_charge_come_after_the_choice(
@@ -446,6 +449,10 @@ def test_search_groups_what_codes_cannot_tell_apart_and_spends_nothing(
     found = client.post(f"/api/search/{one.id}/photo/{asked.id}").json()
     assert asked.id not in [hit["id"] for group in found["groups"] for hit in group["photos"]]
     assert sum(group["count"] for group in found["groups"]) >= 1
+    for group in found["groups"][:2]:
+        assert sum(number for _, number in group["mix"]) == group["count"], "all that it mixes"
+        assert {name for name, _ in group["mix"]} <= set(ALBUM)
+        assert 0 <= group["noise"] <= group["count"]
     again = client.post(f"/api/search/{one.id}/again/{found['query']}?rerank=true").json()
     assert again["reranked"]
     kind = asked.name.partition("/")[0]
@@ -620,3 +627,12 @@ def wait(url: str, job: str, wanted: str) -> None:
         assert found["state"] in ("queued", "running"), found
         time.sleep(0.05)
     raise AssertionError(found)
+
+
+def test_the_drop_zone_lists_every_format_that_is_read(make: Callable[..., Any]) -> None:
+    page = Client(make()).get("/protect").text
+    listed = page[page.index("Takes JPEG") :].split("</p>")[0].upper().replace(" ", "")
+    for kind in set(FORMATS) - {"PPM"}:  # which no camera writes
+        assert kind in listed, kind
+    for other in ("HEIC", "ZIP", "DICOM"):
+        assert other in listed

@@ -25,10 +25,11 @@ from blindsight.app.library.search import (
     words_can_be_asked,
 )
 from blindsight.app.release import request_signer
+from blindsight.app.result import counted
 from blindsight.core.errors import InvalidParameter, MissingData
 from blindsight.workbench.infra.access import DataSetId, Owner, Parts, Searcher, Workbench
 from blindsight.workbench.infra.problems import Problem, documented
-from blindsight.workbench.infra.shell import counted, render
+from blindsight.workbench.infra.shell import render
 from blindsight.workbench.infra.uploads import UPLOAD, read_upload
 from blindsight.workbench.pages.home import chosen, search_strip
 

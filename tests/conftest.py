@@ -21,6 +21,7 @@ from real_parts import (
     PART_OF,
     RAY_SETTINGS,
     browser,
+    end_ray,
     fresh_database,
     milvus,
     postgresql,
@@ -109,6 +110,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         rank.setdefault(group, len(rank))
     order = sorted(range(len(items)), key=lambda number: rank[groups[number]])
     items[:] = [items[number] for number in order]
+
+
+@pytest.hookimpl(trylast=True)  # after the fixtures
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Ray ends with the last test of its group."""
+    groups = [group_of(each.nodeid.partition("::")[0]) for each in (item, nextitem) if each]
+    if groups != ["real parts"] * 2 and groups[0] == "real parts":
+        end_ray()
 
 
 def pytest_collection_finish() -> None:

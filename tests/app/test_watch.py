@@ -97,6 +97,7 @@ def test_a_path_that_is_no_folder_is_refused(tmp_path: Path) -> None:
 def test_the_command_stops_cleanly(photos: Path, tmp_path: Path) -> None:
     pytest.importorskip("watchfiles", reason="the extra watch is not installed")
     put(photos, 1)
+    put(photos, 2)
     line = ["watch", str(photos), "--out", str(tmp_path / "release"), "--encoder", "pixels"]
     process = subprocess.Popen(
         [sys.executable, "-m", "blindsight", *line],
@@ -110,6 +111,6 @@ def test_the_command_stops_cleanly(photos: Path, tmp_path: Path) -> None:
     process.send_signal(signal.SIGTERM)
     out, rest = process.communicate(timeout=600)
     assert process.returncode == 0, rest
-    assert "1 released" in first
+    assert "2 released" in first
     assert "secret" not in first + out + rest
     assert "photos read" in out

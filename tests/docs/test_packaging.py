@@ -12,7 +12,6 @@ import os
 import re
 import subprocess
 import sys
-import sysconfig
 import tomllib
 import venv
 import zipfile
@@ -90,7 +89,8 @@ def fresh(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A new environment with the wheel in it."""
     place = tmp_path_factory.mktemp("fresh") / "venv"
     home = _environment(place, wheel)
-    (home / "lent.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    lent = [entry for entry in sys.path if entry.endswith("site-packages")]
+    (home / "lent.pth").write_text("".join(f"{entry}\n" for entry in lent))
     return place
 
 

@@ -326,7 +326,7 @@ def test_a_delta_that_gives_pairs_away_is_questioned_in_a_line(files):
     told = run(*given, "--delta", 0.5)
     assert (
         told.exit_code == 0
-        and "Note: delta = 0.5 lets one in 2 pairs be given away whole" in told.stderr
+        and "Note: delta = 0.5 lets one in 2 pairs be revealed whole" in told.stderr
     )
     assert ".py:" not in told.stderr and "not charged: no --ledger" in told.stdout
     assert "Note" not in run(*given, "--force").stderr

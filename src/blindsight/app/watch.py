@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from blindsight.app.protect import PathText, ProtectedPhotos, protect
-from blindsight.app.result import JobResult, ResultTable, files_table
+from blindsight.app.result import JobResult, ResultTable, counted, files_table
 from blindsight.core.checks import optional_module
 from blindsight.core.errors import InvalidData
 from blindsight.data.listing import list_photos
@@ -69,7 +69,7 @@ class WatchedFolder(JobResult):
     @property
     def title(self) -> str:
         released = sum(run.released for run in self.runs)
-        return f"{released:,} photos protected while the folder was watched"
+        return f"{counted(released, 'photo')} protected while the folder was watched"
 
     def facts(self) -> list[tuple[str, str]]:
         if self.last is None:

@@ -234,7 +234,7 @@ def test_a_write_that_the_database_does_not_keep_is_no_charge(path, monkeypatch)
     behind(
         path, f"CREATE TRIGGER t AFTER UPDATE ON {HEADS} BEGIN UPDATE {HEADS} SET sequence = 0; END"
     )
-    monkeypatch.setattr("blindsight.privacy.ledger.transaction.check", lambda _: None)
+    monkeypatch.setattr("blindsight.privacy.ledger.transaction.check_schema", lambda _: None)
     with (
         Ledger(path, dataset="ward-7") as ledger,
         pytest.raises(LedgerTampered, match="did not keep"),

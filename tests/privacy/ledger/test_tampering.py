@@ -234,7 +234,8 @@ def test_a_write_that_the_database_does_not_keep_is_no_charge(path, monkeypatch)
     behind(
         path, f"CREATE TRIGGER t AFTER UPDATE ON {HEADS} BEGIN UPDATE {HEADS} SET sequence = 0; END"
     )
-    monkeypatch.setattr("blindsight.privacy.ledger.transaction.check_schema", lambda _: None)
+    for module in ("store", "transaction"):
+        monkeypatch.setattr(f"blindsight.privacy.ledger.{module}.check_schema", lambda _: None)
     with (
         Ledger(path, dataset="ward-7") as ledger,
         pytest.raises(LedgerTampered, match="did not keep"),

@@ -636,3 +636,19 @@ def test_the_drop_zone_lists_every_format_that_is_read(make: Callable[..., Any])
         assert kind in listed, kind
     for other in ("HEIC", "ZIP", "DICOM"):
         assert other in listed
+
+
+def test_without_a_public_set_the_preview_shows_pictures_of_the_package(
+    make: Callable[..., Any], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder_of_sets in ("BLINDSIGHT_DATA", "BLINDSIGHT_CACHE"):
+        monkeypatch.setenv(folder_of_sets, str(tmp_path / "empty"))
+    monkeypatch.setattr(risks, "_MOST_PUBLIC", 40)
+    app = make(public="caltech101")
+    one = scanned(app, folder)
+    risks.look_at_public(app.state.workbench.datasets, one)
+    page = Client(app).get(f"/protect/{one.id}").text
+    assert "Measured on 40 public photos (album), not on yours" in page
+    for epsilon in ("2", "4", "8", "16"):
+        row = page[page.index(f'data-row="{epsilon}"') :].split("data-row=")[1]
+        assert row.count("<img") == 10, "pictures for each epsilon"

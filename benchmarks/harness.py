@@ -134,15 +134,17 @@ def read_report(path: str | Path) -> dict[str, Any]:
 
 
 def put_row(path: Path, row: Row) -> None:
-    """Put a row into a report file in place of the row with its id, or at the end."""
-    report = read_report(path)
+    """Put a row into a report file in place of the row with its id, or at the end; into a new file
+    where there is none.
+    """
+    kept = read_report(path) if path.exists() else report(())
     fresh = dataclasses.asdict(row)
-    ids = [entry["id"] for entry in report["rows"]]
+    ids = [entry["id"] for entry in kept["rows"]]
     if row.id in ids:
-        report["rows"][ids.index(row.id)] = fresh
+        kept["rows"][ids.index(row.id)] = fresh
     else:
-        report["rows"].append(fresh)
-    path.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+        kept["rows"].append(fresh)
+    path.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
 
 
 def markdown_table(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> list[str]:

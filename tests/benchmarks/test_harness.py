@@ -56,6 +56,8 @@ def test_a_row_takes_the_place_of_the_one_with_its_id(tmp_path: Path) -> None:
     put_row(path, Row(id="c", value=3.0, unit="s"))
     rows = json.loads(path.read_text())["rows"]
     assert [(row["id"], row["value"]) for row in rows] == [("a", 2.0), ("b", 1.0), ("c", 3.0)]
+    put_row(tmp_path / "new.json", Row(id="a", value=2.0, unit="s"))
+    assert [row["id"] for row in json.loads((tmp_path / "new.json").read_text())["rows"]] == ["a"]
 
 
 def test_a_report_has_rows_machine_and_versions() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sqlite3
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 
 from blindsight.core.errors import InvalidParameter, LedgerError, UnitMismatch
 from blindsight.privacy.guarantee import Cost, Neighbours, Unit
-from blindsight.privacy.ledger import Ledger, datasets
+from blindsight.privacy.ledger import Ledger, datasets, store
 from blindsight.privacy.ledger.units import unit_mismatch
 
 CROWD = Path(__file__).with_name("crowd.py")
@@ -37,6 +38,26 @@ def test_sqlite_writes_ahead_and_waits_for_the_disk(tmp_path):
         ask = transaction.connection.exec_driver_sql
         assert ask("PRAGMA journal_mode").scalar() == "wal"
         assert ask("PRAGMA synchronous").scalar() == 2  # FULL
+
+
+def test_a_ledger_that_nobody_holds_any_more_closes_its_database(tmp_path, monkeypatch):
+    """Python 3.13 warns of connections that are dropped open."""
+    opened = []
+
+    def connect(*arguments):
+        opened.append(real(*arguments))
+        return opened[-1]
+
+    real = store._connect_sqlite
+    monkeypatch.setattr(store, "_connect_sqlite", connect)
+    ledger = Ledger(tmp_path / "ledger.db", dataset="ward-7")
+    ledger.grant(Cost(epsilon=1, unit="record"))
+    assert opened
+    del ledger
+    gc.collect()
+    for connection in opened:
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            connection.execute("SELECT 1")
 
 
 def test_a_path_and_its_url_are_the_same_ledger(tmp_path):

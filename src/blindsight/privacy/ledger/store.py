@@ -71,6 +71,7 @@ class Store:
     def _fresh(self) -> None:
         self._guard = threading.Lock()
         self._engine: sql.Engine | None = None
+        self._dropped: weakref.finalize[..., Store] | None = None
         self._options: list[sql.Engine] = []  # the same engine, to read from and to write to
         self._files: Files | None = None
         self._schema: int | None = None
@@ -103,6 +104,9 @@ class Store:
         """Let go of the database; the next use opens it again."""
         with self._guard:
             engine, self._engine, self._files, self._schema = self._engine, None, None, None
+            dropped, self._dropped = self._dropped, None
+        if dropped is not None:
+            dropped.detach()
         if engine is not None:
             engine.dispose()
 
@@ -184,6 +188,9 @@ class Store:
                 self._options = [
                     self._engine.execution_options(ledger_write=flag) for flag in (False, True)
                 ]
+                # A store that nobody closed closes its connections when nobody holds it any more.
+                self._dropped = weakref.finalize(self, self._engine.dispose)
+                self._dropped.atexit = False
             options = self._options[write]
         with options.connect() as connection:
             yield connection
@@ -331,6 +338,8 @@ _abandoned: list[Any] = []
 def _after_fork_in_child() -> None:
     for store in list(_stores):
         _abandoned.append(store._engine)
+        if store._dropped is not None:
+            store._dropped.detach()
         store._fresh()
 
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 import ast
 import functools
 import gc
+import logging
 import os
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +112,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         rank.setdefault(group, len(rank))
     order = sorted(range(len(items)), key=lambda number: rank[groups[number]])
     items[:] = [items[number] for number in order]
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """No test leaves handlers of log records to the next: their streams are closed by then, and
+    each record would print an error.
+    """
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    try:
+        return (yield)
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
 
 
 @pytest.hookimpl(trylast=True)  # after the fixtures

@@ -131,8 +131,8 @@ def pytest_runtest_protocol() -> Generator[None, object, object]:
 @pytest.hookimpl(trylast=True)  # after the fixtures
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """Ray ends with the last test of its group."""
-    groups = [group_of(each.nodeid.partition("::")[0]) for each in (item, nextitem) if each]
-    if groups != ["real parts"] * 2 and groups[0] == "real parts":
+    following = nextitem and group_of(nextitem.nodeid.partition("::")[0])
+    if group_of(item.nodeid.partition("::")[0]) == "real parts" != following:
         end_ray()
 
 

@@ -36,14 +36,19 @@ Progress = Callable[[str, int, int], None]
 _TEXT_WIDTH = 100
 
 
-def counted(number: int, word: str) -> str:
+def counted(number: int, word: str, plural: str = "") -> str:
     """A number with its noun.
 
+    Parameters:
+        number: how many.
+        word: the noun for one.
+        plural: the noun for several, where it is not the word with an s.
+
     Examples:
-        >>> counted(1, "photo"), counted(2000, "photo")
-        ('1 photo', '2,000 photos')
+        >>> counted(1, "photo"), counted(2000, "photo"), counted(0, "entry", "entries")
+        ('1 photo', '2,000 photos', '0 entries')
     """
-    return f"{number:,} {word if number == 1 else word + 's'}"
+    return f"{number:,} {word if number == 1 else plural or word + 's'}"
 
 
 def no_progress(stage: str, done: int, total: int) -> None:

@@ -263,7 +263,7 @@ def _in_order(workbench: Workbench, sets: list[DataSet]) -> dict[str, Any]:
             entries += workbench.budgets.named(name).verify().sequence
         except LedgerTampered:
             broken.append(name)
-    return {"entries": counted(entries, "entry").replace("entrys", "entries"), "broken": broken}
+    return {"entries": counted(entries, "entry", "entries"), "broken": broken}
 
 
 def _history(workbench: Workbench, sets: list[DataSet]) -> list[dict[str, Any]]:

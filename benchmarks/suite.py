@@ -5,6 +5,7 @@ count failures.
     python -m benchmarks.suite --runs 5 --busy 4      # beside four processes that never rest
     python -m benchmarks.suite --runs 6 --at-once 3   # three at a time, a load for each other
     python -m benchmarks.suite --runs 3 --seed 1      # in random orders, from seeds 1, 2, 3
+    python -m benchmarks.suite --runs 1 --alone       # each test in a process of its own
 
 Each run clones the last commit, so that what is not committed is not tested. A clone uses the
 packages of the environment that runs this script; with --install it makes an environment of its
@@ -193,10 +194,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--at-once", type=int, default=1, help="runs at the same time")
     parser.add_argument("--workers", type=int, default=2, help="processes of the suite itself")
     parser.add_argument("--seed", type=int, help="random orders, from this seed on")
+    parser.add_argument("--alone", action="store_true", help="each test in a process of its own")
+    parser.add_argument("--sample", type=int, help="with --alone: so many tests, at random")
     parser.add_argument("--install", action="store_true", help="a new environment in each clone")
     parser.add_argument("--json", type=Path, help="write the runs to this file")
     parser.add_argument("tests", nargs="*", help="files and folders; all by default")
     options = parser.parse_args(arguments)
+    if options.sample is not None and not options.alone:
+        parser.error("--sample goes with --alone")
 
     def run(number: int) -> Run:
         with tempfile.TemporaryDirectory(prefix="suite-", ignore_cleanup_errors=True) as folder:
@@ -211,6 +216,9 @@ def main(arguments: list[str] | None = None) -> int:
             command = [str(python), "-m", "pytest", "-n", str(options.workers), *options.tests]
             if options.seed is not None:
                 command += ["-p", "randomly", f"--randomly-seed={options.seed + number}"]
+            if options.alone:
+                command += ["-p", "alone", f"--sample-seed={number}"]
+                command += [] if options.sample is None else [f"--sample={options.sample}"]
             made = run_suite(target, command, {**os.environ, "HOME": str(home)})
             if not made.green:
                 kept = Path.cwd() / f"suite-failed-{number + 1}.log"

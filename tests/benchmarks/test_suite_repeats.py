@@ -10,6 +10,8 @@ import pytest
 
 from benchmarks.suite import Run, busy_processes, read_report, repeat, run_suite
 
+PYTEST = [sys.executable, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir=."]
+PYTEST += ["-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:schemathesis"]
 TESTS = """
 import os, pytest
 def test_passes(): pass
@@ -22,8 +24,7 @@ def test_each(n): assert n == 1 or os.environ["SUITE"] == "green"
 
 def test_failures_are_counted_and_named(tmp_path: Path) -> None:
     (tmp_path / "test_some.py").write_text(TESTS)
-    command = [sys.executable, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir=.", "-p"]
-    command += ["no:cacheprovider", "-p", "no:randomly", "-p", "no:schemathesis", "test_some.py"]
+    command = [*PYTEST, "test_some.py"]
     with busy_processes(1):
         red = run_suite(tmp_path, command, {"SUITE": "red"})
     assert (red.passed, red.skipped, red.exit_code, red.green) == (2, 1, 1, False)
@@ -37,6 +38,29 @@ def test_failures_are_counted_and_named(tmp_path: Path) -> None:
     empty.mkdir()
     lost = run_suite(empty, [sys.executable, "-c", "raise SystemExit(3)"], {})
     assert not lost.green and "code 3" in str(lost)
+
+
+LEANING = """
+import os
+def test_first(): os.environ["LEFT_BEHIND"] = "yes"
+def test_leans_on_the_first(): assert "LEFT_BEHIND" in os.environ
+def test_ends_its_process(): os._exit(3)
+"""
+
+
+def test_a_test_that_leans_on_another_fails_alone(tmp_path: Path) -> None:
+    (tmp_path / "test_some.py").write_text(LEANING)
+    tests = Path(__file__).parents[1]
+    command = [*PYTEST, "-p", "alone", "test_some.py"]
+    alone = run_suite(tmp_path, command, {"PYTHONPATH": str(tests)})
+    assert alone.passed == 1
+    assert alone.failed == (
+        "test_some::test_leans_on_the_first",
+        "test_some::test_ends_its_process",
+    )
+    assert "ended with code 3 before it reported" in (tmp_path / "suite.log").read_text()
+    sample = run_suite(tmp_path, [*command, "--sample=1"], {"PYTHONPATH": str(tests)})
+    assert sample.passed + len(sample.failed) == 1
 
 
 def test_runs_at_once_are_a_load_for_each_other_and_the_lines_say_so(

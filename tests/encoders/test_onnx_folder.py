@@ -277,13 +277,16 @@ def test_the_hub_needs_a_commit_and_says_what_to_do_without_a_network(
 
 
 def test_what_the_hub_brought_is_compared_with_its_first_checksums(
-    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import huggingface_hub
 
     fetched = []
 
     def download(model: str, *, local_dir: Path, **_: object) -> None:
+        assert "fetching owner/model (commit aaaaaaaaaaaa of the Hugging Face hub) to " in (
+            capsys.readouterr().err
+        )
         fetched.append(model)
         local_dir.mkdir(parents=True)
         tower(local_dir / "vision_model.onnx")

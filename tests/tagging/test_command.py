@@ -421,10 +421,14 @@ def test_answers_that_say_nothing_are_not_sold(photos, tmp_path):
             "red,green,blue",
             "--publish",
             0.01,
-            "--seed",
-            3,
         )
     assert not out.exists()
+
+
+def test_tags_of_a_fixed_seed_are_refused_before_anything_is_read(tmp_path):
+    with pytest.raises(InvalidParameter, match="--publish and --seed exclude each other"):
+        run("train", tmp_path / "nosuch", "--labels", "folders", "--publish", 8, "--seed", 3)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

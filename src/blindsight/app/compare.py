@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.app.defaults import default_encoder
+from blindsight.app.defaults import METRIC_NEIGHBOURS, PLAIN_DISTANCE, default_encoder
 from blindsight.app.result import (
     JobResult,
     Progress,
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MAX_CLUSTERED",
-    "NEIGHBOURS",
-    "PLAIN",
     "Clusters",
     "Comparison",
     "cluster",
@@ -42,12 +40,8 @@ __all__ = [
     "read_records",
 ]
 
-#: Neighbours that vote in a test, and records that are listed as nearest.
-NEIGHBOURS = 5
 #: Records that are grouped at most: all their distances are held in memory.
 MAX_CLUSTERED = 20_000
-#: In place of a model: the plain distance of whole features, which needs no pairs and no budget.
-PLAIN = "plain"
 
 
 @dataclass(frozen=True)
@@ -163,7 +157,7 @@ def compare(
     features: str | Path | None = None,
     images: str | Path | None = None,
     encoder: str | Path | Encoder | None = None,
-    nearest: int = NEIGHBOURS,
+    nearest: int = METRIC_NEIGHBOURS,
     false_accept: float | None = None,
     false_reject: float | None = None,
     share_same: float = 0.5,
@@ -222,7 +216,7 @@ def compare(
 
 
 def cluster(
-    model: str | Path = PLAIN,
+    model: str | Path = PLAIN_DISTANCE,
     *,
     features: str | Path | None = None,
     images: str | Path | None = None,
@@ -355,7 +349,7 @@ def _mapped(
     """Records in the space of a model, or of the plain distance."""
     from blindsight.metric import DPPMetric, EuclideanMetric
 
-    if str(model) == PLAIN:
+    if str(model) == PLAIN_DISTANCE:
         opened = None if images is None else open_encoder(encoder or default_encoder())
         records = read_records(features, images, encoder=opened, progress=progress)
         return records, EuclideanMetric().fit(records.X).transform(records.X), None

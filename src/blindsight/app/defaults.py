@@ -2,7 +2,8 @@
 
 How photos become codes (method, epsilon, unit, number of cells) has its defaults in
 `blindsight.index.encoder.CodeRecipe` and `blindsight.codebooks.number_of_cells`; everything that a
-command or a page would otherwise decide for itself is here.
+command or a page would otherwise decide for itself is here. The command line reads this module to
+print its help, so nothing large is imported above.
 """
 
 from __future__ import annotations
@@ -10,30 +11,43 @@ from __future__ import annotations
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from blindsight.core.errors import InvalidParameter
-from blindsight.data.limits import read_bytes
-from blindsight.data.reading import DICOM_SUFFIXES
-from blindsight.index import encoder
-from blindsight.index.public_images import is_vector_file
+
+if TYPE_CHECKING:
+    from blindsight.index.encoder import CodeRecipe
 
 __all__ = [
+    "ATTACKED_SKETCHES",
+    "ATTACKER_STEPS",
     "AUDIT_TRIALS",
     "AUDIT_TRIALS_DEEP",
     "AUDIT_TRIALS_QUICK",
     "BUNDLED_PICTURES",
     "CHECKED_PHOTOS",
-    "ENCODERS",
+    "DELTA",
     "EPSILONS_OFFERED",
     "EPSILON_CHOSEN_FIRST",
-    "HASH_METHODS",
     "LARGE_EPSILON",
     "LEDGER_ENTRIES_SHOWN",
     "MAX_IMAGES_PER_PERSON",
     "MEASURED_PHOTOS",
+    "METRIC_EPSILON",
+    "METRIC_NEIGHBOURS",
+    "METRIC_UNIT",
     "MILVUS_COLLECTION",
     "NETWORKS_OFFERED",
+    "PLAIN_DISTANCE",
     "SEARCH_HITS",
+    "SEND_ENCODER",
+    "SEND_EPSILON",
+    "SEND_IMAGES_PER_PERSON",
+    "SKETCH_EPOCHS",
+    "SKETCH_P",
+    "SKETCH_Q",
+    "SKETCH_R",
+    "TAGGER_EPSILON",
     "ask_for_people",
     "code_recipe",
     "code_size",
@@ -43,15 +57,11 @@ __all__ = [
     "public_name",
 ]
 
-#: Names of the image encoders that every job offers.
-ENCODERS = encoder.FEATURES
 #: Networks that the workbench offers for reading photos, with what a person should know of them.
 NETWORKS_OFFERED = {
     "lite2": "the default; finds more",
     "lite0": "four times as fast; finds less",
 }
-#: Names of the methods by which photos become codes; the first is the default.
-HASH_METHODS = encoder.METHODS
 #: Epsilons per photo that the workbench offers for a release.
 EPSILONS_OFFERED = (2.0, 4.0, 8.0, 16.0)
 #: The one of them that is chosen at first, and at which the groups in use are counted.
@@ -74,6 +84,32 @@ MILVUS_COLLECTION = "blindsight"
 AUDIT_TRIALS, AUDIT_TRIALS_DEEP, AUDIT_TRIALS_QUICK = 200_000, 2_000_000, 60_000
 #: Ledger entries that are listed per data set unless all are asked for.
 LEDGER_ENTRIES_SHOWN = 20
+#: Probability bound of every (epsilon, delta): well below one over the number of records.
+DELTA = 1e-5
+#: Privacy budget per unit of what is learned from pairs.
+METRIC_EPSILON = 1.0
+#: What is protected of pairs: the label of one pair is replaced by the other one.
+METRIC_UNIT = "label"
+#: Neighbours that vote in a test, and records that are listed as nearest.
+METRIC_NEIGHBOURS = 5
+#: In place of a model: the plain distance of whole features, which needs no pairs and no budget.
+PLAIN_DISTANCE = "plain"
+#: Privacy budget of statistics per image and label, or per person.
+SEND_EPSILON = 1.0
+#: The encoder of photos for statistics; "gradients" is for grey drawings and handwriting.
+SEND_ENCODER = "lite0-224"
+#: By the root of this number the noise of statistics grows where people are protected.
+SEND_IMAGES_PER_PERSON = 5
+#: Settings of the paper for sketches that are used where none are given.
+SKETCH_Q, SKETCH_P, SKETCH_R = "Q3", (0.7, 0.24, 0.06), 6.5
+#: Passes over the sketches in training.
+SKETCH_EPOCHS = 5
+#: Sketches that are attacked unless another number is given.
+ATTACKED_SKETCHES = 100
+#: Steps of the attacker that learns from public images, which bound its time.
+ATTACKER_STEPS = 120
+#: Privacy budget of training a tagger, in all, per training photo (add or remove one).
+TAGGER_EPSILON = 2.0
 #: Bytes of a file of names that are read at most.
 MAX_NAMES_BYTES = 1 << 20
 
@@ -84,7 +120,9 @@ def default_encoder(*, fast: bool = False) -> str:
     Parameters:
         fast: take the small network, about four times as fast.
     """
-    return encoder.default_features(fast=fast)
+    from blindsight.index.encoder import default_features
+
+    return default_features(fast=fast)
 
 
 def federated_encoder(method: str | None) -> str:
@@ -96,7 +134,7 @@ def federated_encoder(method: str | None) -> str:
     return "lite0-224" if method == "statistics" else "lite0"
 
 
-def code_recipe(**options: object) -> encoder.CodeRecipe:
+def code_recipe(**options: object) -> CodeRecipe:
     """Complete the options of a release of codes with the defaults.
 
     Parameters:
@@ -112,6 +150,8 @@ def code_recipe(**options: object) -> encoder.CodeRecipe:
         >>> code_recipe(method="phashing-itq", epsilon=8.0, features="pixels").bits
         4
     """
+    from blindsight.index import encoder
+
     given = {name: value for name, value in options.items() if value is not None}
     if "features" not in given:
         given["features"] = default_encoder()
@@ -149,6 +189,8 @@ def own_names(names: str | Sequence[str]) -> tuple[str, ...]:
     """Names from a list, from a text with commas, or from a file with one on each line."""
     if not isinstance(names, str):
         return tuple(names)
+    from blindsight.data.limits import read_bytes
+
     path = Path(names)
     if len(names) < 4096 and path.is_file():
         text = read_bytes(path, largest=MAX_NAMES_BYTES).decode("utf-8", "replace")
@@ -158,6 +200,8 @@ def own_names(names: str | Sequence[str]) -> tuple[str, ...]:
 
 def ask_for_people(names: Sequence[str]) -> None:
     """Refuse DICOM files where nobody said whose they are: patients are on several of them."""
+    from blindsight.data.reading import DICOM_SUFFIXES
+
     scans = sum(Path(name).suffix.lower() in DICOM_SUFFIXES for name in names)
     if scans:
         raise InvalidParameter(
@@ -185,6 +229,8 @@ def public_name(
     public: str | PathLike[str] | None, vectors: str | PathLike[str] | None
 ) -> str | None:
     """The absolute path of what is public, or the name of a data set."""
+    from blindsight.index.public_images import is_vector_file
+
     if vectors is not None:
         if public is not None or not is_vector_file(str(vectors)) or not Path(vectors).is_file():
             raise InvalidParameter(

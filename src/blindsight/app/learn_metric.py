@@ -13,8 +13,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.app.compare import NEIGHBOURS, PLAIN, errors_text, read_records
-from blindsight.app.defaults import default_encoder
+from blindsight.app.compare import errors_text, read_records
+from blindsight.app.defaults import (
+    DELTA,
+    METRIC_EPSILON,
+    METRIC_NEIGHBOURS,
+    METRIC_UNIT,
+    PLAIN_DISTANCE,
+    default_encoder,
+)
 from blindsight.app.hosting import open_ledger, open_vault, records_of, share_file
 from blindsight.app.result import (
     JobResult,
@@ -36,9 +43,6 @@ if TYPE_CHECKING:
     from blindsight.privacy.vault import Vault
 
 __all__ = [
-    "DEFAULT_DELTA",
-    "DEFAULT_EPSILON",
-    "DEFAULT_UNIT",
     "MIN_HELD_OUT",
     "LearnedMetric",
     "NeighbourAccuracy",
@@ -49,12 +53,6 @@ __all__ = [
     "predict_metric",
 ]
 
-#: Privacy budget per unit.
-DEFAULT_EPSILON = 1.0
-#: What is protected: the label of one pair is replaced by the other one.
-DEFAULT_UNIT = "label"
-#: Well below one over the number of pairs.
-DEFAULT_DELTA = 1e-5
 #: Records in no pair that are needed for the test of nearest neighbours.
 MIN_HELD_OUT = 30
 
@@ -147,7 +145,7 @@ class LearnedMetric(JobResult):
     @property
     def title(self) -> str:
         """One line that says what was learned."""
-        how = "plain distance" if self.loss == PLAIN else f"learned by {self.loss}"
+        how = "plain distance" if self.loss == PLAIN_DISTANCE else f"learned by {self.loss}"
         return (
             f"{self.n_pairs:,} pairs, {self.n_used_pairs:,} used, {how}. kappa = "
             f"{self.kappa} {_bounds_text(self.kappa_bounds)}."
@@ -293,9 +291,9 @@ def predict_metric(
     n_pairs: int,
     n_features: int,
     *,
-    epsilon: float = DEFAULT_EPSILON,
-    delta: float = DEFAULT_DELTA,
-    unit: str = DEFAULT_UNIT,
+    epsilon: float = METRIC_EPSILON,
+    delta: float = DELTA,
+    unit: str = METRIC_UNIT,
     pairs_of_unit: int = 1,
 ) -> MetricForecast:
     """Whether learning is expected to beat the plain distance, from public numbers only.
@@ -329,9 +327,9 @@ def learn_metric(
     images: str | Path | None = None,
     encoder: str | Path | Encoder | None = None,
     out: str | Path = "metric.safetensors",
-    epsilon: float = DEFAULT_EPSILON,
-    delta: float = DEFAULT_DELTA,
-    unit: str = DEFAULT_UNIT,
+    epsilon: float = METRIC_EPSILON,
+    delta: float = DELTA,
+    unit: str = METRIC_UNIT,
     people: str | Mapping[str, str] | None = None,
     loss: str = "auto",
     scale: str = "auto",
@@ -340,7 +338,7 @@ def learn_metric(
     n_components: int | None = None,
     transitive: bool = True,
     class_column: str | None = None,
-    neighbours: int = NEIGHBOURS,
+    neighbours: int = METRIC_NEIGHBOURS,
     ledger: str | Path | None = None,
     dataset: str | None = None,
     vault: str | Path | None = None,

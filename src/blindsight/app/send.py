@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from blindsight.app.defaults import DELTA, SEND_ENCODER, SEND_EPSILON, SEND_IMAGES_PER_PERSON
 from blindsight.app.hosting import open_ledger, open_vault, share_file
 from blindsight.app.labelled_images import (
     LabelledImages,
@@ -45,10 +46,6 @@ if TYPE_CHECKING:
     from blindsight.sketching.statistics_rules import StatisticsForecast
 
 __all__ = [
-    "DEFAULT_DELTA",
-    "DEFAULT_ENCODER",
-    "DEFAULT_EPSILON",
-    "DEFAULT_IMAGES_PER_PERSON",
     "LearnedFromStatistics",
     "SentStatistics",
     "learn_from_statistics",
@@ -56,14 +53,6 @@ __all__ = [
     "send_statistics",
 ]
 
-#: Privacy budget per image and label, or per person.
-DEFAULT_EPSILON = 1.0
-#: Probability bound of the guarantee.
-DEFAULT_DELTA = 1e-5
-#: The encoder of photos; "gradients" is for grey drawings and handwriting.
-DEFAULT_ENCODER = "lite0-224"
-#: By the root of this number the noise grows where people are protected.
-DEFAULT_IMAGES_PER_PERSON = 5
 _FEW_TESTS = 100
 
 Kind = Literal["statistics", "head"]
@@ -246,8 +235,8 @@ def predict_sending(
     n_images: int,
     n_classes: int,
     *,
-    epsilon: float = DEFAULT_EPSILON,
-    delta: float = DEFAULT_DELTA,
+    epsilon: float = SEND_EPSILON,
+    delta: float = DELTA,
     images_per_person: int = 1,
 ) -> StatisticsForecast:
     """Predict what statistics of so many images will be good for; nothing is looked at or charged.
@@ -272,12 +261,12 @@ def send_statistics(
     source: str | Path,
     out: str | Path,
     *,
-    epsilon: float = DEFAULT_EPSILON,
-    delta: float = DEFAULT_DELTA,
+    epsilon: float = SEND_EPSILON,
+    delta: float = DELTA,
     classes: str | Sequence[str] | None = None,
     labels: str | Path | None = None,
     kind: Kind = "statistics",
-    encoder: str | Path | Encoder = DEFAULT_ENCODER,
+    encoder: str | Path | Encoder = SEND_ENCODER,
     public: str | Path | None = None,
     picture_size: int | None = None,
     people: str | Mapping[str, str] | None = None,
@@ -569,7 +558,7 @@ def _images_per_person(
                 "people (--person)."
             )
         return 1
-    return checks.whole("images_per_person", images_per_person or DEFAULT_IMAGES_PER_PERSON)
+    return checks.whole("images_per_person", images_per_person or SEND_IMAGES_PER_PERSON)
 
 
 def _law(settings: Mapping[str, object], images: LabelledImages) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from blindsight.app.defaults import ATTACKED_SKETCHES, ATTACKER_STEPS, SKETCH_P, SKETCH_Q, SKETCH_R
 from blindsight.app.hosting import open_ledger, open_vault, records_of, share_file
 from blindsight.app.result import (
     JobResult,
@@ -37,11 +38,6 @@ if TYPE_CHECKING:
     from blindsight.sketching.sketches import Permanent
 
 __all__ = [
-    "ATTACKED_SKETCHES",
-    "ATTACKER_STEPS",
-    "DEFAULT_P",
-    "DEFAULT_Q",
-    "DEFAULT_R",
     "AttackResult",
     "Attacker",
     "RecoveredImages",
@@ -51,14 +47,6 @@ __all__ = [
     "sketch",
 ]
 
-#: Settings of the paper that are used where none are given.
-DEFAULT_Q = "Q3"
-DEFAULT_P = (0.7, 0.24, 0.06)
-DEFAULT_R = 6.5
-#: Sketches that are attacked unless another number is given.
-ATTACKED_SKETCHES = 100
-#: Steps of the attacker that learns from public images, which bound its time.
-ATTACKER_STEPS = 120
 #: Pixels times channels that are attacked at most: about a minute of work.
 _MAX_ATTACKED_VALUES = 4_000_000
 #: Public images that the learning attacker is given at most.
@@ -250,9 +238,9 @@ def sketch(
     source: str | Path,
     out: str | Path,
     *,
-    q: str | tuple[float, ...] = DEFAULT_Q,
-    p: tuple[float, ...] = DEFAULT_P,
-    r: float = DEFAULT_R,
+    q: str | tuple[float, ...] = SKETCH_Q,
+    p: tuple[float, ...] = SKETCH_P,
+    r: float = SKETCH_R,
     max_psnr: float | None = None,
     epsilon_per_pixel: float | None = None,
     attacker: Attacker = "all",

@@ -7,19 +7,17 @@ from pathlib import Path
 
 import numpy as np
 
+from blindsight.app.defaults import SKETCH_EPOCHS
 from blindsight.app.result import JobResult, Progress, no_progress
 from blindsight.core.errors import InvalidData
 
 __all__ = [
-    "DEFAULT_EPOCHS",
     "FEW_SKETCHES_PER_CLASS",
     "TEST_ONE_IN",
     "TrainedOnSketches",
     "train_on_sketches",
 ]
 
-#: Passes over the sketches in training.
-DEFAULT_EPOCHS = 5
 #: Share of the sketches that is held out for the test, as one in so many.
 TEST_ONE_IN = 10
 #: With fewer training sketches per class than this, a network learns little from sketches.
@@ -123,7 +121,7 @@ def train_on_sketches(
     inputs: str | None = None,
     optimizer: str | None = None,
     learning_rate: float | None = None,
-    epochs: int = DEFAULT_EPOCHS,
+    epochs: int = SKETCH_EPOCHS,
     batch_size: int | None = None,
     augment: bool | None = None,
     onnx: str | Path | None = None,

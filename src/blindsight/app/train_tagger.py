@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from blindsight.app.defaults import DELTA, TAGGER_EPSILON
 from blindsight.app.hosting import open_ledger, open_vault, records_of, share_file
 from blindsight.app.result import (
     JobResult,
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
     from blindsight.tagging.training import TaggingForecast
 
 __all__ = [
-    "DEFAULT_DELTA",
-    "DEFAULT_EPSILON",
     "PIXEL_SIZE",
     "FeatureKind",
     "TaggerQuality",
@@ -51,14 +50,6 @@ __all__ = [
     "start_tagger",
     "train_tagger",
 ]
-
-#: Privacy budget of training, in all, per training photo (add or remove one).
-DEFAULT_EPSILON = 2.0
-
-
-#: Below one over the number of photos.
-DEFAULT_DELTA = 1e-5
-
 
 #: The side, in pixels, to which photos are scaled for plain pixels.
 PIXEL_SIZE = 16
@@ -259,8 +250,8 @@ def train_tagger(
     *,
     labels: str | Path | None = None,
     vocabulary: str | Mapping[str, Sequence[str]] | None = None,
-    epsilon: float = DEFAULT_EPSILON,
-    delta: float = DEFAULT_DELTA,
+    epsilon: float = TAGGER_EPSILON,
+    delta: float = DELTA,
     public: str | Path | None = None,
     publish: float | None = None,
     out: str | Path = "tagger.safetensors",
@@ -315,6 +306,7 @@ def train_tagger(
     Raises:
         BudgetExceeded: if the ledger has too little left; nothing is trained.
         InvalidData: if `publish` is given and published tags would say no more than label rates.
+        InvalidParameter: if `publish` and `random_state` are given together.
         MissingData: if the folder, the labels or a data set do not exist.
 
     Example:
@@ -344,6 +336,12 @@ def train_tagger(
     from blindsight.tagging.photos import public_knowledge, split
     from blindsight.tagging.training import forecast
 
+    if publish is not None and random_state is not None:
+        raise InvalidParameter(
+            "publish and random_state= (--seed) exclude each other: whoever knows a fixed seed "
+            "sees through the noise, so tags of such a model are not published. Leave one of them "
+            "out. Nothing was read or charged."
+        )
     model_path = Path(out)
     words = read_vocabulary(vocabulary) if isinstance(vocabulary, str) else vocabulary
     photos, labelled = _training_set(str(source), labels, words)

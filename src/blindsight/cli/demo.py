@@ -11,19 +11,20 @@ import textwrap
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
-from numpy.typing import NDArray
-from PIL import Image, ImageDraw, ImageFont
 
-from blindsight.app.labelled_images import album_kinds, album_pictures
 from blindsight.cli.terminal import console, emit_json, progress_bar
 from blindsight.core.errors import InvalidParameter, MissingData, MissingDependency
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from PIL import Image
+
     from blindsight.audit.release import ReleaseAudit
     from blindsight.audit.report.page import Figure
     from blindsight.audit.report.verdict import Verdict
@@ -161,6 +162,8 @@ def _protect(place: DemoFolder) -> dict[str, Any]:
         f"budget grant --ledger {place.out}/budget.db --dataset album --epsilon 8",
         f"protect {album} --out {place.index} --ledger {place.out}/budget.db",
     )
+    from blindsight.app.labelled_images import album_kinds
+
     count = write_album(place)
     budget = place.out / "budget.db"
     run_verb("budget", "grant", "--ledger", budget, "--dataset", "album", "--epsilon", "8")
@@ -200,6 +203,10 @@ def write_album(place: DemoFolder) -> int:
     """The built-in album as files, a folder per photograph; the last view of each is a query, not
     in the album.
     """
+    from PIL import Image
+
+    from blindsight.app.labelled_images import album_pictures
+
     pictures = album_pictures()
     last = {name.rpartition("-")[0]: name for name, _ in pictures}
     place.queries.mkdir(parents=True, exist_ok=True)
@@ -237,8 +244,8 @@ def _search(place: DemoFolder) -> dict[str, Any]:
     }
     right = {way: _share(kinds) for way, kinds in found.items()}
     _say(
-        f"{len(album_kinds())} queries, views that are not in the album. Of the first {_FIRST} "
-        "hits show the same thing:",
+        f"{len(found['protected'])} queries, views that are not in the album. Of the first "
+        f"{_FIRST} hits show the same thing:",
         f"  {right['without protection']:.1f} without protection, {right['protected']:.1f} from "
         "the protected index "
         f"({_FIRST * 19 / 323:.1f} by chance).",
@@ -386,8 +393,9 @@ def _judged(seed: int) -> list[Verdict]:
     _step(9, "And what five papers promise")
     show_numbers("as printed", theirs)
     _say(
-        f"{sum(v.refuted for v in theirs)} of {len(theirs)} published claims refuted; of our own, "
-        f"{sum(v.refuted for v in ours)} of {len(ours)} (not refuted is not a proof)."
+        "A line shows the setting that an attack got furthest with. In all settings "
+        f"{sum(v.refuted for v in theirs)} of {len(theirs)} published claims are refuted; of our "
+        f"own, {sum(v.refuted for v in ours)} of {len(ours)} (not refuted is not a proof)."
     )
     return verdicts
 
@@ -453,7 +461,7 @@ def pictures(place: DemoFolder, found: dict[str, Any]) -> list[Figure]:
         f"Of the first {_FIRST} hits {right['without protection']:.1f} show what the query shows "
         "without protection, "
         f"and {right['protected']:.1f} where only noisy codes are searched (mean over "
-        f"{len(album_kinds())} queries). "
+        f"{len(found['searched']['hits']['protected'])} queries). "
         "The last line is the query that the protected index answers worst. A red frame marks a "
         "wrong hit."
     )
@@ -468,6 +476,9 @@ def pictures(place: DemoFolder, found: dict[str, Any]) -> list[Figure]:
 
 
 def _strips(place: DemoFolder, found: dict[str, Any]) -> list[Strip]:
+    import numpy as np
+    from PIL import Image
+
     def read_image(path: Path) -> NDArray[np.uint8]:
         with Image.open(path) as picture:  # one of the album's own files
             return np.asarray(picture.convert("RGB"))
@@ -489,7 +500,6 @@ def _strips(place: DemoFolder, found: dict[str, Any]) -> list[Strip]:
     ]
 
 
-Pixels = NDArray[np.uint8]
 _TILE, _GAP, _HEAD, _BETWEEN = 88, 5, 30, 26
 _INK, _PAPER, _WRONG = "#1d2129", "#ffffff", "#c8324a"
 
@@ -502,8 +512,8 @@ class Strip:
     `groups` are the ways to search, each a sequence of (picture, right).
     """
 
-    query: Pixels | str
-    groups: Sequence[Sequence[tuple[Pixels, bool]]]
+    query: NDArray[np.uint8] | str
+    groups: Sequence[Sequence[tuple[NDArray[np.uint8], bool]]]
 
 
 def film(titles: Sequence[str], strips: Sequence[Strip]) -> bytes:
@@ -511,18 +521,18 @@ def film(titles: Sequence[str], strips: Sequence[Strip]) -> bytes:
 
     A wrong hit has a red frame. `titles` stand over the query and the groups.
     """
+    from PIL import Image, ImageDraw, ImageFont
+
     most = [max(len(strip.groups[i]) for strip in strips) for i in range(len(titles) - 1)]
     starts = [
         _GAP,
-        *np.cumsum(
-            [_GAP + _TILE + _BETWEEN, *[n * (_TILE + _GAP) + _BETWEEN for n in most]]
-        ).tolist(),
+        *accumulate([_GAP + _TILE + _BETWEEN, *[n * (_TILE + _GAP) + _BETWEEN for n in most]]),
     ]
-    size = (int(starts[-1]) - _BETWEEN + _GAP, _HEAD + len(strips) * (_TILE + _GAP) + _GAP)
+    size = (starts[-1] - _BETWEEN + _GAP, _HEAD + len(strips) * (_TILE + _GAP) + _GAP)
     sheet = Image.new("RGB", size, _PAPER)
     pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(15)
     for title, left in zip(titles, starts, strict=False):
-        pen.text((int(left), 7), title, _INK, font)
+        pen.text((left, 7), title, _INK, font)
     for line, strip in enumerate(strips):
         top = _HEAD + line * (_TILE + _GAP)
         if isinstance(strip.query, str):
@@ -539,7 +549,7 @@ def film(titles: Sequence[str], strips: Sequence[Strip]) -> bytes:
             sheet.paste(_tile(strip.query), (_GAP, top))
         for group, left in zip(strip.groups, starts[1:], strict=False):
             for place, (pixels, right) in enumerate(group):
-                x = int(left) + place * (_TILE + _GAP)
+                x = left + place * (_TILE + _GAP)
                 sheet.paste(_tile(pixels), (x, top))
                 if not right:
                     pen.rectangle((x, top, x + _TILE - 1, top + _TILE - 1), outline=_WRONG, width=4)
@@ -549,4 +559,6 @@ def film(titles: Sequence[str], strips: Sequence[Strip]) -> bytes:
 
 
 def _tile(pixels: Any) -> Image.Image:
+    from PIL import Image
+
     return Image.fromarray(pixels).convert("RGB").resize((_TILE, _TILE), Image.Resampling.LANCZOS)

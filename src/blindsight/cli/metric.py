@@ -7,8 +7,13 @@ from typing import Annotated
 
 import typer
 
-from blindsight.app.compare import NEIGHBOURS, PLAIN
-from blindsight.app.learn_metric import DEFAULT_DELTA, DEFAULT_EPSILON, DEFAULT_UNIT
+from blindsight.app.defaults import (
+    DELTA,
+    METRIC_EPSILON,
+    METRIC_NEIGHBOURS,
+    METRIC_UNIT,
+    PLAIN_DISTANCE,
+)
 from blindsight.cli.options import (
     ActorOption,
     LargeEpsilonOption,
@@ -43,7 +48,7 @@ Intransitive = Annotated[
 Model = Annotated[
     str,
     typer.Argument(
-        help=f"A model that `metric learn` wrote, or {PLAIN}: the plain distance of whole "
+        help=f"A model that `metric learn` wrote, or {PLAIN_DISTANCE}: the plain distance of whole "
         "features, free and without a threshold."
     ),
 ]
@@ -101,9 +106,9 @@ def check(
 def predict(
     pairs: Annotated[int, typer.Argument(help="Number of labelled pairs.", min=1)],
     columns: Annotated[int, typer.Argument(help="Number of columns of the features.", min=1)],
-    epsilon: Epsilon = DEFAULT_EPSILON,
-    delta: Delta = DEFAULT_DELTA,
-    unit: UnitName = DEFAULT_UNIT,
+    epsilon: Epsilon = METRIC_EPSILON,
+    delta: Delta = DELTA,
+    unit: UnitName = METRIC_UNIT,
     most: Annotated[int, typer.Option(help="Most pairs that one unit is in.", min=1)] = 1,
     json: Json = False,
 ) -> None:
@@ -134,10 +139,10 @@ def learn(
     out: Annotated[Path, typer.Option("--out", help="The model; its card goes beside it.")] = Path(
         "metric.safetensors"
     ),
-    epsilon: Epsilon = DEFAULT_EPSILON,
+    epsilon: Epsilon = METRIC_EPSILON,
     large_epsilon: LargeEpsilonOption = False,
-    delta: Delta = DEFAULT_DELTA,
-    unit: UnitName = DEFAULT_UNIT,
+    delta: Delta = DELTA,
+    unit: UnitName = METRIC_UNIT,
     person: Annotated[
         str | None,
         typer.Option(
@@ -174,7 +179,7 @@ def learn(
     class_column: Annotated[
         str | None, typer.Option(help="Column of the classes, for the kNN test.")
     ] = None,
-    neighbours: Annotated[int, typer.Option(help="k of the kNN test.")] = NEIGHBOURS,
+    neighbours: Annotated[int, typer.Option(help="k of the kNN test.")] = METRIC_NEIGHBOURS,
     ledger: LedgerOption = None,
     dataset: Annotated[
         str | None, typer.Option(help="The pairs' name in the ledger (default: the file's).")
@@ -247,7 +252,7 @@ def distance(
     encoder: EncoderPath = None,
     nearest: Annotated[
         int, typer.Option(help="How many records to list for a single id.")
-    ] = NEIGHBOURS,
+    ] = METRIC_NEIGHBOURS,
     false_accept: Annotated[
         float | None,
         typer.Option(help="Call at most this share of different pairs the same (0.05)."),

@@ -15,6 +15,7 @@ import click
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from blindsight.app.defaults import LARGE_EPSILON
 from blindsight.core.errors import BlindsightError, InvalidParameter
 
 __all__ = [
@@ -35,8 +36,6 @@ __all__ = [
 
 #: Former names of verbs, which this version still accepts.
 RENAMED = {"hash": "protect", "ledger": "budget"}
-#: From this epsilon on a release protects next to nothing, and has to be asked for twice.
-_LARGE_EPSILON = 32.0
 #: Words that must be typed: no file of defaults says them for anybody.
 _ONLY_TYPED = ("accept-chance", "allow-large-epsilon", "new-release", "prune", "seed", "help")
 _CONFIG = "blindsight.toml"
@@ -76,7 +75,7 @@ PurposeOption = Annotated[
 def _allow_large(context: typer.Context, allowed: bool) -> bool:
     """Refuse a large epsilon without the word; declare the option after `epsilon`."""
     epsilon = context.params.get("epsilon")
-    if epsilon is not None and epsilon > _LARGE_EPSILON and not allowed:
+    if epsilon is not None and epsilon > LARGE_EPSILON and not allowed:
         raise InvalidParameter(
             f"--epsilon {epsilon:g} protects next to nothing: values from 1 to 16 are usual. "
             "Nothing was released. If it is meant, add --allow-large-epsilon."
@@ -90,7 +89,7 @@ LargeEpsilonOption = Annotated[
     typer.Option(
         "--allow-large-epsilon",
         callback=_allow_large,
-        help=f"Accept an epsilon above {_LARGE_EPSILON:g}, which protects next to nothing.",
+        help=f"Accept an epsilon above {LARGE_EPSILON:g}, which protects next to nothing.",
     ),
 ]
 

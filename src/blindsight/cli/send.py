@@ -7,12 +7,7 @@ from typing import Annotated
 
 import typer
 
-from blindsight.app.send import (
-    DEFAULT_DELTA,
-    DEFAULT_ENCODER,
-    DEFAULT_EPSILON,
-    DEFAULT_IMAGES_PER_PERSON,
-)
+from blindsight.app.defaults import DELTA, SEND_ENCODER, SEND_EPSILON, SEND_IMAGES_PER_PERSON
 from blindsight.cli.options import (
     ActorOption,
     LargeEpsilonOption,
@@ -50,11 +45,11 @@ def make(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write and share.")],
     epsilon: Annotated[
         float, typer.Option(help="Privacy budget per image and label, or per person.")
-    ] = DEFAULT_EPSILON,
+    ] = SEND_EPSILON,
     large_epsilon: LargeEpsilonOption = False,
     delta: Annotated[
         float, typer.Option(help="Probability bound, below one over the number of images.")
-    ] = DEFAULT_DELTA,
+    ] = DELTA,
     classes: Annotated[
         str | None,
         typer.Option(help="The classes, a,b,c: public names. By default those of the subfolders."),
@@ -75,7 +70,7 @@ def make(
         typer.Option(
             help="lite0-224, lite2, gradients (for handwriting), pixels, a folder of ONNX files."
         ),
-    ] = DEFAULT_ENCODER,
+    ] = SEND_ENCODER,
     public: Annotated[
         str | None,
         typer.Option(help="Public everyday pictures: a folder or a known set; a point better."),
@@ -92,7 +87,7 @@ def make(
         int | None,
         typer.Option(
             help="With --person: about how many images a person has (default "
-            f"{DEFAULT_IMAGES_PER_PERSON}).",
+            f"{SEND_IMAGES_PER_PERSON}).",
             min=1,
         ),
     ] = None,
@@ -164,8 +159,8 @@ def predict(
     classes: Annotated[int, typer.Argument(help="Number of classes.", min=2)],
     epsilon: Annotated[
         float, typer.Option(help="Privacy budget per image and label, or per person.")
-    ] = DEFAULT_EPSILON,
-    delta: Annotated[float, typer.Option(help="Probability bound.")] = DEFAULT_DELTA,
+    ] = SEND_EPSILON,
+    delta: Annotated[float, typer.Option(help="Probability bound.")] = DELTA,
     most: Annotated[
         int, typer.Option(help="Images of a person, where people are protected.", min=1)
     ] = 1,

@@ -9,14 +9,14 @@ from typing import Annotated
 
 import typer
 
-from blindsight.app.sketch import (
+from blindsight.app.defaults import (
     ATTACKED_SKETCHES,
     ATTACKER_STEPS,
-    DEFAULT_P,
-    DEFAULT_Q,
-    DEFAULT_R,
+    SKETCH_EPOCHS,
+    SKETCH_P,
+    SKETCH_Q,
+    SKETCH_R,
 )
-from blindsight.app.train_on_sketches import DEFAULT_EPOCHS
 from blindsight.cli.options import ActorOption, LedgerOption, MakeByDefault, PurposeOption
 from blindsight.cli.terminal import (
     console,
@@ -31,7 +31,7 @@ from blindsight.core.errors import InvalidParameter
 
 __all__ = ["register"]
 
-_P = ",".join(f"{value:g}" for value in DEFAULT_P)
+_P = ",".join(f"{value:g}" for value in SKETCH_P)
 
 
 def register(app: typer.Typer) -> None:
@@ -60,9 +60,9 @@ def make(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The file of sketches to write.")],
     q: Annotated[
         str, typer.Option(help="Q1 to Q12, or q_1,...,q_L for an L-bit image.")
-    ] = DEFAULT_Q,
+    ] = SKETCH_Q,
     p: Annotated[str, typer.Option(help="Types of records, p_1,...,p_K.")] = _P,
-    r: Annotated[float, typer.Option(help="Records a bit.")] = DEFAULT_R,
+    r: Annotated[float, typer.Option(help="Records a bit.")] = SKETCH_R,
     max_psnr: Annotated[
         float | None, typer.Option(help="Choose q for this: any attacker's PSNR at most.")
     ] = None,
@@ -258,7 +258,7 @@ def train(
         str | None, typer.Option(help="adam, sgd or nesterov; else the network's own.")
     ] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Else the network's own.")] = None,
-    epochs: Annotated[int, typer.Option(help="Passes over the set.", min=1)] = DEFAULT_EPOCHS,
+    epochs: Annotated[int, typer.Option(help="Passes over the set.", min=1)] = SKETCH_EPOCHS,
     batch_size: Annotated[
         int | None, typer.Option(help="Sketches per step; else the network's own.", min=1)
     ] = None,

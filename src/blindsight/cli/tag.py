@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from blindsight.app.result import counted
-from blindsight.app.train_tagger import DEFAULT_DELTA, DEFAULT_EPSILON
+from blindsight.app.defaults import DELTA, TAGGER_EPSILON
 from blindsight.cli.options import ActorOption, LargeEpsilonOption, LedgerOption, PurposeOption
 from blindsight.cli.terminal import (
     console,
@@ -86,11 +85,9 @@ def train(
     vocabulary: Words = None,
     epsilon: Annotated[
         float, typer.Option(help="In all, per training photo; 0 trains without privacy.")
-    ] = DEFAULT_EPSILON,
+    ] = TAGGER_EPSILON,
     large_epsilon: LargeEpsilonOption = False,
-    delta: Annotated[
-        float, typer.Option(help="Below one over the number of photos.")
-    ] = DEFAULT_DELTA,
+    delta: Annotated[float, typer.Option(help="Below one over the number of photos.")] = DELTA,
     public: Public = None,
     publish: Annotated[
         float | None,
@@ -213,6 +210,7 @@ def apply(
     A photo then has the same tags whenever it is asked about, also if it was moved, renamed or
     copied.
     """
+    from blindsight.app.result import counted
     from blindsight.app.tag import tag, tag_format
 
     if out is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -143,6 +144,10 @@ def hub_folder(name: str, *, offline: bool = False) -> Path:
 
 def _fetch(model: str, commit: str, folder: Path) -> None:
     hub = optional_module("huggingface_hub", extra="hub")
+    print(
+        f"fetching {model} (commit {commit[:12]} of the Hugging Face hub) to {folder}",
+        file=sys.stderr,
+    )
     try:
         hub.snapshot_download(
             model, revision=commit, local_dir=folder, allow_patterns=list(_WANTED), max_workers=2

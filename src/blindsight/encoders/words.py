@@ -525,7 +525,11 @@ def minilm_folder() -> Path:
         return _folder(WORDS[0])
     except MissingData as error:
         if is_offline():
-            raise
+            raise MissingData(
+                f"{error} Or put minilm.safetensors and tokenizer.json (model.safetensors and "
+                f"tokenizer.json of {_HUB_MODEL} on the Hugging Face hub) into the folder that "
+                "BLINDSIGHT_WEIGHTS names."
+            ) from error
         reason = error
     try:
         return _folder(_SECOND_SOURCE)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.app.learn_metric import DEFAULT_EPSILON as PAIR_EPSILON
+from blindsight.app.defaults import METRIC_EPSILON as PAIR_EPSILON
 from blindsight.app.library.accounts import (
     account_ledger,
     name_release,

@@ -25,7 +25,7 @@ from blindsight.app.library.datasets import DataSet, DataSets, Release, today
 from blindsight.app.library.photos import directions, points_of, rows_of
 from blindsight.app.library.tags import labels_of
 from blindsight.app.result import Progress, no_progress
-from blindsight.app.send import DEFAULT_DELTA, predict_sending
+from blindsight.app.send import predict_sending
 from blindsight.core.errors import InvalidData, InvalidParameter, MissingData
 from blindsight.core.plots import data_uri
 from blindsight.core.storage import write_atomically
@@ -315,7 +315,7 @@ def _classified(
 
 def added_epsilon(epsilon: float) -> float:
     """The epsilon for one photo added or removed at which a replaced photo costs `epsilon`."""
-    return gaussian_epsilon(gaussian_mu(epsilon, DEFAULT_DELTA) / 2, DEFAULT_DELTA)
+    return gaussian_epsilon(gaussian_mu(epsilon, defaults.DELTA) / 2, defaults.DELTA)
 
 
 def _digest(text: str) -> str:

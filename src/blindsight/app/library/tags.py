@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
+from blindsight.app.defaults import DELTA
 from blindsight.app.library.accounts import (
     account_ledger,
     name_release,
@@ -25,7 +26,6 @@ from blindsight.app.library.accounts import (
 from blindsight.app.library.datasets import DataSet, DataSets, Release, today
 from blindsight.app.library.photos import image_encoder, rows_of
 from blindsight.app.result import Progress, no_progress
-from blindsight.app.train_tagger import DEFAULT_DELTA
 from blindsight.core import durable
 from blindsight.core.errors import MissingData
 from blindsight.core.storage import seal_json, write_atomically
@@ -264,8 +264,8 @@ def _training(data_set: DataSet) -> DPTraining:
     `most` photos move it so many times that.
     """
     times, price = 2 * max(1, data_set.most), data_set.price(TRAINING_EPSILON)
-    mu = brentq(lambda mu: gaussian_epsilon(times * mu, DEFAULT_DELTA) - price, 1e-3, 10.0)
-    return DPTraining(epsilon=gaussian_epsilon(mu, DEFAULT_DELTA), delta=DEFAULT_DELTA)
+    mu = brentq(lambda mu: gaussian_epsilon(times * mu, DELTA) - price, 1e-3, 10.0)
+    return DPTraining(epsilon=gaussian_epsilon(mu, DELTA), delta=DELTA)
 
 
 def _labelled(

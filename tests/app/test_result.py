@@ -87,11 +87,12 @@ def test_progress_goes_to_bars_that_are_made_and_closed_as_tqdm_s_are() -> None:
     log: list[object] = []
 
     class Bar:
-        def __init__(self, *, desc: str, total: int | None) -> None:
+        def __init__(self, *, desc: str, total: int | None, bar_format: str | None) -> None:
             self.n, self.desc = 0.0, desc
-            log.append(("new", desc, total))
+            log.append(("new", desc, total, bar_format))
 
-        def refresh(self) -> None:
+        def update(self, n: float) -> None:
+            self.n += n
             log.append((self.desc, self.n))
 
         def close(self) -> None:
@@ -102,10 +103,10 @@ def test_progress_goes_to_bars_that_are_made_and_closed_as_tqdm_s_are() -> None:
     progress("releasing", 1, 2)
     progress("releasing", 2, 2)
     assert log == [
-        ("new", "reading", None),
+        ("new", "reading", None, "{desc}"),
         ("reading", 0),
         ("closed", "reading"),
-        ("new", "releasing", 2),
+        ("new", "releasing", 2, None),
         ("releasing", 1),
         ("releasing", 2),
         ("closed", "releasing"),

@@ -232,6 +232,12 @@ def public_name(
     from blindsight.index.public_images import is_vector_file
 
     if vectors is not None:
+        if not isinstance(vectors, (str, PathLike)):
+            raise InvalidParameter(
+                f"public_embeddings must be a file of vectors, got {type(vectors).__name__}: the "
+                "cells are made from it again when photos are added. Save it once: "
+                'numpy.save("public.npy", vectors).'
+            )
         if public is not None or not is_vector_file(str(vectors)) or not Path(vectors).is_file():
             raise InvalidParameter(
                 "--public-embeddings is a file of vectors (.npy, .npz, .parquet), in place of "

@@ -110,7 +110,7 @@ class ProtectedPhotos(JobResult):
         >>> folder = Path(tempfile.mkdtemp())
         >>> Image.new("RGB", (64, 64), "red").save(folder / "red.png")
         >>> protect(folder, f"{folder}.release", encoder="pixels").charged
-        'not charged: no --ledger was given'
+        'not charged: no ledger was given'
     """
 
     release: Path
@@ -690,7 +690,7 @@ def _charge(
             releases=shown,
         )
     if opened is None:
-        return "not charged: no --ledger was given"
+        return "not charged: no ledger was given"
     if charged.new:
         return f"{guarantee.cost} charged to {opened.dataset}"
     return f"charged to {opened.dataset} by an earlier run"

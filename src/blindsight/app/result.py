@@ -60,7 +60,7 @@ class _Bar(Protocol):
 
     n: float
 
-    def refresh(self) -> object: ...
+    def update(self, n: float) -> object: ...
     def close(self) -> object: ...
 
 
@@ -68,7 +68,8 @@ def tqdm_progress(tqdm: Callable[..., _Bar]) -> Progress:
     """Show progress by bars of tqdm, or of anything that is called like it.
 
     Parameters:
-        tqdm: the class, for example `tqdm.auto.tqdm`; one bar is made for each stage.
+        tqdm: the class, for example `tqdm.auto.tqdm`; one bar is made for each stage, or a line
+            for a stage that counts nothing.
 
     Returns:
         The value for `progress=` of every function in `blindsight.app`.
@@ -88,9 +89,11 @@ def tqdm_progress(tqdm: Callable[..., _Bar]) -> Progress:
             for bar in bars.values():
                 bar.close()
             bars.clear()
-            bars[stage] = tqdm(desc=stage, total=total or None)
-        bars[stage].n = done
-        bars[stage].refresh()
+            # A stage that counts nothing is a line of text.
+            bars[stage] = tqdm(
+                desc=stage, total=total or None, bar_format=None if total else "{desc}"
+            )
+        bars[stage].update(done - bars[stage].n)
         if total and done >= total:
             bars.pop(stage).close()
 

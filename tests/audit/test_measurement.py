@@ -13,9 +13,9 @@ import pytest
 from numpy.typing import NDArray
 
 from blindsight.app.defaults import code_recipe
-from blindsight.audit.release.album import kinds_of
+from blindsight.audit.release.album import Kinds, kinds_of
 from blindsight.audit.release.attacks import view_of
-from blindsight.audit.release.measurement import found_again, measure_view
+from blindsight.audit.release.measurement import found_again, measure_view, release_draws
 from blindsight.encoders import Classes, feature_recipe
 from blindsight.index.encoder import make_encoder
 
@@ -83,7 +83,7 @@ def test_no_figure_is_below_what_a_simple_attacker_gets(
     kinds = kinds_of(_names(layout, shows), rows, classifier)
     encoder = make_encoder(code_recipe(epsilon=epsilon, features="pixels"))
     view = view_of(encoder)
-    released = view.drawn(rows)
+    released = view.drawn(rows, np.random.default_rng(1))
     measured = measure_view(view, rows, released, kinds, np.random.default_rng(0))
     assert measured.guessed is not None
     for each in kinds:
@@ -105,6 +105,23 @@ def test_no_figure_is_below_what_a_simple_attacker_gets(
     assert figures["plain_guess"] >= figures["guess"] >= figures["luck"]
 
 
+def test_one_release_measured_again_has_the_same_figures(
+    photos: tuple[NDArray[np.float32], NDArray[np.int64]],
+) -> None:
+    """Kinds that the photos do not show: only attackers who draw releases of their own differ."""
+    rows, _ = photos
+    shows = np.random.default_rng(11).integers(0, 3, len(rows))
+    kinds = (Kinds(shows, ("a", "b", "c"), "a table"),)
+    view = view_of(make_encoder(code_recipe(epsilon=2.0, features="pixels")))
+    cells = view.drawn(rows, np.random.default_rng(1))
+    measured = [measure_view(view, rows, cells, kinds, release_draws("5f" * 8)) for _ in range(6)]
+    assert len({str(each) for each in measured}) == 1
+    rebuilt = [view.drawn(rows, release_draws("5f" * 8)) for _ in range(2)]
+    assert np.array_equal(*rebuilt)
+    other = view.drawn(rows, release_draws("60" * 8))
+    assert not np.array_equal(rebuilt[0], other), "equal for two releases with p < 1e-20"
+
+
 def test_photos_that_look_alike_are_not_worth_an_index() -> None:
     rng = np.random.default_rng(2)
     rows = 1 + 1e-3 * rng.normal(size=(80, 768)).astype(np.float32)
@@ -114,7 +131,7 @@ def test_photos_that_look_alike_are_not_worth_an_index() -> None:
     view = view_of(make_encoder(code_recipe(epsilon=8.0, features="pixels")))
     rows = rows[:, : feature_recipe("pixels").dimensions]
     kinds = kinds_of(names, rows, encoder)[:1]
-    measured = measure_view(view, rows, view.drawn(rows), kinds, rng)
+    measured = measure_view(view, rows, view.drawn(rows, np.random.default_rng(1)), kinds, rng)
     assert measured.groups_used < measured.groups / 2
     assert measured.at_chance
     assert not replace(measured, searched=replace(measured.searched, hits=9.0)).at_chance

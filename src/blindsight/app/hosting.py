@@ -1,31 +1,42 @@
-"""What a job needs of its machine: vaults, ledgers, files, packages and threads."""
+"""What a job needs of its machine: vaults, ledgers, files, packages and threads; and images from
+outside, decoded in confined processes.
+"""
 
 from __future__ import annotations
 
 import os
+import zipfile
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blindsight.core.errors import InvalidParameter
+from blindsight.core.errors import HostileFile, InvalidParameter, MissingDependency
 
 if TYPE_CHECKING:
+    from blindsight.core.arrays import Bytes
     from blindsight.data import DecodedPhotos
+    from blindsight.data.confined import ConfinedReader
     from blindsight.privacy import Guarantee
     from blindsight.privacy.ledger import Ledger
     from blindsight.privacy.ledger.place import Place
     from blindsight.privacy.vault import Vault
 
 __all__ = [
+    "ImageDecoder",
     "database_place",
+    "file_kind",
     "limit_threads",
     "open_ledger",
     "open_vault",
     "records_of",
     "require_package",
     "share_file",
+    "unpack_entry",
     "write_file",
 ]
+
+_LEAST_MEMORY = 256 << 20
 
 
 def open_vault(given: str | Path | None, model: Path) -> Vault:
@@ -152,3 +163,111 @@ def database_place(address: str | Path) -> Place:
     from blindsight.privacy.ledger.place import Place
 
     return Place(address)
+
+
+class ImageDecoder:
+    """Decode images from outside in confined processes, one for each kind of file.
+
+    Parameters:
+        seconds: after which a process is ended.
+        pixels: the largest image.
+        image_bytes: the largest file.
+        frames: the most frames of an animation.
+        memory: the most memory of a process, with the pixels.
+        side: images are made so small that no side is longer.
+    """
+
+    def __init__(
+        self,
+        *,
+        seconds: float,
+        pixels: int,
+        image_bytes: int,
+        frames: int,
+        memory: int,
+        side: int,
+    ) -> None:
+        from blindsight.data.limits import Limits
+
+        self._limits = Limits(pixels=pixels, image_bytes=image_bytes, frames=frames)
+        self._seconds, self._side = seconds, side
+        self._memory = max(memory - 3 * pixels, _LEAST_MEMORY)
+        self._readers: dict[str, ConfinedReader] = {}
+
+    def decode(self, data: bytes) -> tuple[Bytes | None, bool]:
+        """Return the pixels, None for what is no image; and whether a process had to be ended."""
+        import numpy as np
+        from PIL import Image
+
+        reader = self._reader(file_kind(data))
+        try:
+            pixels = reader.decode(data, limits=self._limits, at_least=self._side)
+        except (HostileFile, MissingDependency):
+            return None, reader.process is None
+        small = Image.fromarray(pixels)
+        small.thumbnail((self._side, self._side))
+        return np.ascontiguousarray(small), False
+
+    def start(self) -> tuple[str, ...]:
+        """Start the process for common images, and return what confines it."""
+        reader = self._reader("pictures")
+        reader.start(self._limits)
+        return reader.walls
+
+    @property
+    def walls(self) -> tuple[str, ...]:
+        """What confines the processes, as far as one has been started."""
+        return next((reader.walls for reader in self._readers.values() if reader.walls), ())
+
+    @property
+    def processes(self) -> list[int]:
+        """The ids of the processes that run."""
+        return [each.process for each in self._readers.values() if each.process is not None]
+
+    def close(self) -> None:
+        """End all processes."""
+        for reader in self._readers.values():
+            reader.close()
+
+    def _reader(self, kind: str) -> ConfinedReader:
+        from blindsight.data.confined import ConfinedReader
+
+        if kind not in self._readers:
+            self._readers[kind] = ConfinedReader(kind, address_space=self._memory)
+            self._readers[kind].seconds = self._seconds
+        return self._readers[kind]
+
+
+def file_kind(data: bytes) -> str:
+    """Return which confined reader decodes a file, by its first bytes.
+
+    Example:
+        >>> file_kind(b"\x89PNG")
+        'pictures'
+    """
+    from blindsight.data.limits import kind_of
+
+    return kind_of(data)
+
+
+def unpack_entry(packed: zipfile.ZipFile, entry: zipfile.ZipInfo, most: int) -> bytes | None:
+    """Return a file of a zip, or None if it is encrypted, broken or larger than `most` bytes,
+    whatever its header says.
+    """
+    from blindsight.data.limits import check_packing
+
+    try:
+        check_packing(entry)
+        with packed.open(entry) as stream:
+            data = stream.read(most + 1)
+        return data if len(data) <= most else None
+    except (
+        HostileFile,
+        zipfile.BadZipFile,
+        RuntimeError,  # NotImplementedError is one
+        OSError,
+        ValueError,
+        EOFError,
+        zlib.error,
+    ):
+        return None

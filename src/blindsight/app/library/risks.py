@@ -69,7 +69,7 @@ def look_at_own(datasets: DataSets, data_set: DataSet, progress: Progress = no_p
     """
     every = rows_of(datasets, data_set)
     chosen = np.sort(np.random.default_rng().permutation(len(every))[: defaults.MEASURED_PHOTOS])
-    kinds = _among(kinds_shown(datasets, data_set), chosen)
+    kinds = kinds_shown(datasets, data_set, chosen)
     found = _look(every[chosen], kinds, data_set, progress)
     photos = datasets.photos(data_set)
     ids = [photos[row].id for row in chosen]
@@ -145,7 +145,7 @@ def _look(
     for done, epsilon in enumerate(defaults.EPSILONS_OFFERED):
         progress(f"measuring at ε {epsilon:g}", done, len(defaults.EPSILONS_OFFERED))
         view = view_of(encoder(epsilon, data_set.features, data_set.about))
-        released = view.drawn(rows)
+        released = view.drawn(rows, rng)
         figures = measure_view(view, rows, released, kinds, rng).figures()
         scores = np.asarray(view.scores(rows[[row]], released), np.float64)[0]
         looked[f"{epsilon:g}"] = figures | {"film": _film(_first(scores, row, rng), fits)}
@@ -273,14 +273,17 @@ def _public_rows(
     return rows
 
 
-def kinds_shown(datasets: DataSets, data_set: DataSet) -> tuple[Kinds, ...]:
-    """Return what each photo shows, by its folder and by the encoder's classes."""
+def kinds_shown(
+    datasets: DataSets, data_set: DataSet, chosen: NDArray[np.int64] | None = None
+) -> tuple[Kinds, ...]:
+    """Return what the photos, or the chosen ones, show: by folders and the encoder's classes."""
     from blindsight.audit.release.album import kinds_of
 
-    names = [photo.name for photo in datasets.photos(data_set)]
+    rows, photos = rows_of(datasets, data_set), datasets.photos(data_set)
+    at = np.arange(len(rows)) if chosen is None else chosen
     return kinds_of(
-        names,
-        rows_of(datasets, data_set),
+        [photos[row].name for row in at],
+        rows[at],
         image_encoder(data_set.features),
         folders=data_set.person != "folder",
     )
@@ -289,27 +292,21 @@ def kinds_shown(datasets: DataSets, data_set: DataSet) -> tuple[Kinds, ...]:
 def measure_release(datasets: DataSets, data_set: DataSet, release: Release) -> dict[str, Any]:
     """Return the figures of a search index: what it is good for, and what strangers learn from it.
 
-    Every page shows these. The same release is measured with the same random draws, so that the
-    figures are the same again.
+    Every page shows these. The random draws are those of the attack on the release
+    (`audit.release.audit_release`), so that its report has the same figures.
     """
-    from blindsight.audit.release.measurement import measure
+    from blindsight.audit.release.measurement import measure, release_draws
+    from blindsight.index.release_folder import ReleaseFolder
 
     ids, cells, made = released_cells(datasets, data_set, release)
-    place = {photo.id: row for row, photo in enumerate(datasets.photos(data_set))}
-    known = [number for number, name in enumerate(ids) if name in place]
-    rng = np.random.default_rng(int(release.id, 16))
-    chosen = np.sort(rng.permutation(known)[: defaults.MEASURED_PHOTOS])
-    at = np.array([place[ids[number]] for number in chosen], np.int64)
-    kinds = _among(kinds_shown(datasets, data_set), at)
+    row_of = {photo.id: row for row, photo in enumerate(datasets.photos(data_set))}
+    rng = release_draws(ReleaseFolder.read(datasets.folder(release)).release)
+    drawn = np.sort(rng.permutation(len(ids))[: defaults.MEASURED_PHOTOS])
+    chosen = np.array([number for number in drawn if ids[number] in row_of], np.int64)
+    at = np.array([row_of[ids[number]] for number in chosen], np.int64)
+    kinds = kinds_shown(datasets, data_set, at)
     rows = rows_of(datasets, data_set)[at]
     return measure(made, rows, kinds, cells=cells[chosen], rng=rng).figures()
-
-
-def _among(kinds: Sequence[Kinds], rows: NDArray[np.int64]) -> tuple[Kinds, ...]:
-    """The same kinds for some of the photos."""
-    return tuple(
-        replace(each, shows=np.unique(each.shows[rows], return_inverse=True)[1]) for each in kinds
-    )
 
 
 #: Photos in a search index below which an attack's counts mean nothing.

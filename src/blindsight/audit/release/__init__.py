@@ -22,12 +22,18 @@ import numpy as np
 
 from blindsight.audit.release import attacks
 from blindsight.audit.release.album import Album, Kinds, kinds_of, read_album
-from blindsight.audit.release.measurement import BudgetResult, ReleaseAudit, measure_view
+from blindsight.audit.release.measurement import (
+    BudgetResult,
+    ReleaseAudit,
+    measure_view,
+    release_draws,
+)
 from blindsight.audit.release.sketches_and_tags import audit_sketches, audit_tags
 from blindsight.audit.target import attacked_index
 from blindsight.core import checks
 from blindsight.core.errors import BlindsightError
 from blindsight.encoders import Encoder
+from blindsight.index.release_folder import ReleaseFolder
 
 __all__ = ["BudgetResult", "ReleaseAudit", "audit_release", "audit_sketches", "audit_tags"]
 
@@ -64,9 +70,11 @@ def audit_release(
             of several data sets.
         folders: whether folders say what photos show; False where they name people.
         most: at most so many photos are looked at, drawn at random.
+        seed: another seed gives other random draws than those that every measurement of this
+            release has.
         progress: called with (done, total, what is being done).
     """
-    rng = np.random.default_rng(seed)
+    rng = release_draws(ReleaseFolder.read(Path(release)).release, seed)
     step = progress or (lambda done, total, what: None)
     most = checks.whole("most", most, least=20)
     album = read_album(
@@ -135,7 +143,7 @@ def _at(
     except BlindsightError:
         return None
     view = attacks.view_of(encoder)
-    measured = measure_view(view, album.rows, view.drawn(album.rows), kinds, rng)
+    measured = measure_view(view, album.rows, view.drawn(album.rows, rng), kinds, rng)
     return BudgetResult(
         epsilon=epsilon,
         hits=measured.searched.hits,

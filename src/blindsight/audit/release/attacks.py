@@ -8,7 +8,6 @@ cannot either.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,7 +17,6 @@ from scipy import stats
 from blindsight.audit.engine.inference import reconstruct
 from blindsight.core.arrays import Array, Bools, Bytes, Floats, Ints
 from blindsight.core.codes import hamming, pack, unpack
-from blindsight.core.errors import UnchargedRelease
 from blindsight.index.cell_index import from_codes
 from blindsight.index.encoder import PhotoEncoder
 
@@ -56,8 +54,8 @@ class View(Protocol):
     def plain(self, rows: Array) -> Array:
         """The same of the photos themselves, without noise."""
 
-    def drawn(self, rows: Array) -> Array:
-        """A fresh release of these photos, for one's own use."""
+    def drawn(self, rows: Array, rng: np.random.Generator) -> Array:
+        """A simulated release of these photos that stays here, with noise drawn from `rng`."""
 
     def fits(self, plain: Array, released: Array) -> Array:
         """How likely each released code is that of each photo (m, n), in any monotone scale."""
@@ -99,8 +97,8 @@ class _Cells:
     def plain(self, rows: Array) -> Array:
         return self.book.assign(rows)
 
-    def drawn(self, rows: Array) -> Array:
-        return self.released(_quietly(self.encoder, rows))
+    def drawn(self, rows: Array, rng: np.random.Generator) -> Array:
+        return np.asarray(self.book.mechanism.release(self.plain(rows), rng=rng))
 
     def fits(self, plain: Array, released: Array) -> Array:
         return np.asarray(plain[:, None] == released, np.int8)
@@ -151,8 +149,8 @@ class _Bits:
     def plain(self, rows: Array) -> Array:
         return self.released(self.hasher.query(_centred(rows)))
 
-    def drawn(self, rows: Array) -> Array:
-        return self.released(_quietly(self.encoder, _centred(rows)))
+    def drawn(self, rows: Array, rng: np.random.Generator) -> Array:
+        return np.asarray(self.hasher.mechanism_.release(self.plain(rows), rng=rng))
 
     def fits(self, plain: Array, released: Array) -> Array:
         far: Array = hamming(pack(plain), pack(released)).astype(np.int32)
@@ -281,7 +279,7 @@ def guess(
     known = half(len(rows), rng)
     plain = view.plain(rows)
     learn = np.flatnonzero(known)
-    fresh = np.concatenate([view.drawn(rows[learn]) for _ in range(_REPEATS)])
+    fresh = np.concatenate([view.drawn(rows[learn], rng) for _ in range(_REPEATS)])
     again = np.tile(shows[learn], _REPEATS)
     answers = shows[~known]
     right = {
@@ -398,7 +396,7 @@ def rebuild(
         ]
         return max(tries, key=lambda found: found.psnr)
 
-    fresh = np.concatenate([view.drawn(rows[known]) for _ in range(_REPEATS)])
+    fresh = np.concatenate([view.drawn(rows[known], rng) for _ in range(_REPEATS)])
     images = np.tile(thumbnails[known], (_REPEATS, 1, 1, 1))
     released_back = from_(view.vectors(fresh), images, view.vectors(released[~known]))
     plain_back = from_(view.vectors(plain[known]), thumbnails[known], view.vectors(plain[~known]))
@@ -477,14 +475,6 @@ def _first(values: Array, own: Array, rng: np.random.Generator, count: int = _FI
     scores[np.arange(len(own)), own] = -np.inf
     lot = rng.random(scores.shape[1])
     return np.stack([np.lexsort((lot, -row))[:count] for row in scores])
-
-
-def _quietly(encoder: PhotoEncoder, rows: Array) -> Bytes:
-    """A release that stays here, so that nothing is charged for it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UnchargedRelease)
-        drawn: Bytes = encoder.hasher.transform(rows)
-    return drawn
 
 
 def _centred(rows: Array) -> Floats:

@@ -12,6 +12,7 @@ to change, and the report.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -38,9 +39,32 @@ from blindsight.core.arrays import Array, Floats, Ints
 from blindsight.index.encoder import PhotoEncoder
 from blindsight.privacy import Guarantee
 
-__all__ = ["BudgetResult", "Measurement", "ReleaseAudit", "found_again", "measure", "measure_view"]
+__all__ = [
+    "BudgetResult",
+    "Measurement",
+    "ReleaseAudit",
+    "found_again",
+    "measure",
+    "measure_view",
+    "release_draws",
+]
 
 _JUDGED_FROM = 40  # photos below which hits are not told from chance
+
+
+def release_draws(release: str, seed: int = 0) -> np.random.Generator:
+    """Return the random draws of every measurement of one release: the same on each page.
+
+    Parameters:
+        release: the number of the release, as its folder states it.
+        seed: another seed gives other draws.
+
+    Example:
+        >>> bool(release_draws("5f").random() == release_draws("5f").random())
+        True
+    """
+    number = int.from_bytes(hashlib.sha256(release.encode()).digest()[:16], "big")
+    return np.random.default_rng([seed, number])
 
 
 @dataclass(frozen=True)
@@ -111,10 +135,10 @@ def measure(
         kinds: what the photos show, by each source that says so; the first one says which hits fit.
         cells: the released entries, in the order of `rows`; by default they are drawn anew, as a
             release would draw them.
-        rng: for halves, ties and which photos are queries.
+        rng: for halves, ties, which photos are queries, and the releases that attackers simulate.
     """
     view = view_of(encoder)
-    released = view.drawn(rows) if cells is None else cells
+    released = view.drawn(rows, rng) if cells is None else cells
     return measure_view(view, rows, released, kinds, rng)
 
 

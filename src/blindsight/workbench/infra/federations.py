@@ -38,12 +38,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.app.hosting import share_file, write_file
+from blindsight.app.hosting import write_file
 from blindsight.app.library.datasets import today
+from blindsight.app.library.photos import image_encoder
 from blindsight.app.library.sending import added_epsilon
 from blindsight.app.train_together import METHODS, PlannedFederation
 from blindsight.core.errors import BlindsightError
-from blindsight.privacy import Guarantee
 from blindsight.workbench.infra.jobs import start_child
 from blindsight.workbench.infra.problems import Problem
 from blindsight.workbench.infra.settings import WorkbenchSettings, is_loopback
@@ -61,7 +61,6 @@ _log = logging.getLogger("blindsight.workbench")
 _RUN = re.compile(r"[0-9a-f]{12}")
 _MARK = b"blindsight-invitation:"
 _DELTA = 1e-5
-_NO_STATEMENT = "An earlier version learned this model and kept no statement of what it promises."
 _PATIENCE = 30.0
 _PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds before a process that died is started again
 
@@ -159,14 +158,13 @@ class Federations:
             encoder: what read the photos, where it is not a built-in one.
         """
         from blindsight.app.train_together import plan_federation
-        from blindsight.encoders import feature_recipe
 
         statistics = run.method == "statistics"
         return plan_federation(
             sites=len(run.sites),
             method=run.method,
             names=run.classes,
-            encoder=(encoder or feature_recipe(run.features)) if statistics else None,
+            encoder=(encoder or image_encoder(run.features)) if statistics else None,
             features=columns,
             scale=np.vstack([np.zeros(columns), np.full(columns, 1 / np.sqrt(columns))]),
             rounds=run.rounds,
@@ -191,25 +189,13 @@ class Federations:
             labels: class numbers, in the order of the run's classes.
             planned: what `plan` gave, unless it is made here.
         """
-        from blindsight.federated.deploy.folders import join
-        from blindsight.federated.deploy.running import invitation_digest
-        from blindsight.federated.sums import Role
+        from blindsight.app.federation_site import create_host
 
         planned = self.plan(run, rows.shape[1]) if planned is None else planned
         run = replace(run, advice=planned.advice)
         folder = self._folder(run)
-        roles = Role.USER | Role.HOLDER | Role.AGGREGATOR
-        party = join(folder / "parties" / "site", run.sites[0], roles, address=run.address)
-        authority = json.loads(party.request.extra)["ca"]
-        invited = {}
-        for number in range(2, len(run.sites) + 1):
-            token = secrets.token_urlsafe(32)
-            invited[invitation_digest(token)] = number
-            access = {"ca": authority, "token": token}
+        for number, access in create_host(folder, run.sites, run.address, planned).items():
             write_file(self.invitation(run, number), _written(replace(run, number=number), access))
-        planned.plan.save(folder / "plan.safetensors")
-        write_file(folder / "settings.bin", planned.settings.encode())
-        write_file(folder / "invited.json", json.dumps(invited).encode())
         self._keep_rows(run, rows, labels)
         return self.save(run)
 
@@ -217,16 +203,13 @@ class Federations:
         self, run: Run, access: dict[str, str], rows: NDArray[Any], labels: NDArray[Any]
     ) -> Run:
         """Make this site's own keys; its process enrols by the invitation."""
-        from blindsight.federated.deploy.folders import join, write_secret
-        from blindsight.federated.sums import Role
+        from blindsight.app.federation_site import join_site
 
         if (self.root / run.id).exists():
             raise Problem("joined_before")
         folder = self._folder(run)
         try:
-            name = run.sites[run.number - 1]
-            join(folder / "parties" / "site", name, Role.USER | Role.HOLDER)
-            write_secret(folder / "parties" / "access.json", json.dumps(access).encode())
+            join_site(folder, run.sites[run.number - 1], access)
             self._keep_rows(run, rows, labels)
             return self.save(replace(run, made=today()))
         except BlindsightError as error:
@@ -249,12 +232,11 @@ class Federations:
         model = self.root / run.id / MODEL_FILE
         if not model.is_file():
             raise Problem("not_found")
-        stated = model.with_name("guarantee.json")
-        guarantee = Guarantee.from_json(stated.read_text()) if stated.is_file() else None
+        from blindsight.app.federation_site import share_model
+
         packed = io.BytesIO()
-        with tempfile.TemporaryDirectory(dir=model.parent) as place:
-            copy = Path(shutil.copyfile(model, Path(place) / MODEL_FILE))
-            folder = share_file(copy, "federated model", guarantee, vault, card=_NO_STATEMENT)
+        with tempfile.TemporaryDirectory(dir=model.parent) as made:
+            folder = share_model(model, Path(made) / MODEL_FILE, vault)
             with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
                 for path in sorted(folder.iterdir()):
                     entry = zipfile.ZipInfo(f"{folder.name}/{path.name}")
@@ -301,7 +283,7 @@ class Federations:
         }
         try:
             while True:
-                process = await start_child("party_process", order)
+                process = await start_child("job_process", order)
                 if await process.wait() == 0:
                     await asyncio.to_thread(
                         lambda: self.save(replace(self.get(run.id), state="done"))

@@ -1,5 +1,6 @@
-"""The process of one job: told on standard input which, it works, writes progress and result, and
-ends.
+"""The process of one job, or of this site in one run of training together.
+
+Told on standard input which, it works, writes progress and result, and ends.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ import importlib
 import json
 import os
 import sys
+from pathlib import Path
 
 from blindsight.app.hosting import limit_threads
 
@@ -34,12 +36,16 @@ KINDS = {
 
 
 def main() -> None:
-    """Run one job."""
+    """Run the job, or this site's part in the run, that standard input names."""
     order = json.loads(sys.stdin.buffer.readline())
     end_with_parent()
-    os.nice(
-        max(0, 10 - os.nice(0))
-    )  # pages come first, but no more than that where all is nice already
+    # Pages come first, but no more than that where all is nice already.
+    os.nice(max(0, (5 if "folder" in order else 10) - os.nice(0)))
+    if "folder" in order:
+        from blindsight.app.federation_site import take_part
+
+        take_part(Path(order["folder"]), order["bind"])
+        os._exit(0)  # threads may still wait for a message that nobody needs
     job = JobContext(WorkbenchSettings(**order["settings"]), order["job"], order["attempt"])
     if job.row["kind"] not in KINDS:
         job.fail("there is no such kind of job")

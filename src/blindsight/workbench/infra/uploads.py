@@ -8,18 +8,14 @@ import asyncio
 import struct
 import tempfile
 import zipfile
-import zlib
 from collections.abc import AsyncIterator
 from typing import IO, Any
 
 import numpy as np
 from fastapi import Request
 from numpy.typing import NDArray
-from PIL import Image
 
-from blindsight.core.errors import HostileFile, MissingDependency
-from blindsight.data.confined import ConfinedReader
-from blindsight.data.limits import Limits, check_packing, kind_of
+from blindsight.app.hosting import ImageDecoder, file_kind, unpack_entry
 from blindsight.workbench.infra.guard import Metrics
 from blindsight.workbench.infra.problems import Problem
 from blindsight.workbench.infra.settings import WorkbenchSettings
@@ -39,7 +35,6 @@ _TYPES = (
     "application/octet-stream",
 )
 LARGEST_SIDE = 512
-_LEAST_MEMORY = 256 << 20
 _MAGIC = (
     (b"\xff\xd8\xff", "image/jpeg"),
     (b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -68,47 +63,11 @@ def sniffed(data: bytes) -> str | None:
     """The image type that the first bytes speak of, whatever a header says."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "image/webp"
-    if kind_of(data) == "heif":
+    if file_kind(data) == "heif":
         return "image/heic"
     if data[4:12] in (b"ftypavif", b"ftypavis"):
         return "image/avif"
     return next((kind for magic, kind in _MAGIC if data.startswith(magic)), None)
-
-
-class _Worker:
-    """The readers of one worker: the same confined processes that read folders."""
-
-    def __init__(self, settings: WorkbenchSettings) -> None:
-        self.settings = settings
-        self.readers: dict[str, ConfinedReader] = {}
-
-    def decode(self, data: bytes) -> tuple[NDArray[np.uint8] | None, bool]:
-        """Pixels of at most 512 on a side, or None; and whether the process had to be ended."""
-        reader = self.reader(kind_of(data))
-        reader.seconds = self.settings.upload_seconds
-        limits = Limits(
-            pixels=self.settings.upload_pixels,
-            image_bytes=self.settings.upload_bytes,
-            frames=self.settings.upload_frames,
-        )
-        try:
-            pixels = reader.decode(data, limits=limits, at_least=LARGEST_SIDE)
-        except (HostileFile, MissingDependency):
-            return None, reader.process is None
-        small = Image.fromarray(pixels)
-        small.thumbnail((LARGEST_SIDE, LARGEST_SIDE))
-        return np.ascontiguousarray(small), False
-
-    def reader(self, kind: str) -> ConfinedReader:
-        if kind not in self.readers:
-            # The pixels' memory counts, too.
-            own = self.settings.upload_memory - 3 * self.settings.upload_pixels
-            self.readers[kind] = ConfinedReader(kind, address_space=max(own, _LEAST_MEMORY))
-        return self.readers[kind]
-
-    def stop(self) -> None:
-        for reader in self.readers.values():
-            reader.close()
 
 
 class Decoders:
@@ -117,12 +76,21 @@ class Decoders:
     def __init__(
         self, settings: WorkbenchSettings, metrics: Metrics, *, workers: int = 2, waiting: int = 32
     ) -> None:
-        self._idle = [_Worker(settings) for _ in range(workers)]
+        self._idle = [
+            ImageDecoder(
+                seconds=settings.upload_seconds,
+                pixels=settings.upload_pixels,
+                image_bytes=settings.upload_bytes,
+                frames=settings.upload_frames,
+                memory=settings.upload_memory,
+                side=LARGEST_SIDE,
+            )
+            for _ in range(workers)
+        ]
         self._all = list(self._idle)
         self._free = asyncio.Semaphore(workers)
         self._waiting, self._most = 0, waiting
         self._metrics = metrics
-        self._pixels = Limits(pixels=settings.upload_pixels)
 
     async def pixels(self, data: bytes) -> NDArray[np.uint8]:
         """Pixels of an image, or `Problem("refused_image")` without a reason."""
@@ -154,26 +122,22 @@ class Decoders:
         async with self._free:
             worker = self._idle.pop()
             try:
-                reader = worker.reader("pictures")
-                await asyncio.to_thread(reader.start, self._pixels)
-                return reader.walls
+                return await asyncio.to_thread(worker.start)
             finally:
                 self._idle.append(worker)
 
     def known_walls(self) -> tuple[str, ...]:
         """What confines the workers, as far as one has been started."""
-        readers = (reader for worker in self._all for reader in worker.readers.values())
-        return next((reader.walls for reader in readers if reader.walls), ())
+        return next((worker.walls for worker in self._all if worker.walls), ())
 
     def processes(self) -> list[int]:
         """The workers' process ids."""
-        readers = (reader for worker in self._all for reader in worker.readers.values())
-        return [reader.process for reader in readers if reader.process is not None]
+        return [process for worker in self._all for process in worker.processes]
 
     async def close(self) -> None:
         """End all workers."""
         for worker in self._all:
-            await asyncio.to_thread(worker.stop)
+            await asyncio.to_thread(worker.close)
 
 
 async def read_upload(request: Request, decoders: Decoders) -> NDArray[np.uint8]:
@@ -214,7 +178,7 @@ async def read_drop(
             if entry.is_dir():
                 continue
             most = min(settings.upload_bytes, left)
-            content = await asyncio.to_thread(_unpacked, packed, entry, most)
+            content = await asyncio.to_thread(unpack_entry, packed, entry, most)
             # What was too large was unpacked as far as that, and counts as much.
             left -= most if content is None else len(content)
             if left <= 0:
@@ -246,27 +210,6 @@ def _listed(spool: IO[bytes], most: int) -> zipfile.ZipFile:
     if sum(not entry.is_dir() for entry in packed.infolist()) > most:
         raise Problem("too_large")
     return packed
-
-
-def _unpacked(packed: zipfile.ZipFile, entry: zipfile.ZipInfo, most: int) -> bytes | None:
-    """One file of a zip, or None if it is encrypted, broken or larger than it may be, whatever its
-    header says.
-    """
-    try:
-        check_packing(entry)
-        with packed.open(entry) as stream:
-            data = stream.read(most + 1)
-        return data if len(data) <= most else None
-    except (
-        HostileFile,
-        zipfile.BadZipFile,
-        RuntimeError,
-        OSError,
-        ValueError,
-        EOFError,
-        zlib.error,
-    ):
-        return None  # NotImplementedError is a RuntimeError
 
 
 async def _or_none(

@@ -1,53 +1,103 @@
-"""The process of one site in a federation: its parties, each in a thread, until the last round is
-learned.
+"""One site of a federation that the workbench runs: its keys and invitations, and its parties, each
+in a thread, until the last round is learned.
 
-Told on standard input which folder is its own. It writes what the page shows, and ends with 0 when
-all is done; killed at any moment and started again, it goes on.
+`create_host` or `join_site` makes the folder; `take_part` works in it and writes what the page
+shows. Killed at any moment and started again, it goes on.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
-import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from blindsight.app.hosting import limit_threads, write_file
+import numpy as np
 
-limit_threads()
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-
-import numpy as np  # noqa: E402
-
-import blindsight.app.together_statistics  # noqa: E402, F401  (plans of that method are read)
-from blindsight.app.library.sending import added_epsilon  # noqa: E402
-from blindsight.core.errors import ProtocolError  # noqa: E402
-from blindsight.federated.agreement import Agreement  # noqa: E402
-from blindsight.federated.deploy.folders import PartyFolder, accept, make_roster  # noqa: E402
-from blindsight.federated.deploy.plan import Plan, read_rows  # noqa: E402
-from blindsight.federated.deploy.running import (  # noqa: E402  # noqa: E402
+import blindsight.app.together_statistics  # noqa: F401  (plans of that method are read)
+from blindsight.app.hosting import share_file, write_file
+from blindsight.app.library.sending import added_epsilon
+from blindsight.core.errors import ProtocolError
+from blindsight.federated.agreement import Agreement
+from blindsight.federated.deploy.folders import PartyFolder, accept, join, make_roster, write_secret
+from blindsight.federated.deploy.plan import Plan, read_rows
+from blindsight.federated.deploy.running import (
     UserService,
     enrol_by_invitation,
     enrol_sites,
+    invitation_digest,
     keep_role,
     run_aggregator,
 )
-from blindsight.federated.deploy.server import SiteEnrolment  # noqa: E402
-from blindsight.federated.sums import Request, Role, Settings  # noqa: E402
-from blindsight.workbench.infra.federations import MODEL_FILE  # noqa: E402
-from blindsight.workbench.infra.jobs import end_with_parent  # noqa: E402
+from blindsight.federated.deploy.server import SiteEnrolment
+from blindsight.federated.sums import Request, Role, Settings
+from blindsight.privacy import Guarantee
 
-__all__ = ["SiteProcess", "main", "take_part"]
+if TYPE_CHECKING:
+    from blindsight.app.train_together import PlannedFederation
+    from blindsight.privacy.vault import Vault
 
+__all__ = ["MODEL_FILE", "SiteProcess", "create_host", "join_site", "share_model", "take_part"]
+
+MODEL_FILE = "model.safetensors"
+_NO_STATEMENT = "An earlier version learned this model and kept no statement of what it promises."
 _LAST_WORDS = 30.0
 _LATE = (
     7 * 86_400.0
 )  # seconds for which the collector keeps the last result for a site that is away
 _NO_USER = 1000  # addresses of key holders lie far above
+
+
+def create_host(
+    folder: Path, sites: tuple[str, ...], address: str, planned: PlannedFederation
+) -> dict[int, dict[str, str]]:
+    """Make the keys of the site that starts a run and collects the sums.
+
+    Parameters:
+        folder: the run's folder.
+        sites: the names of all sites, this one first.
+        address: where the other sites reach this one.
+        planned: what the sites agree on.
+
+    Returns:
+        For each other site, by its number, what its invitation must contain.
+    """
+    roles = Role.USER | Role.HOLDER | Role.AGGREGATOR
+    party = join(folder / "parties" / "site", sites[0], roles, address=address)
+    authority = json.loads(party.request.extra)["ca"]
+    access = {
+        number: {"ca": authority, "token": secrets.token_urlsafe(32)}
+        for number in range(2, len(sites) + 1)
+    }
+    invited = {invitation_digest(given["token"]): number for number, given in access.items()}
+    planned.plan.save(folder / "plan.safetensors")
+    write_file(folder / "settings.bin", planned.settings.encode())
+    write_file(folder / "invited.json", json.dumps(invited).encode())
+    return access
+
+
+def join_site(folder: Path, name: str, access: dict[str, str]) -> None:
+    """Make the keys of a site that was invited, and store its invitation until it has enrolled."""
+    join(folder / "parties" / "site", name, Role.USER | Role.HOLDER)
+    write_secret(folder / "parties" / "access.json", json.dumps(access).encode())
+
+
+def share_model(model: Path, copy: Path, vault: Vault | None) -> Path:
+    """Return a folder to share with a copy of a learned model, its card, manifest and signature.
+
+    Parameters:
+        model: the learned model, beside it `guarantee.json` where it promises something.
+        copy: where the copy is written.
+        vault: the owner's vault, from which the key is derived; without one it is used once.
+    """
+    stated = model.with_name("guarantee.json")
+    guarantee = Guarantee.from_json(stated.read_text()) if stated.is_file() else None
+    shutil.copyfile(model, copy)
+    return share_file(copy, "federated model", guarantee, vault, card=_NO_STATEMENT)
 
 
 class SiteProcess:
@@ -254,16 +304,3 @@ def take_part(folder: Path, bind: str | None) -> None:
     parties[Role.USER].join(_LAST_WORDS)
     site.closed.set()
     site.say(finished=True, waiting="")
-
-
-def main() -> None:
-    """Take part in one federation."""
-    order = json.loads(sys.stdin.buffer.readline())
-    end_with_parent()
-    os.nice(max(0, 5 - os.nice(0)))
-    take_part(Path(order["folder"]), order["bind"])
-    os._exit(0)  # threads may still wait for a message that nobody needs
-
-
-if __name__ == "__main__":
-    main()

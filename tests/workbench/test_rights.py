@@ -108,6 +108,7 @@ RIGHTS: dict[tuple[str, str], tuple[str, set[str]]] = {
     ("POST", "/api/jobs/{job}/rerun"): ("set", OWN),
     ("GET", "/api/rights"): ("any", set()),
     ("POST", "/api/rights"): ("any", set()),
+    ("POST", "/api/rights/roles"): ("any", set()),
     ("POST", "/api/rights/withdraw"): ("any", set()),
     ("POST", "/api/people/bar"): ("any", set()),
     ("GET", "/api/access"): ("any", HISTORY),
@@ -126,6 +127,7 @@ BODIES: dict[str, Any] = {
     "/api/budget/{dataset}/decide": {"decision": "wait"},
     "/api/search/{dataset}/words": {"words": " "},
     "/api/rights": {},
+    "/api/rights/roles": {},
     "/api/rights/withdraw": {},
     "/api/people/bar": {},
     "/api/protect/folder": {},
@@ -331,6 +333,39 @@ def test_rights_come_from_groups_and_end_when_withdrawn(ward: Ward) -> None:
     keys.read()
     assert keys.known_session(session) is None
     assert keys.person("https://login", "17", "ines@ward.example", "Ines", ()) is None
+
+
+def test_the_table_of_people_gives_one_role_per_data_set_all_or_none(ward: Ward) -> None:
+    keys, (first, other), head = (
+        ward.app.state.workbench.keys,
+        ward.sets,
+        ward.people["administrator"],
+    )
+
+    def held(name: str) -> set[Grant]:
+        rows = [row for row in keys.grants() if row["subject"] == name]
+        return {Grant(row["role"], row["dataset"], row["release"]) for row in rows}
+
+    keys.make("table", "analyst")
+    keys.grant("table", "searcher", first.id, release=first.releases[0].id, actor="me")
+    limited = Grant("searcher", first.id, first.releases[0].id)
+    order = {"subject": "table", "roles": {first.id: "searcher", other.id: "keeper"}}
+    assert head.post("/api/rights/roles", json=order).status_code == 200
+    assert held("table") == {limited, Grant("keeper", other.id)}, "the named release stays"
+    page = head.get("/people").text
+    assert f'aria-label="Role of table in {other.name}"' in page
+    assert '<option value="keeper" selected>' in page
+    for wrong in ({first.id: "owner", "9e" * 6: "owner"}, {first.id: "king"}, {}):
+        refused = head.post("/api/rights/roles", json={"subject": "table", "roles": wrong})
+        assert refused.status_code in (404, 422)
+    unknown = {"subject": "nobody known", "roles": {first.id: "owner"}}
+    assert 400 <= head.post("/api/rights/roles", json=unknown).status_code < 500
+    assert held("table") == {limited, Grant("keeper", other.id)}, "nothing of it was granted"
+    order["roles"] = {first.id: "owner", other.id: ""}
+    assert head.post("/api/rights/roles", json=order).status_code == 200
+    assert held("table") == {Grant("owner", first.id)}
+    assert head.get("/people?show=photos").status_code == 200
+    keys.revoke("table")
 
 
 def test_a_name_never_passes_to_another_account(ward: Ward) -> None:

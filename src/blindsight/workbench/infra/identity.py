@@ -15,7 +15,7 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, get_args
@@ -236,12 +236,8 @@ class Keys:
                 f"a release is named for a searcher only, got role {role!r}. Leave the release out."
             )
         name = _check_name("a group's name" if group else "a person's name", subject)
-        known = {row["name"] for row in (*self.listed(), *self.people())}
-        if not group and name not in known:
-            raise InvalidParameter(
-                f"there is no key and no person named {name!r}. People of the identity provider "
-                "are known once they have signed in; a key is made with `blindsight serve key add`."
-            )
+        if not group:
+            self._require_known(name)
         row = {
             "subject": name,
             "kind": "group" if group else "person",
@@ -271,6 +267,42 @@ class Keys:
             ended = connection.execute(sql.delete(GRANTS).where(*where)).rowcount
         self._read_at = -math.inf
         return int(ended)
+
+    def set_roles(self, subject: str, roles: Mapping[str, str], *, actor: str = "") -> None:
+        """Let a person or key have one role in each of these data sets, all or none.
+
+        A grant that gives this role already stays as it is, with the release that it names.
+
+        Parameters:
+            subject: name of the person or key.
+            roles: by the number of a data set the role, or "" for no access.
+            actor: who changes it.
+        """
+        for role in roles.values():
+            _check_role(role, ("", *get_args(DataSetRole)))
+        self._require_known(subject)
+        with self.database.begin() as connection:
+            for dataset, role in roles.items():
+                mine = (
+                    (GRANTS.c.subject == subject)
+                    & (GRANTS.c.kind == "person")
+                    & (GRANTS.c.dataset == dataset)
+                )
+                connection.execute(sql.delete(GRANTS).where(mine & (GRANTS.c.role != role)))
+                held = connection.execute(sql.select(GRANTS.c.role).where(mine)).first()
+                if role and held is None:
+                    row = {"subject": subject, "kind": "person", "role": role, "dataset": dataset}
+                    connection.execute(
+                        sql.insert(GRANTS).values(**row, release="", made=_now(), actor=actor)
+                    )
+        self._read_at = -math.inf
+
+    def _require_known(self, name: str) -> None:
+        if name not in {row["name"] for row in (*self.listed(), *self.people())}:
+            raise InvalidParameter(
+                f"there is no key and no person named {name!r}. People of the identity provider "
+                "are known once they have signed in; a key is made with `blindsight serve key add`."
+            )
 
     def grants(self) -> list[dict[str, Any]]:
         """All grants: subject, kind ("person" or "group"), role, data set, release, date, actor."""

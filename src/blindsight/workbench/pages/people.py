@@ -30,6 +30,7 @@ ROLES = {
     "keeper": "Reads budget and history, sets and closes the budget. Sees no photos.",
 }
 _SHOWN, _LOOKED_AT = 100, 5000
+_MOST_COLUMNS = 4  # data sets beside each other; of more, the table would not fit
 _SAW = "saw photos"
 # What the page says of an action, by how it begins, and its kind; the first that fits.
 _ACTIONS = (
@@ -51,6 +52,7 @@ _ACTIONS = (
     ("POST /api/protect", "added or read photos", "changed"),
     ("job protect scan", "read the photos", "changed"),
     ("job protect look", "measured on the photos", "changed"),
+    ("POST /api/rights/roles", "changed somebody's roles", "rights"),
     ("POST /api/rights/withdraw", "withdrew a right", "rights"),
     ("POST /api/rights", "granted a right", "rights"),
     ("POST /api/people/bar", "barred somebody", "rights"),
@@ -93,6 +95,17 @@ class WithdrawOrder(BaseModel):
     kind: Literal["person", "group"] = "person"
     role: DataSetRole
     dataset: _Number
+
+
+class RolesOrder(BaseModel):
+    """The role of a person or a key in each of some data sets; "" for no access."""
+
+    model_config = ConfigDict(extra="forbid")
+    subject: _Name
+    roles: Annotated[
+        dict[Annotated[str, Field(pattern="^[0-9a-f]{12}$")], DataSetRole | Literal[""]],
+        Field(min_length=1, max_length=1000),
+    ]
 
 
 class BarOrder(BaseModel):
@@ -178,6 +191,15 @@ def withdraw(order: WithdrawOrder, workbench: Parts, asker: Administrator) -> Ne
     )
     if not ended:
         raise Problem("not_found")
+    return Next(next="/people")
+
+
+@router.post("/api/rights/roles", summary="Set roles", responses=documented("not_found"))
+def set_roles(order: RolesOrder, workbench: Parts, asker: Administrator) -> Next:
+    """One role for each named data set, all or none; holds within two seconds."""
+    for dataset in order.roles:
+        workbench.datasets.get(dataset)
+    workbench.keys.set_roles(order.subject, order.roles, actor=asker.name)
     return Next(next="/people")
 
 
@@ -310,12 +332,23 @@ def _in_words(action: str) -> tuple[str, str]:
     return action, "read" if method == "GET" else "changed"
 
 
+def _held_roles(grants: Iterable[dict[str, Any]]) -> dict[tuple[str, str], list[str]]:
+    """The roles of persons and keys by name and data set; a role in every data set under "*"."""
+    held: dict[tuple[str, str], list[str]] = {}
+    for grant in grants:
+        if grant["kind"] == "person":
+            roles = held.setdefault((grant["subject"], grant["dataset"]), [])
+            roles += [] if grant["role"] in roles else [grant["role"]]
+    return held
+
+
 def _page(request: Request, workbench: Workbench, show: str = "all") -> Response:
     context: dict[str, Any] = {"title": "People and rights", "menu_word": "People"}
     identity = workbench.identity
     if identity is not None and identity.may():
         sets = workbench.datasets.listed()
         names = {data_set.id: data_set.name for data_set in sets} | {EVERY: "every data set"}
+        grants = workbench.keys.grants()
         releases = {
             release.id: f"{release.kind}, ε {release.epsilon:g}, {release.made[:10]}"
             for data_set in sets
@@ -326,7 +359,9 @@ def _page(request: Request, workbench: Workbench, show: str = "all") -> Response
                 *({**row, "from": "key", "groups": []} for row in workbench.keys.listed()),
                 *({**row, "from": "organisation", "role": ""} for row in workbench.keys.people()),
             ],
-            "grants": workbench.keys.grants(),
+            "grants": grants,
+            "held": _held_roles(grants),
+            "columns": sets[:_MOST_COLUMNS],
             "sets": sets,
             "names": names,
             "releases": releases,

@@ -1,8 +1,8 @@
-// Compare: one pair after the other; arrows answer, Z takes back.
+// Compare: check pairs with the learned threshold, or answer one pair after the other: arrows answer, Z takes back.
 import { ask, attempt, byId, element, fill } from "./workbench.js";
 
-const place = byId("pair"), dataset = place.dataset.dataset, address = (photo) => `/api/datasets/${dataset}/photos/${photo}`;
-let pair = null, busy = false;
+const dataset = byId("pair").dataset.dataset, address = (photo) => `/api/datasets/${dataset}/photos/${photo}`;
+let pair = null, busy = false, mode = document.querySelector("[data-mode]") ? "check" : "answer";
 
 function show(found) {
   pair = found;
@@ -22,6 +22,8 @@ function told(found) {
   if (!verdict) fill(byId("says"), [away]);
   else fill(byId("says"), [element("b", {}, verdict[0].toUpperCase() + verdict.slice(1)), ` ${rest.join(", ")}. By luck 50.`.replace(" wrong", " Wrong"), away]);
 }
+const judge = (one, other) => ask("GET", `/api/compare/${dataset}/${one}/${other}?point=${encodeURIComponent(point())}`);
+const another = () => ask("GET", `/api/compare/${dataset}?point=${encodeURIComponent(point())}`);
 const point = () => document.querySelector("input[name=point]:checked")?.value ?? "balanced";
 
 async function say(says) {
@@ -34,13 +36,24 @@ async function say(says) {
 for (const button of document.querySelectorAll("[data-says]")) button.addEventListener("click", () => say(button.dataset.says));
 for (const radio of document.querySelectorAll("input[name=point]")) radio.addEventListener("change", () => attempt(async () => {
   for (const part of document.querySelectorAll(".mistakes")) part.hidden = part.dataset.point !== point();
-  if (pair) told(await ask("GET", `/api/compare/${dataset}/${pair.one}/${pair.other}?point=${encodeURIComponent(point())}`));
+  if (pair) told(await judge(pair.one, pair.other));
+}));
+for (const button of document.querySelectorAll("[data-mode]")) button.addEventListener("click", () => {
+  mode = button.dataset.mode;
+  for (const each of document.querySelectorAll("[data-mode]")) each.setAttribute("aria-pressed", String(each === button));
+  for (const part of document.querySelectorAll("[data-in]")) part.hidden = part.dataset.in !== mode;
+});
+byId("others")?.addEventListener("click", () => attempt(async () => show(await another())));
+// The left photo stays; the other one comes from a new pair.
+byId("swap")?.addEventListener("click", () => attempt(async () => {
+  const next = await another(), other = [next.other, next.one].find((photo) => photo !== pair.one && photo !== pair.other) ?? next.other;
+  if (other !== pair.one) show({ ...next, one: pair.one, other, ...(await judge(pair.one, other)) });
 }));
 document.addEventListener("keydown", (event) => {
-  if (event.target.matches("input, select, summary, a") || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (mode !== "answer" || event.target.matches("input, select, summary, a") || event.ctrlKey || event.metaKey || event.altKey) return;
   const says = { ArrowLeft: "same", ArrowRight: "different", " ": "unsure", z: "undo", Z: "undo" }[event.key];
   if (!says || (event.key === " " && event.target.matches("button"))) return;
   event.preventDefault();
   say(says);
 });
-await attempt(async () => show(await ask("GET", `/api/compare/${dataset}`)));
+await attempt(async () => show(await another()));

@@ -93,7 +93,11 @@ for (const form of document.querySelectorAll("form[data-post]")) {
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     const order = {};
-    for (const [name, value] of new FormData(form)) order[name] = value === "true" ? true : form.elements[name]?.type === "number" || name === "epsilon" ? Number(value) : value;
+    for (const [name, value] of new FormData(form)) {
+      const [outer, inner] = name.split(".");  // "roles.ID": a value of an object
+      if (inner) (order[outer] ??= {})[inner] = value;
+      else order[name] = value === "true" ? true : form.elements[name]?.type === "number" || name === "epsilon" ? Number(value) : value;
+    }
     const button = form.querySelector("[type=submit]");
     if (button) button.disabled = true;
     attempt(async () => go(await ask("POST", form.getAttribute("data-post"), order), () => location.reload())).finally(() => { if (button) button.disabled = false; });

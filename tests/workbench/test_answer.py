@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from blindsight.app.library.accounts import vault_of
+from blindsight.app.protect import protect
 from blindsight.index.release_folder import ReleaseFolder
 from workbench.asgi import Client
 
@@ -85,3 +87,36 @@ def test_only_what_was_asked_for_is_copied(make: Callable[..., Any], stocked: Pa
     other = {"request": request | {"ids": request["ids"][:1]}, "chosen": request["ids"][1:]}
     assert Client(app).post(f"/api/answers/{data_set.id}/copies", json=other).status_code == 409
     assert not (stocked / "handed over").exists()
+
+
+def test_a_received_release_is_verified_and_searched_in_an_origin_of_its_own(
+    make: Callable[..., Any], tmp_path: Path
+) -> None:
+    (tmp_path / "photos").mkdir()
+    for number in range(3):
+        color = (60 * number, 90, 200)
+        Image.new("RGB", (64, 64), color).save(tmp_path / "photos" / f"secret name {number}.png")
+    root = tmp_path / "inbox"
+    root.mkdir()
+    made = protect(tmp_path / "photos", root / "coast", encoder="pixels")
+    client = Client(make(photos=(root,)))
+    assert 'href="/received?folder=' in client.get("/received").text
+    opened = client.get("/received", params={"folder": "coast"}).text
+    assert "sender not verified" in opened and made.fingerprint in opened
+    assert "Public examples, not their photos." in opened and "3 entries" in opened
+    told = {"folder": "coast", "fingerprint": made.fingerprint}
+    assert "sender verified" in client.get("/received", params=told).text
+    page = client.get("/received/search.html", params=told)
+    assert page.status_code == 200
+    policy = page.headers["content-security-policy"]
+    assert "sandbox allow-scripts" in policy and "connect-src 'none'" in policy
+    assert "allow-same-origin" not in policy
+    other = {"folder": "coast", "fingerprint": "0" * len(made.fingerprint)}
+    assert "Do not use this release" in client.get("/received", params=other).text
+    assert client.get("/received/search.html", params=other).status_code == 409
+    outside = client.get("/received", params={"folder": str(tmp_path / "photos")}).text
+    assert "Do not use this release" in outside
+    card = root / "coast" / "card.json"
+    card.write_bytes(card.read_bytes().replace(b"3", b"4", 1))
+    assert "Do not use this release" in client.get("/received", params={"folder": "coast"}).text
+    assert client.get("/received/search.html", params={"folder": "coast"}).status_code == 409

@@ -86,6 +86,8 @@ RIGHTS: dict[tuple[str, str], tuple[str, set[str]]] = {
     ("POST", "/api/together/{run}/{what}"): ("any", set()),
     ("POST", "/api/send/{dataset}/try"): ("set", OWN),
     ("GET", "/answer"): ("any", OWN),
+    ("GET", "/received"): ("any", set()),
+    ("GET", "/received/search.html"): ("any", set()),
     ("POST", "/api/answers/{dataset}"): ("set", OWN),
     ("POST", "/api/answers/{dataset}/copies"): ("set", OWN),
     ("POST", "/api/send/{dataset}/statistics"): ("set", OWN),

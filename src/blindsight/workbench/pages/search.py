@@ -1,17 +1,21 @@
 """Search: among the codes of a release, as somebody would who was given it; the photos are for the
-owner only. Answer: a request that a receiver saved, looked at and decided by the owner.
+owner only. Answer: a request that a receiver saved, looked at and decided by the owner. Received: a
+release that somebody else shared, verified and opened.
 """
 
 from __future__ import annotations
 
+import contextlib
+import pathlib
 import secrets
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from fastapi import APIRouter, Path, Query, Request
-from fastapi.responses import Response
+from fastapi.responses import FileResponse, Response
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -24,10 +28,17 @@ from blindsight.app.library.search import (
     requested_photos,
     words_can_be_asked,
 )
-from blindsight.app.release import request_signer
+from blindsight.app.release import open_release, request_signer
 from blindsight.app.result import counted
-from blindsight.core.errors import InvalidParameter, MissingData
-from blindsight.workbench.infra.access import DataSetId, Owner, Parts, Searcher, Workbench
+from blindsight.core.errors import BlindsightError, InvalidParameter, MissingData
+from blindsight.workbench.infra.access import (
+    Administrator,
+    DataSetId,
+    Owner,
+    Parts,
+    Searcher,
+    Workbench,
+)
 from blindsight.workbench.infra.problems import Problem, documented
 from blindsight.workbench.infra.shell import render
 from blindsight.workbench.infra.uploads import UPLOAD, read_upload
@@ -44,6 +55,13 @@ WhichRelease = Annotated[
     ),
 ]
 Rerank = Annotated[bool, Query(description="Sort the first candidates by the photos in the vault.")]
+_SEARCH_PAGE, _SIGNED = "search.html", "manifest.sig"
+# Somebody else's page runs in an origin of its own: it reaches neither cookies nor the network.
+_OTHERS_PAGE = {
+    "Content-Security-Policy": "sandbox allow-scripts allow-downloads; default-src 'none'; "
+    "script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src blob: data:; "
+    "connect-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+}
 _CANDIDATES, _SHOWN, _GROUPS, _FILM = 200, 60, 8, 24
 
 
@@ -495,3 +513,59 @@ def _answer_page(request: Request, workbench: Workbench, dataset: str | None) ->
         sets, data_set = chosen(workbench, dataset)
         context |= {"sets": sets, "data_set": data_set}
     return render(request, workbench, "answer.html", context)
+
+
+@answers_router.get("/received", include_in_schema=False)
+def received_page(
+    request: Request,
+    workbench: Parts,
+    asker: Administrator,
+    folder: Annotated[str, Query(max_length=1000)] = "",
+    fingerprint: Annotated[str, Query(max_length=200)] = "",
+) -> Response:
+    """Verify a release that somebody else shared, and open its own search page."""
+    roots = [root for root in workbench.settings.photos if root.is_dir()]
+    context: dict[str, object] = {
+        "title": "Received releases",
+        "menu_word": "Search",
+        "folders": received_folders(roots),
+        "folder": folder,
+        "fingerprint": fingerprint,
+    }
+    if folder:
+        try:
+            path = workbench.datasets.allowed(folder)
+            opened = open_release(path, fingerprint=fingerprint.strip() or None)
+        except BlindsightError as error:
+            context["refused"] = str(error)
+        else:
+            context |= {"opened": opened, "has_page": (path / _SEARCH_PAGE).is_file()}
+    return render(request, workbench, "received.html", context)
+
+
+@answers_router.get("/received/search.html", include_in_schema=False)
+def received_search(
+    workbench: Parts,
+    asker: Administrator,
+    folder: Annotated[str, Query(max_length=1000)],
+    fingerprint: Annotated[str, Query(max_length=200)] = "",
+) -> Response:
+    """The search page of a received release, verified again, in an origin of its own."""
+    path = workbench.datasets.allowed(folder)
+    try:
+        open_release(path, fingerprint=fingerprint.strip() or None)
+    except BlindsightError as error:
+        raise Problem("conflict") from error
+    if not (path / _SEARCH_PAGE).is_file():
+        raise Problem("not_found")
+    return FileResponse(path / _SEARCH_PAGE, media_type="text/html", headers=_OTHERS_PAGE)
+
+
+def received_folders(roots: Iterable[pathlib.Path]) -> list[pathlib.Path]:
+    """Return the folders in the allowed roots, and right under them, that hold a signed release."""
+    paths: list[pathlib.Path] = []
+    for root in roots:
+        with contextlib.suppress(OSError):  # a folder that may not be read has nothing for us
+            inner = [path for path in sorted(root.iterdir()) if not path.name.startswith(".")]
+            paths += [path for path in (root, *inner) if (path / _SIGNED).is_file()]
+    return paths

@@ -43,10 +43,18 @@ __all__ = [
 
 
 def as_indicator(y: ArrayLike, classes: Sequence[Any] | None = None) -> Floats32:
-    """Labels (n,) of any kind, or a multi-label indicator (n, C) of 0 and 1, to float32 (n, C).
+    """Convert labels (n,), or a multi-label indicator (n, C) of 0 and 1, to a float32 indicator.
 
-    With `classes`, a column for each of them, seen or not; a label that is none of them is a row of
-    zeros.
+    Parameters:
+        y: the labels.
+        classes: with labels (n,), one column is made for each of these classes, whether it occurs
+            or not; a label that is not among them becomes a row of zeros.
+
+    Returns:
+        The indicator matrix (n, C).
+
+    Raises:
+        InvalidData: the labels have another shape, or an indicator has other values than 0 and 1.
 
     Examples:
         >>> as_indicator(["cat", "dog", "cat"]).tolist()
@@ -58,8 +66,8 @@ def as_indicator(y: ArrayLike, classes: Sequence[Any] | None = None) -> Floats32
     if labels.ndim == 1 and classes is not None:
         return np.asarray(labels[:, None] == np.asarray(classes)[None, :], dtype=np.float32)
     if labels.ndim == 1:
-        found, index = np.unique(labels, return_inverse=True)
-        return np.eye(len(found), dtype=np.float32)[index]
+        distinct, index = np.unique(labels, return_inverse=True)
+        return np.eye(len(distinct), dtype=np.float32)[index]
     if labels.ndim != 2:
         raise InvalidData(f"labels must have shape (n,) or (n, C), got {labels.shape}.")
     if labels.dtype.kind not in "biuf" or not ((labels == 0) | (labels == 1)).all():
@@ -68,7 +76,7 @@ def as_indicator(y: ArrayLike, classes: Sequence[Any] | None = None) -> Floats32
 
 
 def similarity(a: Array, b: Array) -> Floats32:
-    """S (n, m): +1 where two indicator rows share a label, -1 elsewhere (the paper's S)."""
+    """Return the paper's S (n, m): +1 where two indicator rows share a label, -1 elsewhere."""
     return np.where(a @ b.T > 0, np.float32(1), np.float32(-1))
 
 
@@ -77,13 +85,13 @@ T = TypeVar("T")
 
 
 def require(holds: bool, what: str) -> None:
-    """Refuse a file unless `holds`."""
+    """Raise `HostileFile` with the reason `what` unless `holds`."""
     if not holds:
         raise HostileFile(f"not a hasher that can be used: {what}. Fit and save it again.")
 
 
 def hasher_to_parts(hasher: Hasher) -> tuple[dict[str, Array], dict[str, Any]]:
-    """(arrays, fields) that rebuild a fitted plain hasher."""
+    """Return the arrays and fields of a fitted plain hasher, for `hasher_from_parts`."""
     if not hasattr(hasher, "state") or type(hasher).__name__ not in _names():
         raise InvalidParameter(
             f"only Blindsight's own hashers can be saved, got {type(hasher).__name__}."
@@ -97,12 +105,12 @@ def hasher_to_parts(hasher: Hasher) -> tuple[dict[str, Array], dict[str, Any]]:
 
 
 def plain_parameters(hasher: Hasher) -> dict[str, Any]:
-    """The parameters that are plain values; a seed that is a generator is not."""
+    """Return the parameters that can be saved as JSON; a generator as `random_state` cannot."""
     return {key: value for key, value in hasher.get_params(deep=False).items() if _plain(value)}
 
 
 def new_hasher(name: object, params: object) -> Hasher:
-    """An unfitted plain hasher from its class's name and its parameters."""
+    """Make an unfitted plain hasher from the name of its class and its parameters."""
     require(isinstance(name, str) and name in _names(), "it names no known class")
     if not isinstance(params, dict):
         raise HostileFile("not a hasher that can be used: its parameters are missing.")
@@ -115,7 +123,7 @@ def new_hasher(name: object, params: object) -> Hasher:
 
 
 def hasher_from_parts(arrays: dict[str, Array], fields: dict[str, Any]) -> Hasher:
-    """The inverse of `hasher_to_parts`; refuses what does not fit together."""
+    """Invert `hasher_to_parts`; raise `HostileFile` if arrays and fields are inconsistent."""
     require(isinstance(fields.get("learned"), dict), "its fields are missing")
     try:
         hasher = new_hasher(fields.get("class"), fields.get("params"))
@@ -136,7 +144,15 @@ def save(path: str | Path, hasher: Hasher) -> None:
 
 
 def load(path: str | Path, cls: type[T] | None = None) -> T:
-    """Read a hasher, plain or private, from `path`; of class `cls` if given."""
+    """Read a hasher, plain or private, from a file.
+
+    Parameters:
+        path: a file that the hasher's `save` wrote.
+        cls: the class that the hasher must have; None accepts any hasher.
+
+    Raises:
+        HostileFile: the file holds no usable hasher, or one of another class.
+    """
     arrays, fields = storage.load(path, kind=KIND)
     if isinstance(fields.get("parameters"), dict):
         name = fields["parameters"].get("class")
@@ -150,7 +166,7 @@ def load(path: str | Path, cls: type[T] | None = None) -> T:
 
 
 def restore_arrays(target: object, arrays: dict[str, Array], names: tuple[str, ...]) -> None:
-    """Set the named arrays on `target`; each must be there and finite."""
+    """Set the named arrays as attributes of `target`; each must exist and be finite."""
     for name in names:
         require(name in arrays, f"the array {name!r} is missing")
         value = np.asarray(arrays[name])
@@ -173,11 +189,10 @@ def _plain(value: ArrayLike) -> bool:
 
 
 class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """The base of the non-private hashers. A subclass learns in `_learn` and projects in
-    `_project`.
+    """The base class of the hashers without privacy: a subclass defines `_learn` and `_project`.
 
     Guarantee:
-        None. The codes and the hash function tell about the images; wrap the hasher in `PHashing`
+        None. The codes and the hash function reveal information about the images; use `PHashing`
         to release codes.
     """
 
@@ -227,21 +242,21 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a hasher of this class back; anything else is refused."""
+        """Read a hasher of this class; raise `HostileFile` for anything else."""
         return load(path, cls)
 
     def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Learned arrays and JSON-able fields; `restore` reads them back."""
+        """Return the learned arrays and fields (JSON values) that `restore` reads."""
         return {name: np.asarray(getattr(self, name)) for name in self._learned}, {
             "n_features_in_": int(self.n_features_in_)
         }
 
     def restore(self, arrays: dict[str, Array], fields: dict[str, Any]) -> None:
-        """Take the learned state from what `state` gave."""
+        """Set the learned state from what `state` returned."""
         restore_arrays(self, arrays, self._learned)
         self.n_features_in_ = checks.whole("n_features_in_", fields.get("n_features_in_"))
-        # The shapes in a file from outside need not fit: one dry run finds out here rather than in
-        # a search.
+        # The shapes in an untrusted file may be inconsistent: projecting one row detects that here
+        # rather than during a search.
         width = self._project(np.zeros((1, self.n_features_in_))).shape
         require(width == (1, self.n_bits), "the learned arrays do not fit the number of bits")
 

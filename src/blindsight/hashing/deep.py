@@ -40,13 +40,13 @@ __all__ = ["ADSH", "DPSH", "DSH", "DeepHasher", "HashNet"]
 
 
 def _torch() -> Any:
-    """PyTorch, or a sentence on how to get it."""
+    """Import PyTorch, or raise an error that says how to install it."""
     return checks.optional_module("torch", extra="torch")
 
 
 def _as_input(X: Array) -> Array:
-    """Features (n, d) as they are; images (n, h, w) or (n, h, w, channels) to float32 (n, channels,
-    h, w) in [0, 1].
+    """Return features (n, d) unchanged, and images (n, h, w) or (n, h, w, channels) as float32
+    (n, channels, h, w) in [0, 1].
     """
     if X.ndim == 2:
         return np.asarray(X, dtype=np.float32)
@@ -64,7 +64,7 @@ def _as_input(X: Array) -> Array:
 def _build_network(
     shape: tuple[int, ...], n_bits: int, hidden: int, rng: np.random.Generator
 ) -> Any:
-    """A network for inputs of `shape` (d,) or (channels, h, w), its weights drawn from `rng`."""
+    """Build a network for inputs of `shape` (d,) or (channels, h, w) with random weights."""
     nn = _torch().nn
     if len(shape) == 1:
         layers = [nn.Linear(shape[0], hidden), nn.ReLU(), nn.Linear(hidden, n_bits)]
@@ -89,9 +89,7 @@ def _build_network(
 
 
 def _draw(network: nn.Module, rng: np.random.Generator) -> None:
-    """He's uniform initialisation from our own generator: torch's would come from its global
-    seed.
-    """
+    """Apply He's uniform initialisation with `rng`, because torch would use its global seed."""
     with _torch().no_grad():
         for layer in network:
             if hasattr(layer, "weight"):
@@ -103,7 +101,7 @@ def _draw(network: nn.Module, rng: np.random.Generator) -> None:
 
 
 def _outputs_of(network: nn.Module, inputs: Array, *, block: int = 1024) -> Floats32:
-    """Outputs (n, c), in blocks."""
+    """Compute the network's outputs (n, c) in blocks of rows."""
     t = _torch()
     network.eval()
     with t.no_grad():
@@ -115,32 +113,31 @@ def _outputs_of(network: nn.Module, inputs: Array, *, block: int = 1024) -> Floa
 
 
 def _network_arrays(network: nn.Module) -> dict[str, Array]:
-    """The weights as arrays."""
     return {
         f"network.{name}": value.detach().numpy() for name, value in network.state_dict().items()
     }
 
 
 def _load_parameters(network: nn.Module, arrays: dict[str, Array]) -> None:
-    """Put weights back; each must be there with its shape."""
+    """Copy saved weights into the network. Each must exist, with the right shape, and be finite."""
     for name, value in network.state_dict().items():
-        found = arrays.get(f"network.{name}")
+        weights = arrays.get(f"network.{name}")
         if (
-            found is None
-            or tuple(found.shape) != tuple(value.shape)
-            or not np.isfinite(found).all()
+            weights is None
+            or tuple(weights.shape) != tuple(value.shape)
+            or not np.isfinite(weights).all()
         ):
             raise InvalidData(f"the weights {name!r} are missing or do not fit.")
-        value.copy_(_torch().from_numpy(np.ascontiguousarray(found, dtype=np.float32)))
+        value.copy_(_torch().from_numpy(np.ascontiguousarray(weights, dtype=np.float32)))
 
 
 Progress = Callable[[int, int], None]
 
 
 class DeepHasher(Hasher):
-    """What the deep hashers share.
+    """The base class of the deep hashers: input scaling, the network, training and files.
 
-    Inputs are features (n, d), or images (n, h, w) or (n, h, w, 3), uint8 or [0, 1].
+    Inputs are features (n, d), or images (n, h, w) or (n, h, w, 3), uint8 or floats in [0, 1].
     """
 
     supervised: ClassVar[bool] = True
@@ -173,8 +170,8 @@ class DeepHasher(Hasher):
         rng, _ = training_rng(self.random_state)
         axes = 0 if inputs.ndim == 2 else (0, 2, 3)
         self.mean_ = inputs.mean(axis=axes, keepdims=True, dtype=np.float64).astype(np.float32)[0]
-        # One scale for all coordinates: dividing each by its own spread (whitening) halves DSH and
-        # DPSH.
+        # One scale for all coordinates: dividing each coordinate by its own standard deviation
+        # halves the mean average precision of DSH and DPSH.
         spread = np.float32(np.sqrt(np.mean(np.square(inputs - self.mean_), dtype=np.float64)))
         self.scale_ = np.array([spread if spread > 0 else 1], dtype=np.float32)
         self.input_shape_ = inputs.shape[1:]
@@ -201,11 +198,11 @@ class DeepHasher(Hasher):
         return arrays, {"input_shape": [int(size) for size in self.input_shape_]}
 
     def restore(self, arrays: dict[str, Array], fields: dict[str, Any]) -> None:
-        """Take the learned state from what `state` gave."""
+        """Set the learned state from what `state` returned."""
         restore_arrays(self, arrays, ("mean_", "scale_"))
         shape = tuple(checks.whole("input_shape", size) for size in fields["input_shape"])
-        # A file from outside must not make us allocate: the first layer's weights have to be there
-        # in that size.
+        # A hostile file must not cause a large allocation: the input shape has to agree with the
+        # size of the first layer's weights.
         require(
             len(shape) in (1, 3) and math.prod(shape) <= 1 << 24, "its input shape is not usable"
         )
@@ -274,7 +271,7 @@ class DeepHasher(Hasher):
 
 
 # Below this share of similar pairs in a batch, the published losses of DPSH and DSH fail.
-_RARE = 0.05
+_MIN_SIMILAR_SHARE = 0.05
 
 
 def _balanced(values: Any, similar: Tensor) -> Any:
@@ -285,15 +282,16 @@ def _balanced(values: Any, similar: Tensor) -> Any:
 
 def _mean_of_pairs(values: Any, similar: Tensor) -> Any:
     """The mean as published, or the balanced one where similar pairs are rare."""
-    return _balanced(values, similar) if similar.mean() < _RARE else values.mean()
+    return _balanced(values, similar) if similar.mean() < _MIN_SIMILAR_SHARE else values.mean()
 
 
 class DPSH(DeepHasher):
     """Deep pairwise-supervised hashing (Li, Wang and Kang 2016).
 
-    Negative log-likelihood of the pair labels with Theta = u'u / 2, plus eta times the quantisation
-    error. Where similar pairs are rare, as with a hundred classes, they weigh as much as the
-    dissimilar ones in all: unweighted, the outputs of all images become alike.
+    The loss is the negative log-likelihood of the pair labels with Theta = u'u / 2, plus eta times
+    the quantisation error. Where similar pairs are rare, as with a hundred classes, they get the
+    same total weight as the dissimilar ones; without weights the outputs of all images become
+    alike.
 
     Parameters:
         n_bits: length of a code.
@@ -301,7 +299,7 @@ class DPSH(DeepHasher):
         batch_size: images in a batch; the loss is taken over the pairs inside it.
         learning_rate: largest step of Adam's one-cycle schedule.
         hidden: width of the hidden layer.
-        random_state: seed or generator of what is drawn while learning; None draws a fresh one.
+        random_state: seed or generator for training; None uses fresh entropy.
 
     Example:
         >>> import numpy as np
@@ -326,8 +324,8 @@ class DPSH(DeepHasher):
 class DSH(DeepHasher):
     """Deep supervised hashing (Liu, Wang, Shan and Chen 2016).
 
-    Contrastive loss on squared distances with margin 2c, plus alpha times | |u| - 1 |. Rare
-    similar pairs are weighted as in `DPSH`.
+    The loss is the contrastive loss on squared distances with margin 2c, plus alpha times
+    | |u| - 1 |. Rare similar pairs are weighted as in `DPSH`.
 
     Parameters:
         n_bits: length of a code.
@@ -335,7 +333,7 @@ class DSH(DeepHasher):
         batch_size: images in a batch; the loss is taken over the pairs inside it.
         learning_rate: largest step of Adam's one-cycle schedule.
         hidden: width of the hidden layer.
-        random_state: seed or generator of what is drawn while learning; None draws a fresh one.
+        random_state: seed or generator for training; None uses fresh entropy.
 
     Example:
         >>> import numpy as np
@@ -359,8 +357,9 @@ class DSH(DeepHasher):
 class HashNet(DeepHasher):
     """HashNet (Cao, Long, Wang and Yu 2017).
 
-    Weighted likelihood (similar pairs are rare and count more) of codes tanh(beta z), where beta
-    grows during training until tanh is nearly the sign: learning to hash by continuation.
+    The loss is the weighted likelihood of codes tanh(beta z), in which the rare similar pairs have
+    a larger weight. beta grows during training until tanh is nearly the sign function (learning to
+    hash by continuation).
 
     Parameters:
         n_bits: length of a code.
@@ -368,7 +367,7 @@ class HashNet(DeepHasher):
         batch_size: images in a batch; the loss is taken over the pairs inside it.
         learning_rate: largest step of Adam's one-cycle schedule.
         hidden: width of the hidden layer.
-        random_state: seed or generator of what is drawn while learning; None draws a fresh one.
+        random_state: seed or generator for training; None uses fresh entropy.
 
     Example:
         >>> import numpy as np
@@ -391,11 +390,12 @@ class HashNet(DeepHasher):
 class ADSH(DeepHasher):
     """Asymmetric deep supervised hashing (Jiang and Li 2018).
 
-    `n_epochs` outer rounds: sample `n_sampled` images, train the network on them, then update
-    all codes V.
+    Each of `n_epochs` rounds samples `n_sampled` images, trains the network on them and then
+    updates all codes V.
 
-    `database_codes_` are the learned V of the training images. They are little more than their
-    labels: releasing them, even flipped, releases labels. `transform` always uses the network.
+    `database_codes_` are the learned codes V of the training images. They contain little more than
+    the labels, so releasing them, even with flipped bits, releases labels. `transform` always uses
+    the network.
 
     Parameters:
         n_bits: length of a code.
@@ -405,7 +405,7 @@ class ADSH(DeepHasher):
         hidden: width of the hidden layer.
         n_sampled: images sampled in each round.
         gamma: weight of the difference between an image's output and its free code.
-        random_state: seed or generator of what is drawn while learning; None draws a fresh one.
+        random_state: seed or generator for training; None uses fresh entropy.
 
     Example:
         >>> import numpy as np
@@ -485,7 +485,7 @@ class ADSH(DeepHasher):
 
 
 class _Groups:
-    """Images by their label set: S between two sets, and sums over a set's images."""
+    """Images grouped by their label set, with the similarity S between two label sets."""
 
     def __init__(self, labels: Array) -> None:
         sets, index = np.unique(labels, axis=0, return_inverse=True)
@@ -497,7 +497,7 @@ class _Groups:
         self.S = np.where(similar > 0, 1.0, -min(ratio, 1.0)).astype(np.float32)
 
     def pull(self, values: Array, rows: Array | None = None) -> Array:
-        """Row g: the sum over images j (all, or `rows`) of S_gj times their values."""
+        """Return, in row g, the sum over images j (all, or `rows`) of S_gj times their values."""
         index = self.index if rows is None else self.index[rows]
         sums = np.zeros((len(self.S), values.shape[1]), dtype=np.float32)
         np.add.at(sums, index, values)

@@ -7,8 +7,8 @@ receiver ranks images by the posterior of the true cell given the released one.
 
 Cells are learned from public images, or from the protected images through noisy sums over unit
 rows. Principal components of d features meet noise of size sqrt(d) against eigenvalues of size n,
-so private features first pass a random projection, which costs nothing, to a dimension low enough
-for the components to stand out of the noise. Cells are found within the leading components and
+so private features are first projected at random, at no privacy cost, to a dimension that is low
+enough for the components to exceed the noise. Cells are learned within the leading components and
 stored as directions of the projected space.
 """
 
@@ -57,26 +57,25 @@ if TYPE_CHECKING:
 __all__ = ["CodebookHasher", "learn_classes", "learn_groups", "learning_shares"]
 
 
-# Features are projected at random to this many; of these, so many principal components are looked
-# at.
-_DIMENSIONS, _COMPONENTS = 128, 16
-_STEPS = 4  # of Lloyd's algorithm: each step costs
-# Least-squares scores of one-hot labels are this far from a logistic classifier's.
+_DIMENSIONS = 128  # of the random projection of the features
+_COMPONENTS = 16  # principal components of the projection in which cells are learned
+_STEPS = 4  # of Lloyd's algorithm; each step spends budget
+# Factor from least-squares scores of one-hot labels to those of a logistic classifier.
 _SHARPNESS = 10.0
 
 
 def learning_shares(d: int, *, k: int, classes: int) -> tuple[Share, ...]:
-    """What is learned and its share of the learning budget: `classes` is 0 without labels."""
+    """Divide the learning budget among what is learned; `classes` is 0 without labels."""
     lifted = min(d, _DIMENSIONS)
-    kept = min(_COMPONENTS, lifted)
+    components = min(_COMPONENTS, lifted)
     space = (
         Share("mean", 0.1, 2.0, lifted),
         Share("second moment", 0.3, math.sqrt(2), lifted * (lifted + 1) // 2),
     )
     if not classes:
-        sums = Share("cell sums", 0.5, 2.0, k * kept, _STEPS)
+        sums = Share("cell sums", 0.5, 2.0, k * components, _STEPS)
         return (*space, sums, Share("cell counts", 0.1, math.sqrt(2), k))
-    width = kept + 1
+    width = components + 1
     directions = Share("directions' moment", 0.3, math.sqrt(2), width * (width + 1) // 2)
     return (*space, directions, Share("labels' moment", 0.3, 2.0, width * classes))
 
@@ -84,9 +83,9 @@ def learning_shares(d: int, *, k: int, classes: int) -> tuple[Share, ...]:
 def learn_groups(
     X: Array, k: int, door: Sums, rng: np.random.Generator
 ) -> tuple[Embedding, GroupCells, Floats]:
-    """k directions by Lloyd's algorithm on the sphere, and the share of images near each."""
+    """Learn k directions by Lloyd's algorithm on the sphere, and the share of images in each."""
     embedding, G, axes = _space(X, door, rng)
-    # Directions to begin with that know nothing of the images.
+    # The initial directions are independent of the images.
     centres = unit_rows(rng.standard_normal((k, G.shape[1])))
     for _ in range(_STEPS):
         centres = unit_rows(door.total("cell sums", Outer(_members(G, centres), G)))
@@ -98,15 +97,16 @@ def learn_groups(
 def learn_classes(
     X: Array, labels: Array, door: Sums, rng: np.random.Generator
 ) -> tuple[Embedding, ClassCells, Floats]:
-    """A classifier by least squares from noisy moments, and the classes' shares; `labels` (n, C)
-    have one 1 at most.
+    """Learn a least-squares classifier from noisy moments, and the share of each class.
+
+    Each row of `labels` (n, C) has at most one 1.
     """
     embedding, G, axes = _space(X, door, rng)
     # The constant column is scaled so that a row (g, 1)/sqrt(2) has norm 1.
     H = np.concatenate([G, np.ones((len(G), 1))], axis=1) / math.sqrt(2)
     second = private_second_moment(H, door, what="directions' moment")
     cross = private_cross_moment(H, clip_norm(labels, 1.0), door, what="labels' moment")
-    # Noise may make the moment indefinite: the ridge is at least what the noise can take away.
+    # Noise may make the moment indefinite: the ridge makes up for its most negative eigenvalue.
     low = float(np.linalg.eigvalsh(second)[0])
     ridge = 1e-2 * len(G) / len(second) + 2 * max(0.0, -low)
     W = _SHARPNESS * np.linalg.solve(second + ridge * np.eye(len(second)), cross) / math.sqrt(2)
@@ -116,8 +116,11 @@ def learn_classes(
 
 
 def _space(X: Array, door: Sums, rng: np.random.Generator) -> tuple[Embedding, Floats, Floats]:
-    """The embedding, its points (n, m) on their leading components (n, p) within the unit ball, and
-    these (m, p).
+    """Learn the embedding of X in m dimensions and its p leading components.
+
+    Returns:
+        The embedding, the coordinates (n, p) of the rows in these components, clipped to the unit
+        ball, and the components (m, p).
     """
     d = X.shape[1]
     lift = random_rotation(d, _DIMENSIONS, rng) if d > _DIMENSIONS else np.eye(d)
@@ -140,9 +143,10 @@ _LABEL_SPACE = Assumption(
     "the classes were taken from the private labels, so that their number tells of single records: "
     "pass classes=",
 )
-# Public images that are looked at: Ward's clustering of more takes long and gains little.
+# Most public images from which cells are learned: Ward's clustering of more is slow and gains
+# little.
 _MOST_IMAGES, _MOST_LABELLED = 2000, 10_000
-# Sums over a cell's images must stand out of the noise.
+# Most cells that are learned from private images: sums over a cell's images must exceed the noise.
 _MOST_NOISY = 96
 
 
@@ -158,7 +162,7 @@ class CodebookHasher(ReleasesCodes):
         n_cells: the number k of cells, or "auto": by the budget and the number of images. With one
             label per image the classes are the cells; leave it out.
         mechanism: "k-ary" (one cell is released) or "subset" (a set of cells that contains the
-            true one with the probability that tells most).
+            true one with the most informative probability for this epsilon).
         supervised: whether cells are classes; `fit` then needs labels. With several labels per
             image, which must be public, cells are groups of label sets.
         learned_from: "public" if `fit` sees images that need no protection, "private" (the
@@ -209,20 +213,18 @@ class CodebookHasher(ReleasesCodes):
         self.random_state = random_state
 
     def promise(self, **public: object) -> Guarantee:
-        """What `n_cells` promise, with what learning them costs where they are learned from private
-        images.
+        """Return the guarantee, given the public number `n_cells`.
 
-        That needs `n_features` too, and with labels `named_classes`: whether the label space is
-        public.
+        If the cells are learned from private images, it includes the cost of learning and needs
+        `n_features` too, and with labels `named_classes`: whether the label space is public.
         """
         self._check()
         k = fact(public, "n_cells")
-        told = self._codes(k)
+        released = self._codes(k)
         if self.learned_from == "public":
-            return told
-        return self._learning(
-            fact(public, "n_features"), k, bool(public.get("named_classes", True)), codes=told
-        )
+            return released
+        named = bool(public.get("named_classes", True))
+        return self._learning(fact(public, "n_features"), k, named, codes=released)
 
     def fit(
         self, X: ArrayLike, y: ArrayLike | None = None, *, ledger: Ledger | None = None
@@ -252,7 +254,7 @@ class CodebookHasher(ReleasesCodes):
     def fit_transform(
         self, X: ArrayLike, y: ArrayLike | None = None, *, ledger: Ledger | None = None
     ) -> Bytes:
-        """Learn cells from these very images and release their cells."""
+        """Learn cells from the images and release the cell of each."""
         return self.fit(X, y, ledger=ledger).transform(X, ledger=ledger)
 
     def transform(
@@ -260,8 +262,8 @@ class CodebookHasher(ReleasesCodes):
     ) -> Bytes:
         """Release each image's cell as a packed subset of the k cells, charging `ledger` first.
 
-        With `names`, a record's noise depends on its name and the source alone: a vault's key, or a
-        seed.
+        With `names`, a record's noise depends only on its name and on `random_state`, which is then
+        a vault's source or a seed.
         """
         cells = self.assign(finite_rows(X))
         what = f"cells of {len(cells)} images, {self.n_cells_} cells"
@@ -271,24 +273,26 @@ class CodebookHasher(ReleasesCodes):
         )
 
     def assign(self, X: ArrayLike) -> Ints:
-        """The true cells, without noise: keep them to yourself."""
+        """Return the true cell of each row, without noise. It must stay private."""
         return self.codebook_.assign(self._rows(X))
 
     def similarity(self, X: ArrayLike) -> Floats32:
-        """How likely (m, k) an image of each cell is relevant to queries; supervised, that they
-        share a label.
+        """Return how likely (m, k) an image of each cell is relevant to each query.
+
+        With supervised cells this is the probability that they share a label.
         """
         return self._reading.relevance(self.codebook_.similarity(self._rows(X))).astype(np.float32)
 
     def posterior(self, released: ArrayLike) -> Floats32:
-        """The probability (n, k) of each true cell, given released codes."""
+        """Return the posterior probability (n, k) of each true cell, given released codes."""
         check_is_fitted(self)
         members = codes.unpack(released, self.n_cells_).astype(bool)
         return codes.cell_posterior(members, self.mechanism_.epsilon, self.weights_)
 
     def scores(self, X: ArrayLike, released: ArrayLike) -> Floats32:
-        """How likely (m, n) stored images are relevant to queries; supervised, the probability of a
-        match.
+        """Return how likely (m, n) each stored image is relevant to each query.
+
+        With supervised cells this is the probability of a match.
         """
         return np.asarray(self.similarity(X) @ self.posterior(released).T)
 
@@ -314,7 +318,7 @@ class CodebookHasher(ReleasesCodes):
             )
 
     def _check_labels(self, y: Array) -> None:
-        """From the labels' shape, never from private values."""
+        """Check the labels by their shape only, never by private values."""
         several = y.ndim == 2 and y.shape[1] > 1
         if self.n_cells != "auto" and not several:
             raise InvalidParameter(
@@ -350,17 +354,17 @@ class CodebookHasher(ReleasesCodes):
         door = Door(
             learning, what="cells of a codebook", ledger=ledger, random_state=self.random_state
         )
-        found: Any = (
+        learned: Any = (
             learn_groups(X, k, door, rng) if labels is None else learn_classes(X, labels, door, rng)
         )
-        embedding, cells, weights = found
-        # Relevance grows with ln P(class | query) as it is; cells without classes have a rule of
-        # their own.
+        embedding, cells, weights = learned
+        # With classes, relevance is proportional to P(class | query), a slope of 1; for cells
+        # without classes the codebook chooses the slope.
         slope = None if labels is None else 1.0
         return Codebook(embedding, cells, self._code_epsilon, "protected images", slope), weights
 
     def _warn_of_few(self, n: int, learning: Guarantee) -> None:
-        """Warn where noise hides the components that cells are made of; by public numbers only."""
+        """Warn, by public numbers only, if noise hides the components that cells are made of."""
         mechanism = next(
             item.mechanism for item in learning.releases if item.what == "second moment"
         )
@@ -381,9 +385,7 @@ class CodebookHasher(ReleasesCodes):
             )
 
     def _how_many(self, n: int) -> int:
-        """By a rule that looks at nothing but the budget and the number of images, which is
-        public.
-        """
+        """Return the number of cells, from the budget and the public number of images only."""
         if self.n_cells == "auto":
             if self.learned_from == "private":
                 return number_of_cells(self._code_epsilon, "few", most=min(_MOST_NOISY, n // 2))
@@ -401,7 +403,7 @@ class CodebookHasher(ReleasesCodes):
         )
 
     def _with_labels(self, X: ArrayLike, y: ArrayLike | None) -> tuple[Array, Array]:
-        """Checked rows and labels; private labels over public classes are not refused by value."""
+        """Validate rows and labels. With public classes, no private label is refused by value."""
         form: Any = {"dtype": (np.float64, np.float32), "ensure_min_samples": 2}
         if self.learned_from == "public" or self.classes is None:
             both: tuple[Array, Array] = validate_data(self, X, y, multi_output=True, **form)
@@ -457,7 +459,7 @@ class CodebookHasher(ReleasesCodes):
     def _learning(
         self, d: int, k: int, named: bool, *, codes: Guarantee | None = None
     ) -> Guarantee:
-        """What learning from private images promises; with `codes`, the whole."""
+        """Return the guarantee of learning from private images, and with `codes` of both."""
         shares = learning_shares(d, k=k, classes=k if self.supervised else 0)
         plan = plan_for(shares, epsilon=self.epsilon * self.learning_share, delta=self.delta)
         hidden = self.supervised and not named

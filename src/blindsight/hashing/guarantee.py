@@ -10,7 +10,7 @@ private. Neighbours replace one row. Rows have norm at most B, so that a replace
 - a cross moment U'V, sum of u v' with |u| <= A and |v| <= B, by at most 2 A B,
 - the sums of clusters by at most 2 B, and their counts by at most sqrt(2). All noise is Gaussian on
   a grid. Gaussian releases of mu_i (sensitivity over noise) compose exactly to one with mu^2 = sum
-  of mu_i^2, so a budget is handed out in shares of mu^2.
+  of mu_i^2, so a budget is divided into shares of mu^2.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ _COMPLEMENT = Assumption(
 
 
 def fact(public: Mapping[str, object], name: str) -> int:
-    """A public number that a promise hangs on."""
+    """Return a public number on which a guarantee depends."""
     if name not in public:
         raise InvalidParameter(f"say {name}= to know what will be promised: it is a public fact.")
     return checks.whole(name, public[name])
@@ -99,8 +99,9 @@ def flip_guarantee(
     entropy: EntropyName,
     independent: bool,
 ) -> Guarantee:
-    """The guarantee of flipped codes in both units; `independent`: h does not depend on the
-    released records.
+    """Return the guarantee of flipped codes, in both units.
+
+    `independent` says whether the hash function is independent of the released records.
     """
     bit = Cost(epsilon=mechanism.epsilon_per_bit, unit="bit")
     record = (
@@ -127,15 +128,18 @@ def flip_guarantee(
 
 
 class ReleasesCodes(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Protected):  # type: ignore[misc]
-    """The base of hashers whose codes pass the door; a subclass says what it promises and how it
-    computes a code.
+    """The base class of hashers that release codes through the door.
+
+    A subclass states its guarantee (`promise`) and computes the codes.
     """
 
     _kind: ClassVar[str] = KIND
 
     def fingerprint(self) -> str:
-        """A digest of the hash function: noise by name must differ between two functions of one
-        record.
+        """Return a digest of the hash function.
+
+        It enters the noise that is derived from a record's name, so that two hash functions get
+        different noise for the same record.
         """
         parts = {**self.public_, **self.released_}
         if hasattr(self, "base_") and "base" not in parts:
@@ -157,21 +161,22 @@ class ReleasesCodes(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Protected
         names: Sequence[str] | None,
         promised: Guarantee,
     ) -> Array:
-        """Charge `promised`, then release each record's value; with `names`, noise by name.
+        """Charge `promised`, then release each record's value.
 
-        Under a vault's key the same values of the same records are the same release, whenever it is
-        made: it is paid once, and anything else is paid by itself.
+        With `names`, a record's noise is derived from its name. With a vault's key the same values
+        of the same records are the same release at any time and are charged once; any other
+        release is charged separately.
         """
         source = self.random_state
         if names is None:
             return Door(promised, what=what, ledger=ledger, random_state=source).release(
                 CODE, values
             )
-        about, key = self.fingerprint(), None
+        fingerprint, key = self.fingerprint(), None
         if isinstance(source, RecordSource):
-            key = source.receipt(names, values, f"{about}/{promised.releases}")
+            key = source.receipt(names, values, f"{fingerprint}/{promised.releases}")
         door = Door(promised, what=what, ledger=ledger, random_state=source, key=key)
-        return door.release_each(CODE, values, names, about=about)
+        return door.release_each(CODE, values, names, about=fingerprint)
 
     def _saved_parameters(self) -> dict[str, Any]:
         return {"class": type(self).__name__, **super()._saved_parameters()}
@@ -193,8 +198,14 @@ class ReleasesCodes(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Protected
 
 @dataclass(frozen=True)
 class Share:
-    """One kind of release: what, its share of the budget over all its times, its sensitivity and
-    its coordinates.
+    """One kind of planned release.
+
+    Parameters:
+        what: its name.
+        share: its share of the budget, for all `count` releases together.
+        sensitivity: L2 sensitivity of one release.
+        dimensions: number of coordinates.
+        count: how often it is released.
     """
 
     what: str
@@ -205,17 +216,17 @@ class Share:
 
 
 class Sums(Protocol):
-    """Where sums leave: a door, or `NoNoise` for rows that are public."""
+    """What releases sums: a `Door`, or `NoNoise` for public rows."""
 
     def release(self, what: str, value: ArrayLike) -> Array:
-        """The value, noisy."""
+        """Return the value with the noise that is planned for `what`."""
 
     def total(self, what: str, rows: ArrayLike | Outer) -> Array:
-        """The sum of clipped rows, noisy."""
+        """Return the sum of the clipped rows with the noise that is planned for `what`."""
 
 
 class NoNoise:
-    """Sums of public rows: nothing to hide, nothing to clip."""
+    """Sums of public rows, which are neither clipped nor noised."""
 
     def release(self, what: str, value: ArrayLike) -> Array:
         return np.asarray(value)
@@ -229,11 +240,11 @@ class NoNoise:
 
 
 def plan_for(shares: Sequence[Share], *, epsilon: float, delta: float) -> Plan:
-    """Discrete Gaussian releases that together cost at most (epsilon, delta) per record."""
+    """Plan discrete Gaussian releases that together cost at most (epsilon, delta) per record."""
     return _plan_for(tuple(shares), epsilon, delta)
 
 
-@lru_cache(maxsize=64)  # asked for the promise, and again for the door
+@lru_cache(maxsize=64)  # computed for the guarantee, and again for the door
 def _plan_for(shares: tuple[Share, ...], epsilon: float, delta: float) -> Plan:
     whole = Gaussian.calibrate(epsilon, delta=delta, sensitivity=1.0, unit="record").sigma
 
@@ -261,17 +272,17 @@ def _plan_for(shares: tuple[Share, ...], epsilon: float, delta: float) -> Plan:
 
 
 def private_mean(X: Array, door: Sums) -> Floats:
-    """The mean of rows; their number is public."""
+    """Release the mean of the rows; their number is public."""
     return door.total("mean", X) / len(X)
 
 
 def private_second_moment(X: Array, door: Sums, *, what: str = "second moment") -> Floats:
-    """The sum of y y' over rows of norm at most the bound, symmetric: noise on the upper triangle,
-    mirrored.
+    """Release the sum of y y' over rows whose norm is bounded. The noise is drawn for the upper
+    triangle and mirrored.
     """
-    # A replaced row moves the sum by sqrt(2) B^2, less than `Door.total` supposes (2 B^2), so the
-    # sum is made here, with the door's own slack for rounding: rows are a little shorter than their
-    # bound, and blocks are added with their errors.
+    # A replaced row changes the sum by sqrt(2) B^2, less than `Door.total` assumes (2 B^2), so the
+    # sum is computed here, with the same margins for rounding as in the door: rows are scaled to a
+    # little less than their bound, and blocks are added with their rounding errors.
     rows = np.asarray(X, np.float64) * math.sqrt(FILLED)
     moment = added(np.ones(len(rows)), lambda chosen: rows[chosen].T @ rows[chosen])
     upper = np.triu_indices(len(moment))
@@ -281,5 +292,5 @@ def private_second_moment(X: Array, door: Sums, *, what: str = "second moment") 
 
 
 def private_cross_moment(U: Array, V: Array, door: Sums, *, what: str = "cross moment") -> Floats:
-    """U'V, each record's u v' clipped to the bound."""
+    """Release U'V, in which each record's u v' is clipped to the bound."""
     return door.total(what, Outer(U, V))

@@ -5,20 +5,21 @@ Algorithm 2 as printed is `PHashing(base, calibration="paper").fit_transform(Y, 
 flip every bit of U with beta = e^-eps (Theorems 4 and 6). For ADSH, whose database codes are
 learned rather than computed, U is what it learned.
 
-Lemma 5 is exact for the squared norm, E|U' - U|_F^2 = 4 beta n c. Lemma 7 holds and says little: a
-flipped bit moves a distance by one, so E|d - d'|_1 <= n c beta, which the lemma's n^(3/2) c
-sqrt(beta) exceeds by sqrt(n / beta); and once n >= 1 / beta it is above n c, which no distances can
-differ by.
+Lemma 5 is exact for the squared norm, E|U' - U|_F^2 = 4 beta n c. Lemma 7 holds but is loose: a
+flipped bit changes a distance by one, so E|d - d'|_1 <= n c beta, which the lemma's n^(3/2) c
+sqrt(beta) exceeds by the factor sqrt(n / beta). For n >= 1 / beta the lemma's bound is larger than
+n c, the largest possible difference.
 
 Algorithm 3 (PITQ) as printed is `algorithm_3`, with its line numbers. Each iteration flips the
 codes with beta = e^(-epsilon/E), which for E = 50 is 0.92 to 0.995: the codes are negated, the
 rotation follows the negation, and the result is plain ITQ. The projection W and the final codes
-sign(YWR) are released without any noise. So the paper's epsilon is claimed and none is proven.
+sign(YWR) are released without any noise. So the paper claims an epsilon, and no finite epsilon is
+proven.
 
-PITQ, proven: what leaves is W, R and the codes. W comes from a noisy mean and second moment of
-clipped rows, R from a noisy U'(YW) in each iteration, all Gaussian and composed exactly, and the
-codes are flipped before release. If the images are public, W and R cost nothing and the whole
-budget goes to the codes.
+The proven version of PITQ releases W, R and the codes. W is computed from a noisy mean and second
+moment of clipped rows, and R from a noisy U'(YW) in each iteration; all noise is Gaussian and
+composed exactly. The bits of the codes are flipped before release. If the images are public, W and
+R cost nothing, and the whole budget is spent on the codes.
 """
 
 from __future__ import annotations
@@ -79,11 +80,20 @@ __all__ = ["PITQ", "BaseHasher", "CodeUnit", "PHashing", "algorithm_3", "flip_me
 def algorithm_3(
     X: Array, n_bits: int, flips: BitFlip, steps: int, *, printed: bool, rng: np.random.Generator
 ) -> tuple[Array, Array, Array, list[float]]:
-    """PITQ: (mean, W, R, turns), turns[t] = trace(R_t' R_t+1) / c: near -1 where R only follows
-    negated codes.
+    """Run Algorithm 3 of the paper (PITQ).
 
-    `printed`: the SVD step as printed, R = N N', which is the identity; else the Procrustes
-    solution R = M N'.
+    Parameters:
+        X: features (n, d).
+        n_bits: the number c of bits of a code.
+        flips: the mechanism that flips the codes in every iteration.
+        steps: the number of iterations.
+        printed: whether line 5 is taken as printed, R = N N', which is the identity; otherwise it
+            is the Procrustes solution R = M N'.
+        rng: generator of the first rotation and of the flips.
+
+    Returns:
+        The mean, W, R, and for each iteration trace(R_t' R_t+1) / c, which is near -1 where R only
+        follows negated codes.
     """
     mean = X.mean(axis=0, dtype=np.float64)
     axes = min(n_bits, X.shape[1])
@@ -111,15 +121,15 @@ CodeUnit = Literal["bit", "record"]
 
 
 class BaseHasher(Protocol):
-    """A hasher whose codes `PHashing` can release: one of Blindsight's, or your own."""
+    """The interface of a hasher whose codes `PHashing` can release."""
 
     n_bits: int
 
     def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Any:
-        """Learn the hash function."""
+        """Learn the hash function from features and, if it needs them, labels."""
 
     def transform(self, X: ArrayLike) -> Bytes:
-        """Packed codes (n, ceil(n_bits / 8))."""
+        """Return packed codes (n, ceil(n_bits / 8))."""
 
 
 class PHashing(ReleasesCodes):
@@ -179,7 +189,7 @@ class PHashing(ReleasesCodes):
         self.random_state = random_state
 
     def promise(self, **public: object) -> Guarantee:
-        """What codes of `n_bits` promise; nothing else matters."""
+        """Return the guarantee of released codes, given the public number `n_bits`."""
         return flip_guarantee(
             self._mechanism(fact(public, "n_bits")),
             calibration=self.calibration,
@@ -191,15 +201,14 @@ class PHashing(ReleasesCodes):
         """Train: learn the hash function h (step 1 of Algorithm 2)."""
         base = ITQ() if self.base is None else self.base
         checks.one_of("learned_from", self.learned_from, ("public", "private"))
-        self.guarantee_ = self.promise(
-            n_bits=base.n_bits
-        )  # refuses bad parameters before learning for minutes
+        # Invalid parameters are refused here, before learning, which may take minutes.
+        self.guarantee_ = self.promise(n_bits=base.n_bits)
         rows = X if self.learned_from == "public" else finite_rows(X)
         self.base_ = seeded(clone(base), self.random_state).fit(rows, y)
         if hasattr(self.base_, "feature_names_in_"):
             self.feature_names_in_ = self.base_.feature_names_in_
         self.public_, self.released_ = {"n_bits": int(base.n_bits)}, {}
-        if hasattr(self.base_, "state"):  # one of ours: can be saved
+        if hasattr(self.base_, "state"):  # one of Blindsight's hashers, which can be saved
             arrays, fields = hasher_to_parts(self.base_)
             part = self.public_ if self._independent else self.released_
             part |= {"base": fields, **{f"base.{name}": value for name, value in arrays.items()}}
@@ -208,9 +217,7 @@ class PHashing(ReleasesCodes):
     def fit_transform(
         self, X: ArrayLike, y: ArrayLike | None = None, *, ledger: Ledger | None = None
     ) -> Array:
-        """Algorithm 2: learn, then release the codes U of the very images that were learned
-        from.
-        """
+        """Run Algorithm 2: learn, then release the codes U of the training images."""
         learned = getattr(self.fit(X, y).base_, "database_codes_", None)
         return self._flipped(
             self.query(finite_rows(X)) if learned is None else learned, ledger, None
@@ -221,8 +228,8 @@ class PHashing(ReleasesCodes):
     ) -> Bytes:
         """Perturb: release flipped packed codes (step 2 of Algorithm 2), charging `ledger` first.
 
-        With `names`, a record's noise depends on its name and the source alone: a vault's key, or a
-        seed.
+        With `names`, a record's noise depends only on its name and on `random_state`, which is then
+        a vault's source or a seed.
         """
         return self._flipped(self.query(finite_rows(X)), ledger, names)
 
@@ -234,12 +241,12 @@ class PHashing(ReleasesCodes):
         )
 
     def query(self, X: ArrayLike) -> Bytes:
-        """The plain packed codes of queries, without noise: keep them to yourself."""
+        """Return the packed codes of queries without noise. They must stay private."""
         check_is_fitted(self)
         return codes.check_codes(self.base_.transform(X), self.n_bits_, name="the base's codes")
 
     def decision_function(self, X: ArrayLike) -> Array:
-        """The base's real values for queries, for soft decoding; not protected."""
+        """Return the base's real values for queries, for soft decoding. They are not protected."""
         check_is_fitted(self)
         if not hasattr(self.base_, "decision_function"):
             raise InvalidParameter(
@@ -251,7 +258,7 @@ class PHashing(ReleasesCodes):
     def save(self, path: str | Path) -> None:
         """Write parameters, guarantee and the hash function to one file without pickle."""
         check_is_fitted(self)
-        hasher_to_parts(self.base_)  # a hasher of the user's own is refused here
+        hasher_to_parts(self.base_)  # raises an error for a class that is not Blindsight's
         super().save(path)
 
     @property
@@ -303,7 +310,7 @@ class PHashing(ReleasesCodes):
 
 
 def seeded(estimator: Any, random_state: RandomState) -> Any:
-    """Give an unseeded inner estimator a seed of its own, if the outer one has a seed."""
+    """Seed an inner estimator that has no seed, if the outer estimator has one."""
     if (
         random_state is not None
         and "random_state" in estimator.get_params(deep=False)
@@ -315,7 +322,7 @@ def seeded(estimator: Any, random_state: RandomState) -> Any:
 
 
 def flip_mechanism(parameters: PHashing, n_bits: int) -> BitFlip:
-    """The flips for an estimator's epsilon, beta, unit and calibration."""
+    """Make the flip mechanism for an estimator's epsilon, beta, unit and calibration."""
     calibration = checks.one_of("calibration", parameters.calibration, ("paper", "proven"))
     unit: CodeUnit = checks.one_of("unit", parameters.unit, ("bit", "record"))
     if parameters.beta is not None:
@@ -350,11 +357,10 @@ class PITQ(ReleasesCodes):
         random_state: None for the operating system's entropy; a seed makes a simulation.
 
     Guarantee:
-        Proven: (epsilon, delta) per record, replace one, for W, R and the codes together. `fit`
-            charges
-        the ledger for learning, `transform` for the codes. Released sums have discrete Gaussian
-        noise, so the low bits of floating-point numbers reveal nothing. Paper: epsilon is claimed,
-        none is proven.
+        With "proven": (epsilon, delta) per record, where neighbours replace one record, for W, R
+        and the codes together. `fit` charges the ledger for learning, `transform` for the codes.
+        Released sums have discrete Gaussian noise, so the low bits of floating-point numbers reveal
+        nothing. With "paper": epsilon is claimed, and no finite epsilon is proven.
 
     Examples:
         >>> rng = np.random.default_rng(0)
@@ -422,9 +428,9 @@ class PITQ(ReleasesCodes):
             learned = self._rotate(
                 clip_norm(rows, self.clip), self._door(rows.shape[1], ledger), rng
             )
-        found = dict(zip(("mean", "projection", "rotation"), learned, strict=True))
-        self.released_ = found if self._private else {}
-        self.public_ |= {} if self._private else found
+        arrays = dict(zip(("mean", "projection", "rotation"), learned, strict=True))
+        self.released_ = arrays if self._private else {}
+        self.public_ |= {} if self._private else arrays
         return self._settle_in()
 
     def transform(
@@ -435,11 +441,11 @@ class PITQ(ReleasesCodes):
         ledger: Ledger | None = None,
         names: Sequence[str] | None = None,
     ) -> Array:
-        """The codes that are released: flipped, or under "paper" the plain sign(YWR) of Algorithm
-        3's last line.
+        """Release codes: flipped ones, or with "paper" the exact sign(YWR) of Algorithm 3's last
+        line.
         """
         bits = (self.decision_function(finite_rows(X)) >= 0).astype(np.uint8)
-        if self.calibration == "paper":  # charged, and so refused by a ledger: none is proven
+        if self.calibration == "paper":  # a ledger refuses the charge: no epsilon is proven
             Door(
                 self.guarantee_,
                 what="Algorithm 3's codes",
@@ -454,15 +460,15 @@ class PITQ(ReleasesCodes):
     def fit_transform(
         self, X: ArrayLike, y: ArrayLike | None = None, *, ledger: Ledger | None = None
     ) -> Array:
-        """Learn, and release the same images' codes."""
+        """Learn from images and release their codes."""
         return self.fit(X, y, ledger=ledger).transform(X, ledger=ledger)
 
     def query(self, X: ArrayLike) -> Bytes:
-        """The plain packed codes of queries, without noise: keep them to yourself."""
+        """Return the packed codes of queries without noise. They must stay private."""
         return codes.pack(self.decision_function(X) >= 0)
 
     def decision_function(self, X: ArrayLike) -> Array:
-        """The rotated values (n, c) whose signs are the plain bits; not protected."""
+        """Return the rotated values (n, c) whose signs are the bits. They are not protected."""
         check_is_fitted(self)
         rows = validate_data(self, X, dtype=(np.float64, np.float32), reset=False)
         rows = rows if self.calibration == "paper" else clip_norm(rows, self.clip)
@@ -478,9 +484,7 @@ class PITQ(ReleasesCodes):
         return BitFlip.proven(self.epsilon * (1 - self._share), n_bits=self.n_bits)
 
     def promise(self, **public: object) -> Guarantee:
-        """What W, R and the codes of images with `n_features` promise together, before any image is
-        seen.
-        """
+        """Return the guarantee of W, R and the codes together, given the public `n_features`."""
         self._check()
         if self.calibration == "paper":
             return Guarantee(
@@ -515,7 +519,7 @@ class PITQ(ReleasesCodes):
 
     @property
     def _private(self) -> bool:
-        """Whether what was learned left through a door, or without one under "paper"."""
+        """Whether W and R are released (through a door, or unprotected with "paper")."""
         return self.calibration == "paper" or self.learned_from == "private"
 
     @property
@@ -572,13 +576,11 @@ class PITQ(ReleasesCodes):
         )
         d = self.n_features_in_ = checks.whole("n_features", self.public_["n_features"])
         wanted = ((d,), (d, *self.rotation_.shape[:1]), (*self.projection_.shape[1:], self.n_bits))
-        found = (self.mean_.shape, self.projection_.shape, self.rotation_.shape)
-        require(found == wanted, "the learned arrays do not fit the number of bits")
+        shapes = (self.mean_.shape, self.projection_.shape, self.rotation_.shape)
+        require(shapes == wanted, "the learned arrays do not fit the number of bits")
 
     def _learning(self, d: int) -> Guarantee:
-        """A tenth of the learning budget for the mean, half for W, the rest over the iterations of
-        R.
-        """
+        """Plan the learning: a tenth of its budget for the mean, half for W, the rest for R."""
         axes = min(self.n_bits, d)
         shares = (
             Share("mean", 0.1, 2 * self.clip, d),

@@ -32,14 +32,14 @@ __all__ = [
 
 
 def unit_rows(X: Array) -> Floats:
-    """Every row scaled to norm 1; rows of zeros stay."""
+    """Scale every row to norm 1. Rows of zeros are unchanged."""
     rows = np.asarray(X, dtype=np.float64)
     norm = np.linalg.norm(rows, axis=1, keepdims=True)
     return np.asarray(rows / np.where(norm > 0, norm, 1))
 
 
 def second_moment(X: Array, mean: Array, *, block: int = 8192) -> Floats:
-    """(X - mean)'(X - mean), summed over rows in blocks: no centred copy of a large matrix."""
+    """Compute (X - mean)'(X - mean) in blocks of rows, without a centred copy of X."""
     total = np.zeros((X.shape[1], X.shape[1]))
     for start in range(0, len(X), block):
         rows = X[start : start + block] - mean
@@ -48,8 +48,8 @@ def second_moment(X: Array, mean: Array, *, block: int = 8192) -> Floats:
 
 
 def principal_axes(moment: Array, count: int) -> Floats:
-    """The `count` leading eigenvectors (d, count) of a symmetric matrix, the largest first, signs
-    fixed.
+    """Return the `count` leading eigenvectors (d, count) of a symmetric matrix, in descending order
+    of their eigenvalues and with fixed signs.
     """
     size = len(moment)
     _, vectors = linalg.eigh(moment, subset_by_index=(size - count, size - 1))
@@ -60,8 +60,8 @@ def principal_axes(moment: Array, count: int) -> Floats:
 
 
 def random_rotation(rows: int, columns: int, rng: np.random.Generator) -> Floats:
-    """A random (rows, columns) matrix with orthonormal columns, or rows where there are fewer of
-    them.
+    """Draw a random (rows, columns) matrix whose columns are orthonormal, or whose rows are if
+    there are fewer rows than columns.
     """
     tall = rng.standard_normal((max(rows, columns), min(rows, columns)))
     basis, upper = np.linalg.qr(tall)
@@ -70,21 +70,22 @@ def random_rotation(rows: int, columns: int, rng: np.random.Generator) -> Floats
 
 
 def procrustes(cross: Array) -> Floats:
-    """The rotation R that brings V R closest to U, from `cross` = U'V = N Omega M': R = M N'."""
+    """Return the rotation R = M N' that minimises |U - V R|, from `cross` = U'V = N Omega M'."""
     n, _, m = np.linalg.svd(cross, full_matrices=False)
     return np.asarray(m.T @ n.T)
 
 
 class LSH(Hasher):
-    """Random hyperplanes.
+    """Locality-sensitive hashing: bits are the sides of random hyperplanes (Charikar 2002).
 
-    With `center=False` the hash function does not depend on the images at all: it can be given to
-    anyone. With `center=True` (better on features that are never negative) it knows their mean.
+    With `center=False` the hash function does not depend on the images at all and can be
+    published. With `center=True`, which is better for non-negative features, it depends on their
+    mean.
 
     Parameters:
         n_bits: length of a code.
         center: subtract the mean of the images first.
-        random_state: seed or generator of what is drawn while learning; None draws a fresh one.
+        random_state: seed or generator for learning; None uses fresh entropy.
 
     Example:
         >>> import numpy as np
@@ -116,15 +117,15 @@ class LSH(Hasher):
 
 
 class SH(Hasher):
-    """Bits are signs of sin(pi/2 + k pi (v - low) / (high - low)): analytical eigenfunctions of a
-    box.
+    """Spectral hashing (Weiss, Torralba and Fergus 2008).
 
-    Of all components and wave numbers k the c with the smallest eigenvalue, (k / (high - low))^2,
-    are taken.
+    Bits are the signs of sin(pi/2 + k pi (v - low) / (high - low)), the analytical eigenfunctions
+    of a uniform distribution on a box, along the principal components v. Of all components and
+    wave numbers k, those with the c smallest eigenvalues, (k / (high - low))^2, are used.
 
     Parameters:
         n_bits: length of a code.
-        random_state: accepted as every hasher does; nothing is drawn.
+        random_state: accepted for consistency with the other hashers; SH draws nothing at random.
 
     Example:
         >>> import numpy as np
@@ -165,16 +166,17 @@ def quantisation_loss(U: Array, V: Array, R: Array) -> float:
 
 
 class ITQ(Hasher):
-    """PCA, then alternately the codes U = sign(YWR) and the rotation R that fits them best.
+    """Iterative quantisation (Gong et al. 2013): PCA, then alternating updates of the codes
+    U = sign(YWR) and of the rotation R that fits them best.
 
-    Asked for more bits than there are features, R is a (d, c) matrix with orthonormal rows: the
-    same steps, and the same proof that the loss never rises. `losses_` holds Equation 4 after every
-    half step.
+    With more bits than features, R is a (d, c) matrix with orthonormal rows; the steps and the
+    proof that the loss never increases are the same. `losses_` holds the value of Equation 4 after
+    every half step.
 
     Parameters:
         n_bits: length of a code.
         n_iterations: how often codes and rotation are updated.
-        random_state: seed or generator of what is drawn while learning; None draws a fresh one.
+        random_state: seed or generator for learning; None uses fresh entropy.
 
     Example:
         >>> import numpy as np
@@ -213,7 +215,7 @@ class ITQ(Hasher):
 
 @dataclass(frozen=True)
 class AnchorKernel:
-    """Gaussian kernel values to anchors, centred: k(x) = exp(-|x - a|^2 / width) - mean."""
+    """Centred Gaussian kernel features k(x) = exp(-|x - a|^2 / width) - mean for anchors a."""
 
     anchors: Array
     width: float
@@ -221,7 +223,7 @@ class AnchorKernel:
 
     @classmethod
     def learn(cls, X: Array, n_anchors: int, rng: np.random.Generator) -> AnchorKernel:
-        """Anchors drawn from the rows; the width is the mean squared distance to them."""
+        """Draw anchors from the rows; the width is the mean squared distance to the anchors."""
         count = min(checks.whole("n_anchors", n_anchors), len(X))
         anchors = X[np.sort(rng.choice(len(X), count, replace=False))]
         sample = X[np.sort(rng.choice(len(X), min(len(X), 2000), replace=False))]
@@ -244,19 +246,37 @@ def _squared_distances(X: Array, anchors: Array) -> Array:
     return np.asarray(np.maximum(distances, 0, out=distances))
 
 
-class KSH(Hasher):
-    """Kernel hash functions, one bit at a time, so that code inner products follow the pairwise
-    labels.
+class _KernelHasher(Hasher):
+    """The base class of KSH and SDH: a linear map of kernel features, learned from labels."""
 
-    Each bit fits what the earlier bits left of c S: first by its spectral relaxation, then by
-    gradient steps on a smooth sign. `n_labelled` rows enter the pairwise matrix.
+    supervised: ClassVar[bool] = True
+    _learned: ClassVar[tuple[str, ...]] = ("anchors_", "width_", "kernel_mean_", "weights_")
+    n_anchors: int
+
+    def _learn_kernel(self, X: Array, rng: np.random.Generator) -> AnchorKernel:
+        kernel = AnchorKernel.learn(X, self.n_anchors, rng)
+        self.anchors_, self.kernel_mean_ = kernel.anchors, kernel.mean
+        self.width_ = np.array([kernel.width])
+        return kernel
+
+    def _project(self, X: Array) -> Array:
+        kernel = AnchorKernel(self.anchors_, self.width_.item(), self.kernel_mean_)
+        return np.asarray(kernel(X) @ self.weights_)
+
+
+class KSH(_KernelHasher):
+    """Supervised hashing with kernels (Liu et al. 2012).
+
+    Bits are learned one at a time, so that inner products of codes approximate c S, where S holds
+    the pairwise similarities. Each bit fits the residual of the earlier bits: first by spectral
+    relaxation, then by gradient steps on a smooth sign function.
 
     Parameters:
         n_bits: length of a code.
-        n_anchors: rows that the kernel compares with.
-        n_labelled: rows that enter the pairwise matrix.
+        n_anchors: number of rows that serve as anchors of the kernel.
+        n_labelled: number of rows whose pairwise similarities are used.
         n_steps: gradient steps for each bit.
-        random_state: seed or generator of what is drawn while learning; None draws a fresh one.
+        random_state: seed or generator for learning; None uses fresh entropy.
 
     Example:
         >>> import numpy as np
@@ -265,9 +285,6 @@ class KSH(Hasher):
         >>> KSH(16, random_state=0).fit(X, y).transform(X).shape
         (40, 2)
     """
-
-    supervised: ClassVar[bool] = True
-    _learned: ClassVar[tuple[str, ...]] = ("anchors_", "width_", "kernel_mean_", "weights_")
 
     def __init__(
         self,
@@ -285,15 +302,10 @@ class KSH(Hasher):
         self.random_state = random_state
 
     def _learn(self, X: Array, labels: Array | None, rng: np.random.Generator) -> None:
-        kernel = AnchorKernel.learn(X, self.n_anchors, rng)
-        self.anchors_, self.width_, self.kernel_mean_ = (
-            kernel.anchors,
-            np.array([kernel.width]),
-            kernel.mean,
-        )
+        kernel = self._learn_kernel(X, rng)
         count = min(checks.whole("n_labelled", self.n_labelled, least=2), len(X))
         rows = np.sort(rng.choice(len(X), count, replace=False))
-        assert labels is not None  # noqa: S101  (fit saw to it)
+        assert labels is not None  # noqa: S101  (`fit` requires labels)
         K = kernel(X[rows]).astype(np.float64)
         residue = self.n_bits * similarity(labels[rows], labels[rows]).astype(np.float64)
         gram = K.T @ K
@@ -308,12 +320,9 @@ class KSH(Hasher):
             residue -= np.outer(b, b)
             self.weights_[:, bit] = a
 
-    def _project(self, X: Array) -> Array:
-        return AnchorKernel(self.anchors_, self.width_.item(), self.kernel_mean_)(X) @ self.weights_
-
 
 def _spectral(K: Array, gram: Array, residue: Array) -> Array:
-    """Maximise (Ka)'R(Ka) over |Ka|^2 = l: the leading generalised eigenvector."""
+    """Maximise (Ka)'R(Ka) subject to |Ka|^2 = l, by the leading generalised eigenvector."""
     top = len(gram) - 1
     _, vectors = linalg.eigh(K.T @ residue @ K, gram, subset_by_index=(top, top))
     a = vectors[:, 0]
@@ -321,8 +330,8 @@ def _spectral(K: Array, gram: Array, residue: Array) -> Array:
 
 
 def _refine(K: Array, residue: Array, a: Array, n_steps: int) -> Array:
-    """Nesterov's gradient on -s'Rs with s = tanh(Ka / 2), the paper's smooth sign; steps halve when
-    they fail.
+    """Minimise -s'Rs, where s = tanh(Ka / 2) is the paper's smooth sign, by Nesterov's method; the
+    step is halved when it does not improve the objective.
     """
     best, momentum, step, previous = a, a, 1.0, 1.0
     value = _smooth(K, residue, a)
@@ -356,20 +365,20 @@ def _agreement(K: Array, residue: Array, a: Array) -> float:
     return float(b @ residue @ b)
 
 
-class SDH(Hasher):
-    """Alternate three steps: a ridge classifier on the codes (G), the codes bit by bit (B), the
-    hash function (F).
+class SDH(_KernelHasher):
+    """Supervised discrete hashing (Shen et al. 2015).
 
-    min |Y - B W|^2 + lambda |W|^2 + nu |B - F(X)|^2 over binary B, with F a linear map of kernel
-    features.
+    Minimises |Y - B W|^2 + lambda |W|^2 + nu |B - F(X)|^2 over binary codes B, where F is a linear
+    map of kernel features. Three steps alternate: a ridge classifier on the codes (G), the codes
+    bit by bit (B) and the hash function (F).
 
     Parameters:
         n_bits: length of a code.
-        n_anchors: rows that the kernel compares with.
+        n_anchors: number of rows that serve as anchors of the kernel.
         n_iterations: rounds of the three steps.
         regularisation: weight lambda of the classifier's norm.
         nu: weight of the difference between codes and hash function.
-        random_state: seed or generator of what is drawn while learning; None draws a fresh one.
+        random_state: seed or generator for learning; None uses fresh entropy.
 
     Example:
         >>> import numpy as np
@@ -378,9 +387,6 @@ class SDH(Hasher):
         >>> SDH(16, random_state=0).fit(X, y).transform(X).shape
         (40, 2)
     """
-
-    supervised: ClassVar[bool] = True
-    _learned: ClassVar[tuple[str, ...]] = ("anchors_", "width_", "kernel_mean_", "weights_")
 
     def __init__(
         self,
@@ -400,17 +406,12 @@ class SDH(Hasher):
         self.random_state = random_state
 
     def _learn(self, X: Array, labels: Array | None, rng: np.random.Generator) -> None:
-        assert labels is not None  # noqa: S101  (fit saw to it)
+        assert labels is not None  # noqa: S101  (`fit` requires labels)
         ridge, nu = (
             checks.positive("regularisation", self.regularisation),
             checks.non_negative("nu", self.nu),
         )
-        kernel = AnchorKernel.learn(X, self.n_anchors, rng)
-        self.anchors_, self.width_, self.kernel_mean_ = (
-            kernel.anchors,
-            np.array([kernel.width]),
-            kernel.mean,
-        )
+        kernel = self._learn_kernel(X, rng)
         K = kernel(X)
         gram = (K.T @ K).astype(np.float64)
         gram[np.diag_indices_from(gram)] += 1e-4 * max(np.trace(gram) / len(gram), 1e-12)
@@ -425,14 +426,10 @@ class SDH(Hasher):
             P = linalg.cho_solve(factor, (K.T @ B).astype(np.float64))  # F-step
         self.weights_ = P
 
-    def _project(self, X: Array) -> Array:
-        kernel = AnchorKernel(self.anchors_, self.width_.item(), self.kernel_mean_)
-        return np.asarray(kernel(X) @ self.weights_)
-
 
 def _cyclic_descent(B: Array, Q: Array, gram: Array, *, n_sweeps: int = 5) -> Array:
-    """Discrete cyclic coordinate descent: bit k's best values given the others, b = sign(q -
-    B_other W_other w).
+    """Run discrete cyclic coordinate descent: set each bit to its best values given the others,
+    b = sign(q - B_other W_other w).
     """
     B = B.copy()
     for _ in range(n_sweeps):

@@ -1,16 +1,17 @@
-"""Algorithm 1, DPP-DML, to the letter: rows clipped and noised one by one, disjoint batches, a
-falling step size.
+"""Algorithm 1 (DPP-DML) exactly as the paper prints it: rows are clipped and noised one by one,
+batches are disjoint, and the step size decreases.
 
-What the paper leaves open is a parameter here, and what it gets wrong stays as it is printed,
-because this module is for comparing. What it really guarantees is worked out in `promise`:
+What the paper leaves open is a parameter here. Its mistakes are reproduced, because this module is
+for comparison. `metric.guarantee.paper_guarantee` computes what is really guaranteed:
 
-- each of the d' rows gets noise for epsilon', but all rows see the same pairs, so an epoch costs d'
-  epsilon';
-- with sensitivity reduction (DPP-S) the noise scale is the batch's own peak: it is data, and no
-  epsilon is finite;
-- line 5, eta <- eta / sqrt(tau), compounds to 1/sqrt(tau!) ("compound"); the text's convergence
-  conditions hold for neither reading, but eta_0 / sqrt(tau) ("root") at least goes on learning;
-- line 8's g'_r is read as a norm.
+- Each of the d' rows gets noise for epsilon', but all rows depend on the same pairs, so an epoch
+  costs d' epsilon'.
+- With sensitivity reduction (DPP-S) the noise scale is the batch's own peak. It depends on the
+  data, so no epsilon is finite.
+- Line 5, eta <- eta / sqrt(tau), compounds to 1/sqrt(tau!) ("compound"). The text's convergence
+  conditions hold neither for this nor for eta_0 / sqrt(tau) ("root"), but "root" continues to
+  learn.
+- g'_r of line 8 is interpreted as a norm.
 """
 
 from __future__ import annotations
@@ -54,11 +55,14 @@ SCALE = Assumption("scale from the data", "the noise scale of DPP-S is the batch
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """The descent of Algorithm 1: |B| pairs a batch, T_max epochs, and how the step size falls from
-    eta_0.
+    """The schedule of Algorithm 1.
 
-    rule: "compound" as printed in line 5, or "root" for eta_0 / sqrt(tau), as it must have been
-    meant.
+    Parameters:
+        batch_size: |B|, the pairs of a batch.
+        epochs: T_max.
+        rule: how the step size decreases: "compound", as printed in line 5; "root", eta_0 /
+            sqrt(tau), which is presumably meant; or "constant".
+        first: eta_0, the first step size.
     """
 
     batch_size: int = 50
@@ -75,11 +79,13 @@ class Steps:
 
 @dataclass(frozen=True, kw_only=True)
 class RowNoise:
-    """Noise on every row of the gradient by itself, as the paper adds it.
+    """Noise on every row of the gradient separately, as in the paper.
 
-    family: "laplace", "scdf", "duchi", or "gaussian" (Appendix C, l2 norms instead of l1). delta:
-    of Gaussian noise, and only there; 1e-5 if not given. reduced: DPP-S, Theorem 2 (Corollary 1 for
-    "gaussian") in place of Theorem 1: the scale is then data.
+    Parameters:
+        family: "laplace", "scdf", "duchi", or "gaussian" (Appendix C, with l2 norms instead of l1).
+        delta: for Gaussian noise only; None is 1e-5.
+        reduced: whether sensitivity reduction (DPP-S) is used: Theorem 2, or Corollary 1 for
+            "gaussian", instead of Theorem 1. The scale then depends on the data.
     """
 
     family: str = "laplace"
@@ -95,7 +101,7 @@ class RowNoise:
 
     @property
     def order(self) -> Literal[1, 2]:
-        """Of the norm that rows are clipped in."""
+        """The order of the norm in which rows are clipped."""
         return 2 if self.family == "gaussian" else 1
 
     @property
@@ -113,12 +119,13 @@ class RowNoise:
         rows: int,
         columns: int,
     ) -> Planned:
-        """What passes the door: sums over batches, whose rows each have noise for epsilon' =
-        epsilon / epochs.
+        """Plan the releases: sums over batches, with noise for epsilon' = epsilon / epochs on each
+        row.
 
-        A unit is kappa pairs, which may lie in as many batches of an epoch. Laplace and Gaussian
-        noise charge by how far a sum moves, so all of them in one batch is the worst; the other two
-        charge every touched batch in full.
+        A unit is kappa pairs, which may be in as many batches of an epoch. The cost of Laplace and
+        Gaussian noise is proportional to the change of a sum, so the worst case has all pairs in
+        one batch; the other two mechanisms cost the full epsilon' for every batch that contains a
+        pair of the unit.
         """
         share = epsilon / len(batches)  # line 1
         touched = len(batches) * min(kappa, max(len(epoch) for epoch in batches))
@@ -138,8 +145,8 @@ class RowNoise:
                 sigma=sigma, sensitivity=math.sqrt(rows) * reach, delta=self.spent, **common
             )
         elif self.family == "scdf":
-            # Any change of a coordinate below one step already costs a full epsilon', and all may
-            # change a little.
+            # Any change of a coordinate, however small, costs the full epsilon', and all
+            # coordinates may change.
             mechanism, count = (
                 Staircase(epsilon=share, sensitivity=reach, dimensions=rows * columns, **common),
                 touched,
@@ -156,17 +163,18 @@ class RowNoise:
         )
 
 
-# : Algorithm 1 as printed, with Laplace noise; and with the step size that it must have been meant
-# to have.
+#: The schedule as printed; the schedule with the step size that is presumably meant; Laplace noise.
 PRINTED, AS_MEANT, LAPLACE = Steps(), Steps(rule="root"), RowNoise()
 
 
 @dataclass
 class Trace:
-    """What Figure 8 shows: the objective before each step, and each row's sensitivity (times kappa)
-    in it.
+    """The record of a run, for Figure 8.
 
-    With `sample`, the objective is taken over that part of the pairs: cheaper on large sets.
+    Parameters:
+        sample: a part of the pairs, over which the objective is computed; None uses all.
+        objective: the objective before each step.
+        sensitivity: the sensitivity of each row (times kappa) in each step.
     """
 
     sample: Contrastive | None = None
@@ -175,7 +183,7 @@ class Trace:
 
 
 def step_sizes(rule: StepRule, count: int, *, first: float = 1.0) -> Floats:
-    """The step sizes of `count` iterations: compounding as printed, eta_0 / sqrt(tau), or constant.
+    """Return the step sizes of `count` iterations (`Steps` describes the rules).
 
     Examples:
         >>> step_sizes("root", 4).round(3).tolist(), step_sizes("compound", 4).round(3).tolist()
@@ -207,14 +215,26 @@ def algorithm1(
     trace: Trace | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Floats:
-    """Learn W (d' x d).
+    """Run Algorithm 1.
 
     Parameters:
-        rng: of the start, and of a simulation's noise.
-        noise: whose; None is the non-private learner (no clipping either).
+        loss: the contrastive loss of the pairs.
+        batches: the partition of the pairs for each epoch.
+        n_components: d', the number of rows of W.
+        rng: generator of the initial W, and of the noise of a simulation.
+        noise: the noise; None learns without privacy and without clipping.
         lipschitz: h, the clipping bound of each row (l1; l2 for Gaussian noise).
+        kappa: the number of pairs of a unit.
         epsilon: the budget as the paper counts it; each epoch gets epsilon' = epsilon / epochs.
-        door: what `noise.plan` passes through; None opens one for a simulation.
+        rule: how the step size decreases (`Steps`).
+        first: eta_0, the first step size.
+        start: the initial W; None draws it.
+        door: the door through which `noise.plan` is released; None makes one for a simulation.
+        trace: records objective and sensitivity, for the owner only.
+        progress: called with (done, total).
+
+    Returns:
+        W (d' x d).
     """
     d = loss.differences.shape[1]
     W = rng.standard_normal((n_components, d)) / math.sqrt(d) if start is None else start.copy()
@@ -257,8 +277,8 @@ def algorithm1(
 
 
 def _counterpart(W: Floats, h: float, margin: float, order: Literal[1, 2]) -> Floats:
-    """g''_r (Equation 12; Corollary 1 for l2): how large a gradient row a pair outside the batch
-    could have.
+    """Return g''_r (Equation 12; Corollary 1 for l2): the largest possible norm of a gradient row
+    of a pair outside the batch.
     """
     inactive = 2 * margin * (math.sqrt(len(W)) if order == 1 else 1.0)
     return np.asarray(np.minimum(h, np.maximum(4 * np.linalg.norm(W, ord=order, axis=1), inactive)))
@@ -267,15 +287,15 @@ def _counterpart(W: Floats, h: float, margin: float, order: Literal[1, 2]) -> Fl
 def _noisy_mean(
     door: Door, noise: RowNoise, total: Floats, n: int, sensitivity: Floats, h: float
 ) -> Floats:
-    """Line 10: the mean gradient of a batch of n pairs with noise on each row, through the door."""
+    """Release the mean gradient of a batch of n pairs with noise on each row (line 10)."""
     if noise.family == "duchi":
-        # Duchi's mechanism needs a box, not a sensitivity: a mean of clipped rows lies in [-h,
-        # h]^d.
+        # Duchi's mechanism needs a box instead of a sensitivity: a mean of clipped rows is in
+        # [-h, h]^d.
         mean = np.clip(total / n, -h, h)
         return np.concatenate([door.release(ROWS_OF_GRADIENTS, row[None]) for row in mean])
     if noise.reduced:
-        # Noise of sensitivity 1, each row then stretched to its own: the families scale. A row
-        # without sensitivity (every gradient zero) gets none, as printed.
+        # Noise of sensitivity 1 is multiplied by each row's own sensitivity. As printed, a row of
+        # sensitivity 0 (all its gradients are zero) gets no noise.
         return total / n + sensitivity[:, None] * door.release(
             ROWS_OF_GRADIENTS, np.zeros_like(total)
         )

@@ -71,13 +71,13 @@ UNITS = ("label", "pair", "kappa pairs", "record", "person")
 
 @dataclass(frozen=True)
 class MetricForecast:
-    """Whether learning is expected to pay, from public numbers, before anything is charged.
+    """Whether learning is expected to be better than the plain distance, from public numbers.
 
     Parameters:
-        loss: what `DPPMetric` will do: "plain" keeps the plain distance.
-        n_pairs: pairs (or triplets) that there are.
-        needed: pairs from which learning is expected to beat the plain distance; None where no
-            number of pairs would be enough (too many columns).
+        loss: how `DPPMetric` will learn; "plain" uses the plain distance.
+        n_pairs: the number of pairs (or triplets).
+        needed: the number of pairs from which learning is expected to be better than the plain
+            distance; None if there are too many columns for any number of pairs.
     """
 
     loss: str
@@ -86,7 +86,7 @@ class MetricForecast:
 
     @property
     def learns(self) -> bool:
-        """Whether a map is learned at all."""
+        """Whether a map is learned."""
         return self.loss != "plain"
 
     def __str__(self) -> str:
@@ -193,18 +193,22 @@ class DPPMetric(LinearMetric, Protected):
         threshold: float | None = None,
         about: dict[str, Any] | None = None,
     ) -> Guarantee:
-        """What will be promised, from parameters and public facts only.
+        """Return the guarantee, from parameters and public facts only.
 
         Parameters:
             n_pairs: number of pairs or triplets.
             n_features: number of columns.
-            groups: how many pairs one unit may be in, by unit ("label", "pair", ...).
-            kappa: another public fact of a model, which promises nothing.
-            named: whether records are named by indices; rows of an array of features are each a
-                record of their own.
+            groups: how many pairs may contain one unit, by unit ("label", "pair", ...).
+            kappa: a public fact of a saved model; it does not change the guarantee.
+            named: whether records are given as indices; otherwise each row of features counts as a
+                separate record.
             tuples: whether there are triplets rather than pairs.
-            threshold: another public fact of a model, which promises nothing.
-            about: other public facts of a model, which promise nothing.
+            threshold: a public fact of a saved model; it does not change the guarantee.
+            about: other public facts of a saved model (`describe`); they do not change the
+                guarantee.
+
+        Returns:
+            The guarantee.
         """
         columns = checks.whole("n_features", n_features)
         guarantee = metric_guarantee(
@@ -226,7 +230,7 @@ class DPPMetric(LinearMetric, Protected):
     def forecast(
         self, *, n_pairs: int, n_features: int, groups: dict[str, int], tuples: bool = False
     ) -> MetricForecast:
-        """Whether learning is expected to pay; the parameters are those of `promise`."""
+        """Forecast whether learning is better than the plain distance; see `promise`."""
         loss = self._resolved(n_pairs, n_features, groups, tuples)
         needed = worth_learning(n_features, self._noise(groups, "gradients"))
         return MetricForecast(loss, n_pairs, needed)
@@ -234,7 +238,7 @@ class DPPMetric(LinearMetric, Protected):
     def forecast_of(
         self, pairs: ArrayLike, y: ArrayLike | None = None, *, people: ArrayLike | None = None
     ) -> MetricForecast:
-        """The forecast for these pairs, of which only what is public is used."""
+        """Return the forecast for these pairs, of which only public facts are used."""
         public = self._read(pairs, y, people)[1]
         return self.forecast(
             n_pairs=public["n_pairs"],
@@ -246,7 +250,7 @@ class DPPMetric(LinearMetric, Protected):
     def inputs_text(
         self, pairs: ArrayLike | PairSet, y: ArrayLike | None, *, people: ArrayLike | None = None
     ) -> str:
-        """Everything that a fitted metric depends on, as text: digests of tables, and settings."""
+        """Return all inputs of a fit as text: digests of the tables, and the settings."""
         data, public = self._read(pairs, y, people)
         tables = {"records": data.records, "pairs": data.numbers, "similar": data.alike}
         settings = self._saved_parameters() | {"groups": public["groups"]}
@@ -283,7 +287,7 @@ class DPPMetric(LinearMetric, Protected):
         columns = data.records.shape[1]
         guarantee = self.promise(**public)
         self._question_delta(len(data))
-        # A refused charge leaves what an earlier fit learned as it was.
+        # If the charge is refused, the results of an earlier fit remain unchanged.
         door = Door(
             guarantee,
             what=f"metric from {len(data)} {'triplets' if public['tuples'] else 'pairs'}",
@@ -300,8 +304,8 @@ class DPPMetric(LinearMetric, Protected):
             )
         prepared = data.prepared(self._stretch(columns), self._norm())
         if loss == "plain":
-            # Records of length 1 are seldom more than root 2 apart; farther ones count in the last
-            # cell.
+            # Records of length 1 are seldom more than root 2 apart; larger distances are counted in
+            # the last cell.
             self._count(door, prepared, farthest=1.6 if self._norm() == "l2" else 3.0)
             return self._settle_in()
         W = (
@@ -310,20 +314,20 @@ class DPPMetric(LinearMetric, Protected):
             else self._descent(door, prepared, loss, progress)
         )
         self.released_["components"] = reduce_rank(W, self._width(columns))
-        # The closed form scales its map to a mean square of 1; elsewhere the map's own size says
-        # what is far.
+        # The closed form scales its map to a mean square of 1; for other maps the range of
+        # distances follows from the norm of the map.
         self._count(door, prepared, farthest=3.0 if loss == "moments" else 3 * _typical(W))
         return self._settle_in()
 
     def answers(
         self, pairs: ArrayLike, *, point: OperatingPoint | None = None, share_same: float = 0.5
     ) -> list[ComparisonAnswer]:
-        """Same or different for each pair, and how often such an answer is wrong.
+        """Answer whether each pair is the same, with the error rate of such answers.
 
         Parameters:
             pairs: as for `pair_distance`.
             point: an operating point of `curve_`; None is that of `threshold_`.
-            share_same: share of same pairs among those that will be asked about.
+            share_same: expected share of same pairs among all questions.
 
         Returns:
             One answer for each pair.
@@ -343,16 +347,15 @@ class DPPMetric(LinearMetric, Protected):
         ]
 
     def set_threshold(self, threshold: float) -> Self:
-        """Pairs at most this far apart count as similar from now on; a number chosen without
-        private data.
-        """
+        """Set the largest distance of pairs that count as similar, chosen without private data."""
         super().set_threshold(threshold)
         self.public_["threshold"] = float(self.threshold_)
         return self
 
     def describe(self, **about: Any) -> Self:
-        """Keep public facts (how features were made, say) with the model; they come back as
-        `about_`.
+        """Store public facts with the model, for example how features were computed.
+
+        They are available as `about_`, also after the model was saved and loaded.
         """
         self.public_["about"] = about
         return self._settle_in()
@@ -363,7 +366,7 @@ class DPPMetric(LinearMetric, Protected):
         y: ArrayLike | None,
         people: ArrayLike | None = None,
     ) -> tuple[Comparisons, dict[str, Any]]:
-        """The comparisons, and what is public about them."""
+        """Return the comparisons and their public facts."""
         loss = checks.one_of("loss", self.loss, LOSSES)
         checks.one_of("unit", self.unit, UNITS)
         if isinstance(pairs, PairSet):
@@ -382,7 +385,8 @@ class DPPMetric(LinearMetric, Protected):
         if tuples:
             if self.select != "all" or y is not None:
                 raise InvalidParameter(
-                    "triplets take no y and no select: which record is alike is said by its place."
+                    "triplets take no y and no select: the second record of a triplet is the "
+                    "similar one."
                 )
             graph = PairGraph.from_pairs(
                 *tuple_pairs(numbers), n_nodes=len(records), transitive=self.transitive
@@ -429,7 +433,9 @@ class DPPMetric(LinearMetric, Protected):
         return stated
 
     def _noise(self, groups: dict[str, int], what: str) -> float:
-        """Standard deviation, in rows of one pair, that the sum `what` would need alone."""
+        """Return the standard deviation, in norms of one pair's row, that the sum `what` would need
+        if it were the only release.
+        """
         epsilon = checks.positive("epsilon", self.epsilon)
         delta = checks.positive("delta", self.delta)
         return groups[self.unit] * reach(what, self.unit) * unit_noise(epsilon, delta)
@@ -458,7 +464,7 @@ class DPPMetric(LinearMetric, Protected):
             )
 
     def _norm(self) -> Any:
-        """Records get length 1 where nothing else says how large they are."""
+        """Return how records are normalised: to length 1 if their scale is not known."""
         scale = check_scale(self.scale)
         hidden = isinstance(scale, str) and bool((self.released_["stretch"] == 1.0).all())
         return "l2" if scale is None or hidden else "none"
@@ -514,7 +520,7 @@ class DPPMetric(LinearMetric, Protected):
         self.released_["similar"], self.released_["dissimilar"] = counts[:bins], counts[bins:]
 
     def _map(self, columns: int) -> Floats | None:
-        """The released map; None for the plain distance of all columns."""
+        """Return the released map; None for the plain distance of all columns."""
         if "components" in self.released_:
             return np.asarray(self.released_["components"])
         width = self._width(columns)
@@ -550,7 +556,8 @@ class DPPMetric(LinearMetric, Protected):
             n_pairs=self.n_pairs_,
             each=2 if tuples else 1,
         )
-        # Where noise hides both kinds of pairs, a third of the range is the typical distance.
+        # If noise hides the error rates, the threshold is a third of the range, the typical
+        # distance.
         edges = self.curve_.edges
         chosen = self.curve_.best().threshold if self.curve_.known else float(edges[-1]) / 3
         self.threshold_ = checks.non_negative("threshold", public.get("threshold", chosen))
@@ -591,9 +598,9 @@ def learn_once(
         ledger: the account to charge.
         records: ids in the vault of the images that are in a pair; every account whose data set
             contains one of them is charged.
-        out: where the metric goes (`Vault.charge`).
-        account: called with the release's id, gives what is charged in place of the ledger, for
-            whoever charges further units.
+        out: the path to which the metric will be written (`Vault.charge`).
+        account: called with the release's id, returns the account to charge instead of `ledger`,
+            for callers that charge further units.
         progress: called with (done, total).
 
     Returns:
@@ -621,15 +628,13 @@ def learn_once(
 
 
 def _sigma(door: Door, what: str) -> float:
-    """The noise of a planned release: public."""
+    """Return the standard deviation of the noise of a planned release, which is public."""
     (planned,) = (item for item in door.guarantee.releases if item.what == what)
     return float(planned.mechanism.sigma)  # type: ignore[attr-defined]
 
 
 def _margin(released: Floats, sigma: float, n_pairs: int) -> float:
-    """The mean distance of dissimilar ones; 1 where the noise, or its count, leaves nothing to
-    see.
-    """
+    """Return the mean distance of dissimilar pairs, or 1 if noise hides it."""
     total, count = released
     if sigma > n_pairs / 32 or count <= 0:
         return 1.0
@@ -637,5 +642,5 @@ def _margin(released: Floats, sigma: float, n_pairs: int) -> float:
 
 
 def _typical(W: Floats) -> float:
-    """How long a difference of length 1 is on average once mapped, if all directions are alike."""
+    """Return the average mapped length of a difference of length 1 in a random direction."""
     return float(np.linalg.norm(W)) / math.sqrt(min(W.shape))

@@ -51,9 +51,9 @@ class Records:
         X: features (n, d).
         classes: the class of each record, where it is known.
         columns: the names of the features, where they have any.
-        people: the person behind each record, where that was asked for.
-        files: what became of every file, where the records are the photos of a folder.
-        decoded: pixels of these photos, where they are still in memory.
+        people: the person in each record, if `person_column` was given.
+        files: for a folder of photos, which files were read and which were not.
+        decoded: pixels of these photos, if they are still in memory.
     """
 
     ids: tuple[str, ...]
@@ -65,7 +65,7 @@ class Records:
     people: NDArray[np.str_] | None = None
 
     def numbers(self, names: list[str], *, where: str) -> Ints:
-        """Record numbers of names; unknown ones are an error that counts them."""
+        """Return the record numbers of names; raise `InvalidData` if a name is unknown."""
         position = {name: i for i, name in enumerate(self.ids)}
         unknown = [line for line, name in enumerate(names, start=1) if name not in position]
         if unknown:
@@ -85,8 +85,8 @@ def read_features(
     person_column: str | None = None,
     columns: Sequence[str] | None = None,
 ) -> Records:
-    """Records from a CSV: a column of ids, numbers, and a column of classes if there is one (by
-    default "class").
+    """Read records from a CSV file with a column of ids, columns of numbers, and optionally a
+    column of classes.
 
     Parameters:
         path: the file.
@@ -94,6 +94,9 @@ def read_features(
         class_column: column of the classes; None takes "class" if there is one.
         person_column: column that names the person behind each record.
         columns: the columns of numbers, in their order; None takes all others.
+
+    Raises:
+        InvalidData: a column is missing, an id is repeated, or a cell holds no number.
     """
     name = Path(path).name
     header, *body = read_rows(read_text(path), name=name)
@@ -152,12 +155,12 @@ def read_image_folder(
     encoder: Encoder,
     progress: Callable[[int, int], None] | None = None,
 ) -> Records:
-    """Records from a folder of images: ids are paths within it, the first folder of a path is the
-    class.
+    """Read records from a folder of images. Ids are relative paths, and the first folder of a path
+    is the class.
 
     Parameters:
         path: the folder.
-        encoder: makes a vector of each image; nothing is kept on the disk.
+        encoder: computes a vector for each image; nothing is written to disk.
         progress: called with (done, total).
     """
     from blindsight import encoders
@@ -175,9 +178,9 @@ def read_image_folder(
 
 
 def read_triplets(path: str | Path, records: Records) -> Ints:
-    """Triplets from a CSV with three ids in a line: anchor, one that is alike, one that is not.
+    """Read triplets from a CSV file with three ids per row: anchor, similar, dissimilar.
 
-    A first row that names no record is taken for a header.
+    A first row that names no record is treated as a header.
     """
     name = Path(path).name
     rows = read_rows(read_text(path), name=name)
@@ -198,11 +201,11 @@ def read_triplets(path: str | Path, records: Records) -> Ints:
 
 
 def read_pairs(path: str | Path, records: Records | None = None) -> tuple[Ints, Bools]:
-    """Pairs from a CSV with three columns, two ids and a label: 1/0, same/different,
-    must-link/cannot-link.
+    """Read pairs from a CSV file with three columns: two ids, and a label (1/0, same/different or
+    must-link/cannot-link).
 
-    A first row that names no record is taken for a header, unless its label is one that other rows
-    use too. Without `records`, ids are numbered in the order in which they first appear.
+    A first row that names no record is treated as a header, unless its label also occurs in other
+    rows. Without `records`, ids are numbered in the order in which they first appear.
     """
     name = Path(path).name
     rows = read_rows(read_text(path), name=name)
@@ -225,7 +228,7 @@ def read_pairs(path: str | Path, records: Records | None = None) -> tuple[Ints, 
 
 
 def _header(rows: list[list[str]], known: set[str]) -> bool:
-    """Whether the first row names the columns: "a,b,similar" is one where labels are 1 and 0."""
+    """Whether the first row names the columns: "a,b,similar" does if the labels are 1 and 0."""
     if known & {*rows[0][:2]}:
         return False
     word = rows[0][2].lower()
@@ -240,8 +243,8 @@ def _header(rows: list[list[str]], known: set[str]) -> bool:
 
 
 def read_bounds(path: str | Path, columns: tuple[str, ...]) -> tuple[Floats, Floats]:
-    """Public bounds from a CSV with the columns "column", "low" and "high": one row for each column
-    of the features.
+    """Read public bounds from a CSV file with the columns "column", "low" and "high" and one row
+    for each column of the features.
     """
     name = Path(path).name
     header, *body = read_rows(read_text(path), name=name)
@@ -249,14 +252,14 @@ def read_bounds(path: str | Path, columns: tuple[str, ...]) -> tuple[Floats, Flo
         raise InvalidData(
             f"{name} must have the columns column, low, high, found {', '.join(header[:8])}."
         )
-    found = {row[0]: (_number(row[1], name, "low"), _number(row[2], name, "high")) for row in body}
-    missing = [column for column in columns if column not in found]
+    bounds = {row[0]: (_number(row[1], name, "low"), _number(row[2], name, "high")) for row in body}
+    missing = [column for column in columns if column not in bounds]
     if missing:
         raise InvalidData(
             f"{name} must give bounds for every column; {len(missing)} are missing, {missing[0]!r} "
             "first."
         )
-    low, high = np.array([found[column] for column in columns]).T
+    low, high = np.array([bounds[column] for column in columns]).T
     return low, high
 
 
@@ -278,14 +281,14 @@ def _number(text: str, name: str, column: str) -> float:
 
 @dataclass(frozen=True)
 class Scores:
-    """Accuracy, and accuracy averaged over classes (for sets that are mostly one class)."""
+    """Accuracy, and accuracy averaged over classes (for sets with a dominant class)."""
 
     accuracy: float
     balanced: float
     tested: int
 
     def interval(self) -> tuple[float, float]:
-        """Wilson's 95% interval of the accuracy: how little a few tested records say."""
+        """Return Wilson's 95% interval of the accuracy."""
         z, n, p = 1.96, self.tested, self.accuracy
         middle, width = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
         return (middle - width) / (1 + z * z / n), (middle + width) / (1 + z * z / n)
@@ -294,28 +297,28 @@ class Scores:
 def nearest_neighbours(
     gallery: ArrayLike, classes: ArrayLike, queries: ArrayLike, truth: ArrayLike, *, k: int = 5
 ) -> Scores:
-    """Classify mapped `queries` by majority of the k nearest of the mapped `gallery`; ties go to
-    the nearest class.
+    """Classify mapped `queries` by a majority vote of the k nearest records of the mapped
+    `gallery`. Ties go to the class of the nearer record.
     """
     import faiss
 
     known, wanted = np.asarray(classes), np.asarray(truth)
     if len(np.unique(known)) < 2:
         raise InvalidData(
-            "the gallery holds a single class: nearest neighbours have nothing to tell apart."
+            "the gallery must have at least two classes for nearest neighbours, found one."
         )
     if len(wanted) == 0:
         raise InvalidData("there are no held-out records to test on.")
     index = faiss.IndexFlatL2(np.shape(gallery)[1])
     index.add(np.ascontiguousarray(gallery, dtype=np.float32))
-    _, found = index.search(
+    _, nearest = index.search(
         np.ascontiguousarray(queries, dtype=np.float32), min(checks.whole("k", k), len(known))
     )
     names, codes = np.unique(known, return_inverse=True)
     votes = np.zeros((len(wanted), len(names)))
-    near = codes[found]
+    near = codes[nearest]
     for rank in range(near.shape[1]):
-        # A little less for each rank breaks ties in favour of the nearer.
+        # Slightly smaller votes for farther records break ties in favour of the nearer.
         votes[np.arange(len(wanted)), near[:, rank]] += 1 - 1e-6 * rank
     hit = names[votes.argmax(axis=1)] == wanted
     per_class = [float(hit[wanted == name].mean()) for name in np.unique(wanted)]

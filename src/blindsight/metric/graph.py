@@ -49,12 +49,16 @@ _LABELS = (-1, 0, 1)
 
 
 def pair_labels(y: ArrayLike, *, private: bool = False) -> Bools:
-    """Labels of pairs as booleans, True for similar: accepts True/False, 1/0 and metric-learn's
-    +1/-1.
+    """Convert labels of pairs to booleans, True for similar.
 
     Parameters:
+        y: True/False, 1/0, or metric-learn's +1/-1.
         private: whether the labels are protected; then any value but 1 counts as dissimilar,
-            because a refusal would tell that there is such a label.
+            because an error would reveal that there is such a label.
+
+    Raises:
+        InvalidData: there is not one label for each pair, or a label that is not private has
+            another value.
 
     Examples:
         >>> pair_labels([1, -1, 1]).tolist()
@@ -83,10 +87,10 @@ class PairGraph:
     Parameters:
         n_nodes: how many records there are; a node in no pair is allowed.
         edges: (m, 2) node numbers, each pair once, smaller number first.
-        similar: (m,) True where the two are alike.
-        transitive: whether "alike" carries over (same disease) or not (being friends): Appendix B.
+        similar: (m,) True where the two records are similar.
+        transitive: whether similarity is transitive (same disease) or not (friendship); Appendix B.
 
-    Make one with `from_pairs`, which checks what it is given.
+    Use `from_pairs` to construct a graph; it checks its arguments.
 
     Example:
         >>> PairGraph.from_pairs([[0, 1], [1, 2]], [1, 0])
@@ -100,7 +104,7 @@ class PairGraph:
     _cache: dict[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        """Sizes only: pairs and labels are the secret."""
+        """Show sizes only, because pairs and labels are secret."""
         return (
             f"PairGraph({self.n_nodes} records, {len(self.edges)} pairs, "
             f"transitive={self.transitive})"
@@ -115,13 +119,12 @@ class PairGraph:
         n_nodes: int | None = None,
         transitive: bool = True,
     ) -> PairGraph:
-        """Build the graph from (m, 2) node numbers and labels; a pair given twice counts once, with
+        """Build the graph from (m, 2) node numbers and labels. A repeated pair counts once, with
         its first label.
 
-        What is refused depends on the structure, which is public, or on the domain of one label;
-        never on what labels say together. Contradictions are the owner's to find
-        (`checking.check_pairs`): a refusal here would be an answer about private labels that nobody
-        paid for.
+        Whether an error is raised depends on the structure, which is public, or on the domain of a
+        single label, never on several labels together. The owner can look for contradictions with
+        `check_pairs`; an error here would reveal something about private labels without a charge.
         """
         indices = np.asarray(pairs)
         if indices.ndim != 2 or indices.shape[1] != 2 or indices.dtype.kind not in "iu":
@@ -152,7 +155,7 @@ class PairGraph:
 
     @property
     def degrees(self) -> Ints:
-        """How many pairs each record is in."""
+        """The number of pairs that contain each record."""
         return np.bincount(self.edges.ravel(), minlength=self.n_nodes).astype(np.int64)
 
     def components(self) -> Ints:
@@ -162,12 +165,12 @@ class PairGraph:
         return np.asarray(self._cache["components"])
 
     def adjacency(self) -> tuple[Ints, NDArray[np.int32]]:
-        """Compressed rows: `start` (n + 1), and `links` (2m, 2), each a neighbour and the edge that
-        leads to it.
+        """Return the adjacency in compressed rows: `start` (n + 1) and `links` (2m, 2), each a
+        neighbour and the edge that leads to it.
         """
         if "adjacency" not in self._cache:
-            # Made here rather than in compiled code: numpy asks for large pages, which random jumps
-            # are glad of.
+            # Allocated here rather than in compiled code, because numpy requests large memory
+            # pages, which make random access faster.
             start, free = (
                 np.zeros(self.n_nodes + 1, dtype=np.int64),
                 np.empty(self.n_nodes, dtype=np.int64),
@@ -179,7 +182,7 @@ class PairGraph:
         return start, links
 
     def subset(self, chosen: Array) -> PairGraph:
-        """The graph of only these edges (a mask or edge numbers), on the same nodes."""
+        """Return the graph of these edges only (a mask or edge numbers), on the same nodes."""
         return PairGraph(
             n_nodes=self.n_nodes,
             edges=self.edges[chosen],
@@ -188,12 +191,12 @@ class PairGraph:
         )
 
     def batches(self, size: int, *, rng: np.random.Generator) -> Iterator[Ints]:
-        """A partition of the edges into batches of `size` (the last may be smaller), drawn
+        """Yield a partition of the edges into batches of `size` (the last may be smaller), drawn
         component by component.
 
-        The remark after Theorem 2: a mini-batch comes from a component of the graph rather than
-        from all of it. Components are visited in random order and their edges shuffled; only the
-        structure is used, never a label.
+        By the remark after Theorem 2, a mini-batch comes from a component of the graph rather than
+        from the whole graph. Components are visited in random order and their edges are shuffled.
+        Only the structure is used, never a label.
         """
         size = checks.whole("batch_size", size)
         component = (
@@ -223,7 +226,7 @@ def _count(edges: Ints, n_nodes: int | None) -> int:
 
 
 def _first_of_each(edges: Ints, n_nodes: int) -> Ints:
-    """Where each pair is given for the first time, in the order given."""
+    """Return the row of the first occurrence of each pair, in ascending order."""
     return np.sort(np.unique(edges[:, 0] * n_nodes + edges[:, 1], return_index=True)[1])
 
 
@@ -234,8 +237,8 @@ def _compress(
     free: Integers,
     links: Integers,
 ) -> None:
-    """Adjacency by counting, in two passes over the edges: a tenth of the time that sorting
-    takes.
+    """Fill the adjacency by counting, in two passes over the edges; sorting takes ten times as
+    long.
     """
     for e in range(len(edges)):
         start[edges[e, 0] + 1] += 1
@@ -273,36 +276,36 @@ def _root(parent: Integers, v: int) -> Any:
 @njit(cache=True)
 def _forest(n_nodes: int, edges: Integers, order: Integers) -> Any:
     parent = np.arange(n_nodes)
-    kept = np.zeros(len(edges), dtype=np.bool_)
+    selected = np.zeros(len(edges), dtype=np.bool_)
     for e in order:
         a, b = _root(parent, edges[e, 0]), _root(parent, edges[e, 1])
         if a != b:
             parent[a] = b
-            kept[e] = True
-    return kept
+            selected[e] = True
+    return selected
 
 
 @njit(cache=True)
 def _bounded(n_nodes: int, edges: Integers, order: Integers, limit: int) -> Any:
     used = np.zeros(n_nodes, dtype=np.int64)
-    kept = np.zeros(len(edges), dtype=np.bool_)
+    selected = np.zeros(len(edges), dtype=np.bool_)
     for e in order:
         a, b = edges[e, 0], edges[e, 1]
         if used[a] < limit and used[b] < limit:
             used[a] += 1
             if a != b:  # two records of one person
                 used[b] += 1
-            kept[e] = True
-    return kept
+            selected[e] = True
+    return selected
 
 
 def spanning_forest(graph: PairGraph, *, rng: np.random.Generator) -> Bools:
-    """Which edges a random spanning forest keeps: no cycles, so kappa' = 1."""
+    """Return the edges of a random spanning forest, which has no cycles, so that kappa' = 1."""
     return np.asarray(_forest(graph.n_nodes, graph.edges, rng.permutation(len(graph))))
 
 
 def person_numbers(people: Any, pairs: ArrayLike, n_records: int) -> Ints:
-    """The number of the person behind each record.
+    """Return the number of the person in each record.
 
     Parameters:
         people: a name for each record; or, beside features of pairs, (m, 2) names.
@@ -332,11 +335,11 @@ def bounded_degree(
     rng: np.random.Generator,
     people: Ints | None = None,
 ) -> Bools:
-    """Which edges to keep so that no record, or no person, is in more than `limit` pairs; nothing
-    more could be added.
+    """Select a maximal set of edges such that no record, or no person, is in more than `limit`
+    pairs.
 
-    Edges between records of few pairs come first (ties at random): that keeps more of them than
-    chance order.
+    Edges between records of few pairs are considered first (ties at random), which selects more
+    edges than a random order.
     """
     limit = checks.whole("limit", limit)
     edges = graph.edges if people is None else people[graph.edges]
@@ -347,18 +350,23 @@ def bounded_degree(
 
 
 def matching(graph: PairGraph, *, rng: np.random.Generator, people: Ints | None = None) -> Bools:
-    """A maximal matching: each record (or person) is in at most one pair, so privacy per pair is
-    privacy per record (or person).
+    """Select a maximal matching: each record (or person) is in at most one pair, so privacy per
+    pair is privacy per record (or person).
     """
     return bounded_degree(graph, 1, rng=rng, people=people)
 
 
 def select(graph: PairGraph, how: str | int, *, people: Ints | None = None) -> Bools:
-    """The mask of the edges that `how` keeps: "all", "forest", "matching", or at most so many pairs
-    for each record, or for each person where people are given.
+    """Return a mask of the edges that are used.
 
-    Ties are broken by a generator of their own, the same for the same number of pairs: a choice
-    that anybody could repeat from the public structure.
+    Ties are broken by a generator whose seed is the number of pairs, so that anybody can repeat the
+    selection from the public structure.
+
+    Parameters:
+        graph: the pairs.
+        how: "all", "forest", "matching", or the largest number of pairs for each record, or for
+            each person if `people` is given.
+        people: number of the person in each record.
     """
     rng = np.random.default_rng(len(graph))
     if not isinstance(how, str):
@@ -373,15 +381,15 @@ def select(graph: PairGraph, how: str | int, *, people: Ints | None = None) -> B
 
 @dataclass(frozen=True, kw_only=True)
 class PairReport:
-    """What was found among labelled pairs; every number is private.
+    """The result of `check_pairs`. Every number is private.
 
     Parameters:
         pairs: number of distinct pairs.
-        repeated: number of lines that name a pair again.
+        repeated: number of repeated rows.
         similar: number of distinct pairs that are similar, by their first label.
-        both_ways: number of pairs that carry both labels.
-        chains: number of dissimilar pairs that a chain of similar pairs joins; None if the
-            relation is not transitive.
+        both_ways: number of pairs with both labels.
+        chains: number of dissimilar pairs that are connected by a chain of similar pairs; None if
+            the relation is not transitive.
         circles: number of components that do not fit two classes; None if the number of classes
             was not given as 2.
 
@@ -403,37 +411,46 @@ class PairReport:
         return not self.problems()
 
     def problems(self) -> list[str]:
-        """One sentence for each finding."""
-        found = []
+        """Return one sentence for each problem."""
+        messages = []
         if self.both_ways:
-            found.append(
+            messages.append(
                 f"{self.both_ways} pairs are labelled both similar and dissimilar; the first label "
                 "is used."
             )
         if self.chains:
-            found.append(
+            messages.append(
                 f"{self.chains} pairs are labelled dissimilar although a chain of similar pairs "
                 "joins them. Correct "
                 "the labels, or say that being similar does not carry over."
             )
         if self.circles:
-            found.append(
+            messages.append(
                 f"{self.circles} groups of joined records do not fit two classes: an odd number of "
                 "dissimilar pairs "
                 "closes a circle."
             )
         if self.similar in (0, self.pairs):
             kind = "similar" if self.similar else "dissimilar"
-            found.append(
+            messages.append(
                 f"all pairs are {kind}: add pairs of the other kind, or there is little to learn."
             )
-        return found
+        return messages
 
 
 def check_pairs(
     pairs: ArrayLike, y: ArrayLike, *, transitive: bool = True, n_classes: int | None = None
 ) -> PairReport:
-    """Look for labels that cannot all hold (the inference patterns of Section V-A).
+    """Look for labels that contradict each other (the inference patterns of Section V-A).
+
+    Parameters:
+        pairs: (m, 2) record numbers.
+        y: the labels, as for `pair_labels`.
+        transitive: whether similarity is transitive.
+        n_classes: the number of classes, if it is known; with 2, odd cycles are counted too.
+
+    Returns:
+        The numbers of contradictions. They are private.
 
     Examples:
         >>> check_pairs([[0, 1], [1, 2], [2, 0]], [1, 1, 0]).chains
@@ -457,17 +474,17 @@ def check_pairs(
 
 
 def _chains(graph: PairGraph) -> int:
-    """Dissimilar pairs inside one class of the similar ones."""
+    """Count the dissimilar pairs that a chain of similar pairs connects."""
     group = connected(graph.n_nodes, graph.edges[graph.similar])
     across: Ints = graph.edges[~graph.similar]
     return int((group[across[:, 0]] == group[across[:, 1]]).sum())
 
 
 def _circles(graph: PairGraph) -> int:
-    """Components in which some record would be of both classes.
+    """Count the components in which some record would be of both classes.
 
-    Double cover (v, side): similar keeps the side, dissimilar changes it; nobody may be on both
-    sides.
+    In the double cover with nodes (v, side), a similar pair connects equal sides and a dissimilar
+    pair connects different sides. A record whose two nodes are connected would be of both classes.
     """
     n = graph.n_nodes
     shift = np.where(graph.similar, 0, n)

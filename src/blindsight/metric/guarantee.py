@@ -1,9 +1,9 @@
-"""What each way of learning promises, known before any data: plans for the door, and the paper's
-claims beside ours.
+"""Guarantees of metric learning, computed before any data are read: plans of releases, and the
+paper's claims.
 
-`DPPMetric` is priced from its plan: all of it is Gaussian, so the parts share one mu, in squares.
-Algorithm 1 to the letter is not: its batches are disjoint and its rows compose, which is worked out
-here; anything that depends on the data without noise makes it infinite.
+The cost of `DPPMetric` follows from its plan: all releases are Gaussian, so the squares of their mu
+add up. For Algorithm 1 as printed, the batches of an epoch are disjoint and its rows compose; if
+anything depends on the data without noise, no finite epsilon is proven.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ LABELS = Assumption(
 PEOPLE = Assumption(
     "public people", "whose record is in which pair is public, and every record has one person"
 )
-# Of mu^2: what the releases beside the learner's own may spend. The distances decide threshold and
-# error rates; where nothing is learned, they get all that is left.
+# Shares of mu^2 of the releases other than the learner's own. The distances determine threshold and
+# error rates; if no map is learned, they also get the learner's share.
 _SHARES = {"column sizes": 0.1, "margin": 0.02, "distances": 0.2}
-# How far a replaced label moves a sum, in norms of one pair's row. Moments and histograms of
-# similar and of dissimilar pairs have coordinates of their own, so the row leaves some and appears
-# in others at a right angle; a gradient may turn around; the margin counts dissimilar pairs only,
-# so its row appears or disappears; column sizes know no labels, and are priced as if they did.
+# How much a replaced label changes a sum, in norms of one pair's row. Moments and histograms have
+# separate coordinates for similar and dissimilar pairs, so the row moves to orthogonal coordinates;
+# a gradient may change its sign; the margin counts dissimilar pairs only, so its row appears or
+# disappears; column sizes do not depend on labels and are charged as if they did.
 _FLIPPED = {
     "column sizes": 1.0,
     "margin": 1.0,
@@ -83,19 +83,19 @@ _FLIPPED = {
 
 @lru_cache(maxsize=1024)
 def unit_noise(epsilon: float, delta: float) -> float:
-    """The least sigma of one Gaussian release of sensitivity 1 that keeps (epsilon, delta): 1 /
-    mu.
+    """Return the least sigma with which one Gaussian release of sensitivity 1 satisfies (epsilon,
+    delta); it is 1 / mu.
     """
     return Gaussian.calibrate(epsilon, delta=delta, sensitivity=1.0, unit="pair").sigma
 
 
 def reach(what: str, unit: str) -> float:
-    """How far one pair of the unit moves the sum `what`, in norms of one pair's row."""
+    """Return how much one pair of the unit changes the sum `what`, in norms of one pair's row."""
     return _FLIPPED[what] if unit == "label" else 1.0
 
 
 def bins_for(n_pairs: int, noise: float) -> int:
-    """Cells of the histograms of distances: as many as noise leaves room for, from public numbers.
+    """Return the number of cells of the histograms of distances, from public numbers.
 
     Parameters:
         n_pairs: number of pairs.
@@ -121,17 +121,17 @@ def metric_plan(
     bins: int,
     tuples: bool = False,
 ) -> Plan:
-    """The releases of `DPPMetric`: `noise` is what a single release of sensitivity 1 would need.
+    """Plan the releases of `DPPMetric`.
 
     Parameters:
-        loss: the way of learning; "plain" learns nothing.
+        loss: how the map is learned; "plain" learns none.
         scaled: whether column sizes are released too.
         columns: columns of the records.
-        rows: of the map that descent moves.
+        rows: rows of the map that gradient descent learns.
         noise: standard deviation of a single release of sensitivity 1.
-        group: how many pairs or tuples one unit may be in.
+        group: how many pairs or tuples may contain one unit.
         unit: what is protected.
-        delta: of the guarantee.
+        delta: delta of the guarantee.
         bins: cells of each histogram of distances.
         tuples: whether there are triplets rather than pairs.
     """
@@ -183,7 +183,9 @@ def metric_guarantee(
     bins: int,
     tuples: bool = False,
 ) -> Guarantee:
-    """(epsilon, delta) per unit, and what the same releases cost in the other units."""
+    """Return the guarantee (epsilon, delta) per unit, with the cost of the same releases in the
+    other units.
+    """
     group = groups[unit]
     releases = _calibrated(loss, scaled, columns, rows, epsilon, delta, unit, group, bins, tuples)
     others = [other for other in groups if other != unit]
@@ -217,9 +219,7 @@ def _calibrated(
     bins: int,
     tuples: bool,
 ) -> Plan:
-    """The plan with the least noise that keeps the budget: remembered, for trials that fit
-    again.
-    """
+    """Return the plan with the least noise within the budget. It is cached for repeated fits."""
     noise = unit_noise(epsilon, delta)
     target = 1 / noise
     while True:
@@ -238,14 +238,14 @@ def _calibrated(
         mu = _mu_of(releases, unit, group)
         if mu <= target:
             return releases
-        noise *= max(mu / target, 1 + 1e-12)  # rounding to the grid costs a hair
+        noise *= max(mu / target, 1 + 1e-12)  # rounding to the grid costs a little
 
 
 def _mu_of(releases: Plan, unit: str, group: int) -> float:
-    """mu of all releases together for a unit of so many pairs.
+    """Return mu of all releases together for a unit of `group` pairs.
 
-    The clipped rows of the unit move a sum by at most group x reach x the bound of a row; the
-    mechanism's own mu for that sensitivity counts the rounding to its grid.
+    The clipped rows of the unit change a sum by at most group x reach x the bound of a row; the
+    mechanism's own mu for that sensitivity includes the rounding to its grid.
     """
     total = 0.0
     for item in releases:
@@ -278,7 +278,9 @@ def paper_guarantee(
     margin_from_data: bool,
     simulation: bool,
 ) -> Guarantee:
-    """Algorithm 1's claim and what is true of it, per kappa pairs (and per pair under `also`)."""
+    """Return the claim of Algorithm 1 and what is proven, per kappa pairs (and, in `also`, per
+    pair).
+    """
     unproven = []
     if noise.reduced:
         unproven.append(SCALE)
@@ -309,10 +311,12 @@ def paper_guarantee(
 
 
 def _per_pair(noise: RowNoise, planned: Planned, kappa: int) -> float:
-    """What one pair pays for noise made for kappa of them; `planned` is the plan for kappa = 1."""
+    """Return the epsilon of one pair under noise for kappa pairs; `planned` is the plan for
+    kappa = 1.
+    """
     mechanism: Any = planned.mechanism
     if noise.family == "gaussian":
         return gaussian_epsilon(math.sqrt(planned.count) * mechanism.mu / kappa, noise.spent)
     alone = planned.count * float(mechanism.cost.epsilon)
-    # Of these only Laplace noise gets cheaper with the distance.
+    # Of these mechanisms, only the cost of Laplace noise decreases with the distance.
     return alone / kappa if noise.family == "laplace" else alone

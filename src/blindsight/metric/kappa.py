@@ -50,10 +50,10 @@ __all__ = [
     "worth",
 ]
 
-# What the walk knows of the nodes between the root and where it stands, in the order of the way
-# there: coming back is then a step in memory, not a jump. Of all other nodes it needs only when
-# they were found.
-_NODE, _FOUND, _LOW, _CURSOR, _END, _ENTRY, _BLOCKS = range(7)
+# Columns of the stack of the depth-first search, which has a row for each node between the root and
+# the current node, so that backtracking reads adjacent memory. Of all other nodes the search needs
+# only the discovery time.
+_NODE, _DISCOVERY, _LOW, _CURSOR, _END, _ENTRY, _BLOCKS = range(7)
 
 
 @njit(cache=True)
@@ -61,30 +61,30 @@ def _walk(
     start: Integers,
     links: Integers,
     allowed: Array,
-    found: Integers,
-    way: Integers,
+    discovery: Integers,
+    path: Integers,
     blocks: Integers,
     bridge: Array,
 ) -> None:
-    """Blocks at each node and whether each edge is a bridge, in the subgraph of `allowed` edges
-    (empty: all).
+    """Count the blocks at each node and mark the edges that are bridges, by depth-first search of
+    the subgraph of `allowed` edges (an empty array allows all).
     """
     every = len(allowed) == 0
     time = 0
-    for root in range(len(found)):
-        if found[root]:
+    for root in range(len(discovery)):
+        if discovery[root]:
             continue
         top, w, e = -1, root, -1
         while True:
-            if w >= 0:  # a node that was not found yet, by the edge e
+            if w >= 0:  # a node that is discovered now, through the edge e
                 time += 1
                 top += 1
-                here = way[top]
-                found[w] = here[_FOUND] = here[_LOW] = time
+                here = path[top]
+                discovery[w] = here[_DISCOVERY] = here[_LOW] = time
                 here[_NODE], here[_ENTRY], here[_BLOCKS] = w, e, 0
                 here[_CURSOR], here[_END] = start[w], start[w + 1]
                 w = -1
-            here = way[top]
+            here = path[top]
             at = here[_CURSOR]
             if at < here[_END]:
                 here[_CURSOR] = at + 1
@@ -92,40 +92,38 @@ def _walk(
                 if e == here[_ENTRY] or not (every or allowed[e]):
                     continue
                 w = links[at, 0]
-                if found[w]:
-                    here[_LOW] = min(here[_LOW], found[w])
+                if discovery[w]:
+                    here[_LOW] = min(here[_LOW], discovery[w])
                     w = -1
                 continue
-            blocks[here[_NODE]] = here[_BLOCKS] + (
-                top > 0
-            )  # with the block that holds it and its parent
+            # A node other than the root is also in the block that contains its parent.
+            blocks[here[_NODE]] = here[_BLOCKS] + (top > 0)
             top -= 1
             if top < 0:
                 break
-            above, low = way[top], here[_LOW]
+            above, low = path[top], here[_LOW]
             above[_LOW] = min(above[_LOW], low)
-            if low >= above[_FOUND]:
-                # Nothing below reaches above the parent: it shares with this subtree a block that
-                # ends at it.
+            if low >= above[_DISCOVERY]:
+                # No edge of this subtree leads above the parent, so a block ends at the parent.
                 above[_BLOCKS] += 1
-                bridge[here[_ENTRY]] = low > above[_FOUND]
+                bridge[here[_ENTRY]] = low > above[_DISCOVERY]
 
 
 def block_counts(graph: PairGraph, allowed: Bools | None = None) -> Ints:
-    """How many biconnected blocks contain each node (0 for a node in no pair); only `allowed` edges
-    count.
+    """Count the biconnected blocks that contain each node (0 for a node in no pair), in the
+    subgraph of `allowed` edges.
     """
     return _run(graph, allowed)[0]
 
 
 def bridges(graph: PairGraph) -> Bools:
-    """Which edges lie on no cycle."""
+    """Return which edges are on no cycle."""
     return _run(graph, None)[1]
 
 
 def worth(graph: PairGraph) -> Ints:
-    """De(s) - Co+(s) of Proposition 1 for every node: deg(s) - blocks(s) + 1, and 0 for a node in
-    no pair.
+    """Return De(s) - Co+(s) of Proposition 1 for every node: deg(s) - blocks(s) + 1, and 0 for a
+    node in no pair.
     """
     degrees = graph.degrees
     return np.where(degrees > 0, degrees - block_counts(graph) + 1, 0)
@@ -135,8 +133,8 @@ def _run(graph: PairGraph, allowed: Bools | None) -> tuple[Ints, Bools]:
     n = graph.n_nodes
     blocks, bridge = np.zeros(n, dtype=np.int64), np.zeros(len(graph), dtype=np.bool_)
     every = np.empty(0, dtype=np.bool_) if allowed is None else allowed
-    found, way = np.zeros(n, dtype=np.int32), np.empty((n, 8), dtype=np.int32)
-    _walk(*graph.adjacency(), every, found, way, blocks, bridge)
+    discovery, path = np.zeros(n, dtype=np.int32), np.empty((n, 8), dtype=np.int32)
+    _walk(*graph.adjacency(), every, discovery, path, blocks, bridge)
     return blocks, bridge
 
 
@@ -144,11 +142,15 @@ KappaMethod = Literal["exact", "second", "bound", "node", "edge"]
 
 
 def kappa(graph: PairGraph, method: KappaMethod = "second", *, max_flows: int = 20_000) -> int:
-    """The number of pairs by which neighbouring graphs differ.
+    """Return the number of pairs by which neighbouring graphs differ.
 
     Parameters:
-        method: "exact", "second", "bound", "node" or "edge"; see the module's text.
-        max_flows: how many targets "exact" may look at before it gives up and says so.
+        graph: the pairs.
+        method: "exact", "second", "bound", "node" or "edge"; the module's docstring explains them.
+        max_flows: how many targets "exact" may examine before it raises an error.
+
+    Raises:
+        InvalidParameter: "exact" would need more maximum flows.
 
     Examples:
         >>> triangle = PairGraph.from_pairs([[0, 1], [1, 2], [0, 2]], [1, 1, 1])
@@ -171,8 +173,8 @@ def kappa(graph: PairGraph, method: KappaMethod = "second", *, max_flows: int = 
 
 
 def pair_kappa(graph: PairGraph, s: int, t: int) -> int:
-    """|P_st| + min(c_s, c_t) for one target; Appendix B's count where the relation is
-    intransitive.
+    """Return |P_st| + min(c_s, c_t) for one target, or Appendix B's count for an intransitive
+    relation.
     """
     if s == t:
         raise InvalidParameter(
@@ -187,9 +189,9 @@ def pair_kappa(graph: PairGraph, s: int, t: int) -> int:
     rest = ~on_path
     blocks = block_counts(graph, rest)
     degrees = np.bincount(graph.edges[rest].ravel(), minlength=graph.n_nodes)
-    # s lies on no cycle once each part of G - s hangs on it by one edge: deg - blocks edges must
-    # go, and no other choice of edges is cheaper, because removing one edge splits off at most one
-    # part.
+    # s is on no cycle once each part of G - s is connected to it by one edge only. For that,
+    # deg - blocks edges must be removed. No other choice of edges is smaller, because removing one
+    # edge separates at most one part.
     return paths + int(min(degrees[s] - blocks[s], degrees[t] - blocks[t]))
 
 
@@ -209,9 +211,7 @@ def _exact(graph: PairGraph, max_flows: int) -> int:
 
 
 def _by_bound(values: Ints) -> Iterator[tuple[int, int, int]]:
-    """Pairs of nodes in falling order of min(value(s), value(t)): node j with each node before
-    it.
-    """
+    """Yield pairs of nodes in descending order of min(value(s), value(t))."""
     order = np.argsort(-values, kind="stable")
     for j in range(1, len(order)):
         for i in range(j):
@@ -219,8 +219,8 @@ def _by_bound(values: Ints) -> Iterator[tuple[int, int, int]]:
 
 
 def _intransitive_bound(graph: PairGraph, values: Ints, *, second: bool) -> int:
-    """Appendix B. A pair joined by a bridge counts min(v(s), v(t)); any other pair at most one less
-    (Equation 16).
+    """Return the bound of Appendix B: a pair joined by a bridge counts min(v(s), v(t)), any other
+    pair at most one less (Equation 16).
     """
     ends = values[graph.edges[bridges(graph)]]
     reduce = np.minimum if second else np.maximum
@@ -238,8 +238,10 @@ def _cheapest_flow(
     t: int,
     limit: int,
 ) -> Any:
-    """Flow on each edge (+1 along first -> second end, -1 against, 0 unused) and its value, at most
-    `limit`.
+    """Compute a maximum flow of least cost, of value at most `limit`.
+
+    Returns the flow on each edge (+1 from the first to the second end, -1 in the other direction, 0
+    unused) and its value.
     """
     n = len(start) - 1
     flow = np.zeros(len(first), dtype=np.int8)
@@ -256,8 +258,8 @@ def _cheapest_flow(
         distance[s] = 0
         queue[0] = s
         head, tail = 0, 1
-        # Bellman-Ford with a queue: undoing an edge's flow costs -1, so labels can still fall after
-        # a visit.
+        # Bellman-Ford with a queue: cancelling an edge's flow costs -1, so a distance can still
+        # decrease after a visit.
         while head != tail:
             v = queue[head]
             head = (head + 1) % (n + 1)
@@ -292,10 +294,10 @@ def _cheapest_flow(
 def disjoint_paths(graph: PairGraph, s: int, t: int) -> tuple[int, Bools]:
     """|P_st| and the edges on those paths, by maximum flow (Definition 1, Menger's theorem).
 
-    Equation 5 does not say *which* maximum set of paths is removed before cycles are counted. We
-    take the set with the fewest edges in all (a maximum flow of least cost, by successive shortest
-    paths): it leaves the most cycles standing, the cautious reading. Whichever set is taken, the
-    bounds of `kappa` hold.
+    Equation 5 does not say *which* maximum set of paths is removed before cycles are counted. This
+    function takes the set with the fewest edges in total (a maximum flow of least cost, by
+    successive shortest paths), which leaves the most cycles and so is the conservative choice. The
+    bounds of `kappa` hold for every choice.
     """
     start, links = graph.adjacency()
     degrees = graph.degrees

@@ -3,15 +3,14 @@
 Also here: reading pairs and tuples of records, normalising records, and choosing the distance that
 separates similar from dissimilar pairs by exact distances of public pairs.
 
-`ErrorCurve` answers "same or different?": thresholds and error rates from released histograms of
-distances. The only input is a pair of noisy histograms (distances of similar and of dissimilar
-pairs) that passed the door, so everything here is post-processing and may be asked as often as one
-likes.
+`ErrorCurve` computes thresholds and error rates from two noisy histograms that were released (the
+distances of similar and of dissimilar pairs). All of it is post-processing, so it costs nothing and
+can be repeated.
 
-Noise is taken out in two steps that need no data. The number of pairs is public, so the two totals
+Noise is reduced in two steps that need no data. The number of pairs is public, so the two totals
 must add up to it. Counts are not negative, so each histogram is projected onto the non-negative
-vectors with its total (Wang and Carreira-Perpinan 2013), which empties the many cells that hold
-nothing but noise.
+vectors with its total (Wang and Carreira-Perpinan 2013), which sets most cells without pairs to
+zero.
 """
 
 from __future__ import annotations
@@ -55,13 +54,19 @@ Norm = Literal["l1", "l2", "none"]
 def read_tuples(
     tuples: ArrayLike, preprocessor: Any = None, *, width: int | None = 2
 ) -> tuple[Floats, Ints]:
-    """(records (n, d), numbers (m, k)) from (m, k, d) features, or from (m, k) indices, as in
-    metric-learn.
+    """Convert pairs or tuples, in either form of metric-learn, to records and record numbers.
 
     Parameters:
-        preprocessor: what indices point to: an array (n, d), or a function from (j,) indices to (j,
+        tuples: features (m, k, d), or indices (m, k).
+        preprocessor: what indices refer to: an array (n, d), or a function from (j,) indices to (j,
             d) features.
         width: k, or None for any k of at least 3.
+
+    Returns:
+        The records (n, d), and the numbers (m, k) of the records of each tuple.
+
+    Raises:
+        InvalidData: the shape is wrong, there are no tuples, or an index is unknown.
     """
     given = np.asarray(tuples)
     if given.ndim == 2:
@@ -79,14 +84,14 @@ def read_tuples(
         )
     if len(numbers) == 0:
         raise InvalidData("pairs must not be empty: there is nothing to learn from.")
-    found = numbers.shape[1]
-    if found != width if width is not None else found < 3:
+    given_width = numbers.shape[1]
+    if given_width != width if width is not None else given_width < 3:
         wanted = (
             f"{width} records each"
             if width is not None
             else "at least 3 records: anchor, positive, negatives"
         )
-        raise InvalidData(f"tuples must have {wanted}, got {found}.")
+        raise InvalidData(f"tuples must have {wanted}, got {given_width}.")
     return records, numbers
 
 
@@ -119,7 +124,9 @@ def _from_indices(given: Array, preprocessor: Any) -> tuple[Floats, Ints]:
 
 
 def normalised(X: Floats, norm: Norm) -> Floats:
-    """Every row at l1 or l2 norm 1 (a row of zeros stays), without a look at any other row."""
+    """Scale every row to l1 or l2 norm 1, independently of all others. Rows of zeros are
+    unchanged.
+    """
     checks.one_of("normalize", norm, get_args(Norm))
     if norm == "none":
         return X
@@ -137,12 +144,22 @@ def best_threshold(
     strategy: str = "accuracy",
     min_rate: float = 0.9,
 ) -> float:
-    """The distance up to which pairs should count as similar, by exact distances of labelled pairs.
+    """Return the distance up to which pairs should count as similar.
+
+    Parameters:
+        distance: exact distances of the pairs.
+        similar: whether each pair is similar.
+        strategy: as for `LinearMetric.calibrate_threshold`.
+        min_rate: the rate that "max_tpr" and "max_tnr" require of the other kind.
+
+    Raises:
+        InvalidData: there are no pairs of one kind.
 
     Examples:
-        >>> round(best_threshold(np.array([0.1, 0.2, 0.9, 1.1]), np.array([True, True, False, False])), 2)
+        >>> similar = np.array([True, True, False, False])
+        >>> round(best_threshold(np.array([0.1, 0.2, 0.9, 1.1]), similar), 2)
         0.55
-    """  # noqa: E501
+    """
     checks.one_of("strategy", strategy, STRATEGIES)
     rate = checks.probability("min_rate", min_rate)
     if len(distance) != len(similar):
@@ -152,14 +169,15 @@ def best_threshold(
     if similar.all() or not similar.any():
         raise InvalidData(
             "y must hold both similar and dissimilar pairs: with a single kind no threshold is "
-            "better."
+            "better than another."
         )
     order = np.argsort(distance, kind="stable")
     sorted_distance, alike = distance[order], similar[order]
-    # Entry k: the k nearest pairs are called similar. Only between different distances can one cut.
-    found = np.r_[0, np.cumsum(alike)] / alike.sum()
+    # Entry k: the k nearest pairs count as similar. A threshold can only lie between two different
+    # distances.
+    accepted = np.r_[0, np.cumsum(alike)] / alike.sum()
     refused = 1 - np.r_[0, np.cumsum(~alike)] / (~alike).sum()
-    worth = _worth(found, refused, strategy, rate, share=float(alike.mean()))
+    worth = _worth(accepted, refused, strategy, rate, share=float(alike.mean()))
     worth[1:-1][sorted_distance[1:] == sorted_distance[:-1]] = -np.inf
     best = int(np.argmax(worth))
     edges = np.r_[0.0, sorted_distance, sorted_distance[-1]]
@@ -167,24 +185,22 @@ def best_threshold(
 
 
 def _worth(
-    found: Floats,
+    accepted: Floats,
     refused: Floats,
     strategy: str,
     rate: float,
     share: float,
 ) -> Floats:
     if strategy == "accuracy":
-        return share * found + (1 - share) * refused
+        return share * accepted + (1 - share) * refused
     if strategy == "balanced":
-        return found + refused
-    main, other = (found, refused) if strategy == "max_tpr" else (refused, found)
+        return accepted + refused
+    main, other = (accepted, refused) if strategy == "max_tpr" else (refused, accepted)
     return np.where(other >= rate, main, -1 + other)
 
 
 def orthogonal(rows: int, columns: int, *, rng: np.random.Generator) -> Floats:
-    """A random map with orthonormal rows (columns, when there are more rows): it keeps all
-    directions alike.
-    """
+    """Draw a random map with orthonormal rows, or columns if there are more rows than columns."""
     q, r = np.linalg.qr(rng.standard_normal((max(rows, columns), min(rows, columns))))
     q = q * np.sign(np.diag(r))
     return q if rows >= columns else q.T
@@ -196,10 +212,10 @@ class _Hidden:
 
 
 class LinearMetric(TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """A distance |W(u - v)|; `components_` (W), `norm_`, `stretch_` and `n_features_in_` are
-    learned by subclasses.
+    """The base class of metrics |W(u - v)|, with the methods of metric-learn.
 
-    `stretch_` multiplies the columns before records are normalised to `norm_`.
+    Subclasses learn `components_` (W), `norm_`, `stretch_` and `n_features_in_`. `stretch_`
+    multiplies the columns before records are normalised to `norm_`.
     """
 
     components_: Floats
@@ -210,7 +226,7 @@ class LinearMetric(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     identity_: bool = False
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
-        """As scikit-learn has it, but the records of a preprocessor stay out of it."""
+        """Return scikit-learn's text, without the records of a preprocessor."""
         shown = copy.copy(self)
         if getattr(self, "preprocessor", None) is not None:
             shown.preprocessor = _Hidden()
@@ -220,8 +236,8 @@ class LinearMetric(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return f"<pre>{html.escape(repr(self))}</pre>"
 
     def transform(self, X: ArrayLike) -> Floats:
-        """Rows scaled and normalised as in training, then mapped: Euclidean distance there is the
-        learned distance.
+        """Scale and normalise rows as in training, then map them. The Euclidean distance of mapped
+        rows is the learned distance.
         """
         check_is_fitted(self)
         rows = checks.finite_array("X", X, ndim=2)
@@ -230,26 +246,26 @@ class LinearMetric(TransformerMixin, BaseEstimator):  # type: ignore[misc]
                 f"X must have {self.n_features_in_} columns as in training, got {rows.shape[1]}."
             )
         prepared = self._prepared(rows)
-        # The identity of 1,280 columns would be most of the work.
+        # A product with the identity of 1,280 columns would take most of the time.
         return prepared if self.identity_ else prepared @ self.components_.T
 
     def pair_distance(self, pairs: ArrayLike) -> Floats:
-        """The learned distance of each pair: (m, 2, d) features, or (m, 2) indices into the
+        """Return the learned distance of each pair: (m, 2, d) features, or (m, 2) indices into the
         preprocessor.
         """
         return self._distances(pairs, width=2)[:, 0]
 
     def score_pairs(self, pairs: ArrayLike) -> Floats:
-        """The same as `pair_distance`: the older name of metric-learn."""
+        """Return `pair_distance`; this is metric-learn's older name for it."""
         return self.pair_distance(pairs)
 
     def pair_score(self, pairs: ArrayLike) -> Floats:
-        """Minus the distance: higher is more alike."""
+        """Return the negative distance, which is higher for more similar pairs."""
         return -self.pair_distance(pairs)
 
     def decision_function(self, tuples: ArrayLike) -> Floats:
-        """Of pairs `pair_score`; of triplets (anchor, positive, negative) how much nearer the
-        positive is.
+        """Return `pair_score` for pairs, and for triplets (anchor, positive, negative) how much
+        nearer the positive is than the negative.
         """
         if np.ndim(tuples) >= 2 and np.shape(tuples)[1] == 3:
             apart = self._distances(tuples, width=3)
@@ -257,15 +273,15 @@ class LinearMetric(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return self.pair_score(tuples)
 
     def predict(self, tuples: ArrayLike) -> Ints:
-        """1 for pairs at most `threshold_` apart, -1 for others; of triplets, whether the positive
-        is nearer.
+        """Return 1 for pairs at most `threshold_` apart and -1 for others; for triplets, 1 where
+        the positive is nearer.
         """
         least = 0.0 if np.ndim(tuples) >= 2 and np.shape(tuples)[1] == 3 else -self._threshold()
         return np.where(self.decision_function(tuples) >= least, 1, -1)
 
     def score(self, tuples: ArrayLike, y: ArrayLike | None = None) -> float:
-        """Of pairs the area under the ROC curve (0.5 is chance); of triplets, which take no y, the
-        share predicted.
+        """Return the area under the ROC curve for pairs (0.5 is chance), and for triplets, which
+        have no y, the share in which the positive is nearer.
         """
         from sklearn.metrics import roc_auc_score
 
@@ -280,9 +296,7 @@ class LinearMetric(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return float(roc_auc_score(similar, self.pair_score(tuples)))
 
     def set_threshold(self, threshold: float) -> Self:
-        """Pairs at most this far apart count as similar from now on; a number chosen without
-        private data.
-        """
+        """Set the largest distance of pairs that count as similar, chosen without private data."""
         check_is_fitted(self)
         self.threshold_ = checks.non_negative("threshold", threshold)
         return self
@@ -296,29 +310,35 @@ class LinearMetric(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         min_rate: float = 0.9,
         public: bool = False,
     ) -> Self:
-        """Choose `threshold_` by labelled pairs; where the metric promises anything, they must be
-        *public*.
+        """Choose `threshold_` by labelled pairs, which must be public if the metric has a
+        guarantee.
 
         Parameters:
-            public: that these pairs and labels are public: say so where there is a `guarantee_`.
-            strategy: "accuracy"; "balanced" (both kinds count the same); "max_tpr", the most
-            similar pairs found while
-                at least `min_rate` of the dissimilar ones are told apart; "max_tnr", the other way
-                round.
+            pairs: as for `pair_distance`.
+            y: labels, as for `pair_labels`.
+            strategy: "accuracy"; "balanced", the mean of both rates; "max_tpr", the highest rate of
+                accepted similar pairs with at least `min_rate` of the dissimilar pairs refused;
+                "max_tnr", the same with the roles exchanged.
+            min_rate: the required rate of "max_tpr" and "max_tnr".
+            public: states that these pairs and labels are public; required if there is a
+                `guarantee_`.
+
+        Raises:
+            InvalidParameter: the metric has a guarantee, and `public` is False.
         """
         if hasattr(self, "guarantee_") and not public:
             raise InvalidParameter(
-                "a threshold chosen by private pairs is a release that nobody paid for "
-                "(DPPMetric.fit has already set "
-                "one within its budget). Say public=True if these pairs and labels are public."
+                "a threshold chosen by private pairs is a release that is not charged "
+                "(DPPMetric.fit has already set one within its budget). Say public=True if these "
+                "pairs and labels are public."
             )
-        found = best_threshold(
+        threshold = best_threshold(
             self.pair_distance(pairs), pair_labels(y), strategy=strategy, min_rate=min_rate
         )
-        return self.set_threshold(found)
+        return self.set_threshold(threshold)
 
     def get_metric(self) -> Callable[[Any, Any], float]:
-        """A function of two vectors, for scikit-learn's `metric=` and the like."""
+        """Return a distance function of two vectors, for scikit-learn's `metric=` parameters."""
         check_is_fitted(self)
         W, prepared = self.components_.copy(), self._prepared
 
@@ -329,12 +349,12 @@ class LinearMetric(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return distance
 
     def get_mahalanobis_matrix(self) -> Floats:
-        """M = W'W, positive semidefinite, on prepared records."""
+        """Return M = W'W, which applies to scaled and normalised records."""
         check_is_fitted(self)
         return self.components_.T @ self.components_
 
     def _width(self, columns: int) -> int:
-        """The rows of the map: `n_components`, or as many as there are columns."""
+        """Return the number of rows of the map: `n_components`, or the number of columns."""
         asked: int | None = getattr(self, "n_components", None)
         if asked is None:
             return columns
@@ -348,10 +368,10 @@ class LinearMetric(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return normalised(rows * self.stretch_, self.norm_)  # type: ignore[arg-type]
 
     def _distances(self, tuples: ArrayLike, *, width: int) -> Floats:
-        """From the first of each tuple to each other."""
+        """Return the distances from the first record of each tuple to the others."""
         check_is_fitted(self)
         given = np.asarray(tuples)
-        # Features are taken as they are, with or without a preprocessor.
+        # A preprocessor applies to indices only, not to features.
         preprocessor = getattr(self, "preprocessor", None) if given.ndim == 2 else None
         records, numbers = read_tuples(given, preprocessor, width=width)
         mapped = self.transform(records)[numbers]
@@ -368,8 +388,8 @@ class LinearMetric(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
 
 class EuclideanMetric(LinearMetric):
-    """The plain distance of normalised records, or of a random projection: the control that learns
-    nothing.
+    """The Euclidean distance of normalised records, or of a random projection, as a baseline that
+    learns nothing.
     """
 
     def __init__(
@@ -384,7 +404,7 @@ class EuclideanMetric(LinearMetric):
         self.random_state = random_state
 
     def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
-        """Only the number of columns is used; X may be records (n, d) or pairs (m, 2, d)."""
+        """Read the number of columns of X, which may be records (n, d) or pairs (m, 2, d)."""
         columns = np.asarray(X).shape[-1]
         rows = (
             columns
@@ -400,7 +420,7 @@ class EuclideanMetric(LinearMetric):
         return self
 
 
-#: Pairs of a kind that the histograms must show, in standard deviations of its noise.
+#: The least number of pairs of a kind for rates to be known, in standard deviations of its noise.
 MIN_SIGNAL = 3.0
 
 
@@ -424,15 +444,15 @@ class OperatingPoint:
 
     @property
     def error(self) -> float:
-        """The mean of both rates: the share of wrong answers where both kinds are as frequent."""
+        """The mean of both rates: the share of wrong answers if both kinds are equally frequent."""
         return (self.false_accept + self.false_reject) / 2
 
     def answer(self, distance: float, *, share_same: float = 0.5) -> ComparisonAnswer:
-        """Same or different, and how often such an answer is wrong.
+        """Answer whether two records are the same, with the error rate of such answers.
 
         Parameters:
-            distance: of the two records.
-            share_same: share of same pairs among those that will be asked about.
+            distance: the distance of the two records.
+            share_same: expected share of same pairs among all questions.
 
         Returns:
             The answer, with the expected share of wrong ones among answers of its kind.
@@ -445,8 +465,8 @@ class OperatingPoint:
             else (self.false_reject, 1 - self.false_accept)
         )
         wrong = rate * (1 - share if same else share)
-        said = wrong + right * (share if same else 1 - share)
-        return ComparisonAnswer(same=same, wrong=0.0 if said <= 0 else wrong / said)
+        answered = wrong + right * (share if same else 1 - share)
+        return ComparisonAnswer(same=same, wrong=0.0 if answered <= 0 else wrong / answered)
 
     def __str__(self) -> str:
         return (
@@ -459,7 +479,7 @@ class OperatingPoint:
 
 @dataclass(frozen=True)
 class ComparisonAnswer:
-    """What a metric says about two records.
+    """The answer of a metric for two records.
 
     Parameters:
         same: whether they count as the same.
@@ -511,7 +531,7 @@ class ErrorCurve:
 
     @property
     def known(self) -> bool:
-        """Whether both kinds of pairs stand out from the noise; otherwise there are no rates."""
+        """Whether the numbers of both kinds of pairs exceed the noise, so that rates are known."""
         least = MIN_SIGNAL * self.noise * math.sqrt(len(self.similar))
         return min(self._totals()) > least
 
@@ -532,7 +552,8 @@ class ErrorCurve:
 
     def best(self) -> OperatingPoint:
         """The threshold with the smallest mean of both error rates."""
-        # Neighbouring cells vote too: the minimum is flat, and noise would choose its place.
+        # The error is smoothed over neighbouring cells: its minimum is flat, and without smoothing
+        # noise would determine the position.
         error = self.false_accept + self.false_reject
         padded = np.concatenate([error[:1], error, error[-1:]])
         return self._point(int(np.argmin(padded[:-2] + 2 * padded[1:-1] + padded[2:])))
@@ -607,7 +628,7 @@ class ErrorCurve:
         )
 
     def _totals(self) -> tuple[float, float]:
-        """Similar and dissimilar pairs: together as many as there are."""
+        """Return the numbers of similar and dissimilar pairs, which add up to the public total."""
         both = float(self.n_pairs * self.each)
         if self.each == 2:  # every tuple has one of each kind
             return both / 2, both / 2
@@ -624,7 +645,7 @@ class ErrorCurve:
 
 
 def _onto_simplex(values: Floats) -> Floats:
-    """The nearest vector of non-negative numbers that add up to 1."""
+    """Project onto the non-negative vectors whose sum is 1."""
     descending = np.sort(values)[::-1]
     excess = (np.cumsum(descending) - 1) / np.arange(1, len(values) + 1)
     last = np.flatnonzero(descending > excess)[-1]
@@ -632,6 +653,6 @@ def _onto_simplex(values: Floats) -> Floats:
 
 
 def _hundred(share: float) -> str:
-    """A share as a number of 100, with one digit where it is below 10."""
+    """Format a share as a number out of 100, with one decimal below 10."""
     number = 100 * share
     return f"{number:.0f}" if number >= 10 or number == int(number) else f"{number:.1f}"

@@ -10,10 +10,10 @@ The gradient of each loss with respect to W is, for one pair or tuple, a sum of 
 products l r'. Norms follow from inner products of the factors, so clipping n gradients of a d' x d
 matrix costs O(n (d' + d)) and their sum is one matrix product; no matrix per pair is formed.
 
-Gradient descent on a loss (`noisy_descent`) takes few large steps over all pairs, from a map that
-keeps all directions alike, and averages the later half. Clipping far below the usual gradient makes
-each pair vote with its direction only, which costs little here and makes the step size independent
-of the scale of the data.
+Gradient descent on a loss (`noisy_descent`) takes few large steps over all pairs, from an isotropic
+map, and averages the second half of the iterates. Gradients are clipped far below their usual norm,
+so that each pair contributes only a direction; this costs little accuracy and makes the step size
+independent of the scale of the data.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class Gradients:
-    """Rows for the door: the gradient of each pair or tuple as its factors, left (n, k, d') and
-    right (n, k, d).
+    """Gradients of pairs or tuples, as rows for the door, in the form of their factors: left
+    (n, k, d') and right (n, k, d).
     """
 
     left: Floats
@@ -66,18 +66,20 @@ class Gradients:
         return len(self.left)
 
     def norms(self, order: float) -> Floats:
-        """Of each gradient as a whole matrix, l2; for l1 at most the sum of its outer products'."""
+        """Return the l2 norm of each gradient as a whole matrix, or a bound of its l1 norm: the sum
+        of the l1 norms of its outer products.
+        """
         return _frobenius(self.left, self.right) if order == 2 else _absolute(self.left, self.right)
 
     def weighted_sum(self, weights: Floats) -> Floats:
-        """All gradients, each times its weight, added as matrix products."""
+        """Return the sum of the gradients, each multiplied by its weight."""
         return added(
             weights, lambda n: _added(self.left[n] * weights[n, None, None], self.right[n])
         )
 
 
 class TupleLoss(ABC):
-    """A loss bound to its data: one value and one gradient for each pair or tuple."""
+    """A loss with its data. It has one value and one gradient for each pair or tuple."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -85,20 +87,20 @@ class TupleLoss(ABC):
 
     @abstractmethod
     def take(self, chosen: Array) -> Self:
-        """The same loss on these pairs or tuples only."""
+        """Return the same loss on these pairs or tuples only."""
 
     @abstractmethod
     def values(self, W: Floats) -> Floats:
-        """(n,) the loss of each."""
+        """Return the loss (n,) of each pair or tuple."""
 
     @abstractmethod
     def factors(self, W: Floats) -> tuple[Floats, Floats]:
-        """Left (n, k, d') and right (n, k, d) factors: gradient i is the sum over k of left x
-        right'.
+        """Return the left (n, k, d') and right (n, k, d) factors: gradient i is the sum over k of
+        left x right'.
         """
 
     def gradients(self, W: Floats) -> Floats:
-        """(n, d', d) all gradients, formed. For tests and small data."""
+        """Return all gradients (n, d', d), for tests and small data."""
         left, right = self.factors(W)
         return np.asarray(np.einsum("nkr,nkd->nrd", left, right))
 
@@ -107,11 +109,11 @@ class TupleLoss(ABC):
         return float(self.values(W).mean())
 
     def clipped_sum(self, W: Floats, bound: float, *, order: Literal[1, 2] = 2) -> Floats:
-        """The sum of the gradients, each as a *whole matrix* scaled into the l1 or l2 (Frobenius)
-        ball of `bound`.
+        """Return the sum of the gradients, each clipped as a *whole matrix* to l1 or l2 (Frobenius)
+        norm `bound`.
 
-        Removing one pair therefore moves the sum by at most `bound`. For l1 with two outer products
-        the norm is bounded by the sum of theirs, which clips a little more than needed and never
+        Removing one pair therefore changes the sum by at most `bound`. For l1 with two outer
+        products the sum of their norms is used, which clips a little more than needed and never
         less.
         """
         gradients = Gradients(*self.factors(W))
@@ -128,10 +130,10 @@ def _added(left: Floats, right: Floats) -> Floats:
 
 
 def _frobenius(left: Floats, right: Floats) -> Floats:
-    """|sum_k l_k r_k'|_F: the root of the sum over j, k of (l_j . l_k)(r_j . r_k), never less than
-    it is.
+    """Return an upper bound of |sum_k l_k r_k'|_F, the square root of the sum over j, k of
+    (l_j . l_k)(r_j . r_k).
 
-    Outer products that nearly cancel leave rounding errors in place of the sum: what those may hide
+    If outer products nearly cancel, rounding errors dominate the result, so a bound of these errors
     is added.
     """
     if left.shape[1] == 1:
@@ -160,7 +162,7 @@ class Contrastive(TupleLoss):
         return len(self.differences)
 
     def take(self, chosen: Array) -> Self:
-        """The same loss on these pairs only."""
+        """Return the same loss on these pairs only."""
         return type(self)(self.differences[chosen], self.dissimilar[chosen], margin=self.margin)
 
     def values(self, W: Floats) -> Floats:
@@ -170,8 +172,8 @@ class Contrastive(TupleLoss):
         return np.asarray(0.5 * reach**2)
 
     def factors(self, W: Floats) -> tuple[Floats, Floats]:
-        """Equation 8: the gradient is c (W dx) dx' with c = 1, (D - m)/D or 0; left = c W dx, right
-        = dx.
+        """Return the factors c W dx and dx of the gradient c (W dx) dx' (Equation 8), where c = 1,
+        (D - m)/D or 0.
         """
         projected = self.differences @ W.T
         projected *= self._coefficient(projected)[:, None]
@@ -180,11 +182,11 @@ class Contrastive(TupleLoss):
     def clipped_rows(
         self, W: Floats, bound: float, *, order: Literal[1, 2] = 1
     ) -> tuple[Floats, Floats]:
-        """Algorithm 1, lines 7 and 8: sum of the gradients with *each row* clipped to `bound`, and
-        each row's peak.
+        """Return the sum of the gradients with *each row* clipped to `bound`, and the peak of each
+        row (Algorithm 1, lines 7 and 8).
 
-        The peak g'_r is the largest norm of a clipped row over the batch (the paper prints a
-        maximum of vectors).
+        The peak g'_r is the largest norm of a clipped row over the batch; the paper prints a
+        maximum of vectors.
         """
         left, right = self.factors(W)
         size = np.linalg.norm(self.differences, ord=order, axis=1)
@@ -194,8 +196,8 @@ class Contrastive(TupleLoss):
 
     def _coefficient(self, projected: Floats) -> Floats:
         distance = np.linalg.norm(projected, axis=1)
-        # At distance 0 a dissimilar pair has no direction in which to part; its gradient is taken
-        # as 0.
+        # At distance 0 a dissimilar pair has no direction in which to separate; its gradient is
+        # defined as 0.
         ratio = np.divide(
             distance - self.margin, distance, out=np.zeros_like(distance), where=distance > 0
         )
@@ -205,8 +207,8 @@ class Contrastive(TupleLoss):
 def mean_dissimilar_distance(
     differences: Floats, dissimilar: Bools, *, order: Literal[1, 2] = 1
 ) -> float:
-    """The paper's margin (Section VII-B): the mean norm of the differences of dissimilar pairs, or
-    1. It is data.
+    """Return the paper's margin (Section VII-B): the mean norm of the differences of dissimilar
+    pairs, or 1 if there are none. It depends on the data.
     """
     if not dissimilar.any():
         return 1.0
@@ -216,8 +218,8 @@ def mean_dissimilar_distance(
 def contrastive_of(
     records: Floats, graph: PairGraph, norm: Any, margin: float | str
 ) -> Contrastive:
-    """The loss of a graph's pairs on normalised records; margin "mean" is the mean distance of
-    dissimilar ones.
+    """Return the loss of a graph's pairs on normalised records. The margin "mean" is the mean
+    distance of dissimilar pairs.
     """
     rows = normalised(records, norm)
     differences = rows[graph.edges[:, 0]] - rows[graph.edges[:, 1]]
@@ -239,7 +241,7 @@ class Triplet(TupleLoss):
         return len(self.tuples)
 
     def take(self, chosen: Array) -> Self:
-        """The same loss on these tuples only."""
+        """Return the same loss on these tuples only."""
         return type(self)(self.tuples[chosen], margin=self.margin)
 
     def values(self, W: Floats) -> Floats:
@@ -250,7 +252,7 @@ class Triplet(TupleLoss):
         )
 
     def factors(self, W: Floats) -> tuple[Floats, Floats]:
-        """2 (W p) p' - 2 (W n) n' where the triplet is active."""
+        """Return the factors of 2 (W p) p' - 2 (W n) n', which are 0 if the triplet is inactive."""
         right, (near, far) = self._sides(W)
         active = self.margin + (near**2).sum(axis=1) > (far**2).sum(axis=1)
         left = np.stack([2 * near, -2 * far], axis=1) * active[:, None, None]
@@ -262,8 +264,8 @@ class Triplet(TupleLoss):
 
 
 def tuple_pairs(indices: Ints) -> tuple[Ints, Bools]:
-    """The pairs that (n, k) tuples of record numbers speak about: (anchor, other) and which of them
-    are similar.
+    """Return the pairs (anchor, other) that (n, k) tuples of record numbers contain, and which of
+    them are similar.
     """
     others = indices.shape[1] - 1
     pairs = np.stack([np.repeat(indices[:, :1], others, axis=1), indices[:, 1:]], axis=2).reshape(
@@ -280,12 +282,12 @@ def group_size(
     kappa: int = 1,
     people: Ints | None = None,
 ) -> int:
-    """How many tuples one unit can be part of: by how many rows neighbouring data differ.
+    """Return the largest number of tuples that contain one unit, by which neighbouring data sets
+    differ.
 
     For pairs, (n, 2), this is 1 per label and per pair, the largest degree per record, the largest
-    number of pairs that touch a person, and kappa per kappa pairs. It is a function of the
-    structure, which must be public. The label of a triplet is which of its last two records is
-    alike.
+    number of pairs of a person, and kappa per kappa pairs. It is a function of the structure, which
+    must be public. The label of a triplet says which of its last two records is similar.
 
     Parameters:
         indices: (n, k) numbers of records.
@@ -315,16 +317,16 @@ def group_size(
     return most
 
 
-# Chosen once, on digits, and left alone: choosing anew on private data would itself cost privacy.
+# Chosen on digits and fixed: choosing them on private data would cost privacy.
 CLIP, STEPS = 0.1, 20
 _LARGEST_STEP, _NOISE_REACH = 6.0, 0.5
 _WIDEST = 256  # beyond this many columns a square map has more noise than signal
 
 
 def start(columns: int, n_components: int) -> Floats:
-    """Where descent begins: the identity, or for very wide records a fixed random projection.
+    """Return the initial map: the identity, or a fixed random projection for very wide records.
 
-    No data in either.
+    Neither depends on the data.
     """
     if columns <= _WIDEST:
         return np.eye(columns)
@@ -332,9 +334,9 @@ def start(columns: int, n_components: int) -> Floats:
 
 
 def reduce_rank(W: Floats, n_components: int) -> Floats:
-    """The best map of fewer rows: same singular vectors, only the largest values.
+    """Return the best approximation of W with fewer rows, from its largest singular values.
 
-    Free, since W is released already.
+    It costs nothing, because W is already released.
     """
     if n_components >= len(W):
         return W
@@ -343,10 +345,10 @@ def reduce_rank(W: Floats, n_components: int) -> Floats:
 
 
 def largest_step(coordinates: int, noise: float, steps: int, pairs: int) -> float:
-    """As large as helps (6), but no larger than that the noise alone moves W by half its norm.
+    """Return the step size: 6, or less if the noise alone would change W by half its norm.
 
-    Noise of all steps together moves W by step_size noise sqrt(coordinates / steps) / pairs of its
-    norm: all public.
+    The noise of all steps together changes W by step_size noise sqrt(coordinates / steps) / pairs
+    of its norm; all of these numbers are public.
     """
     drift = noise * math.sqrt(coordinates / steps) / pairs
     return min(_LARGEST_STEP, _NOISE_REACH / drift)
@@ -376,13 +378,17 @@ def noisy_descent(
     clip: float = CLIP,
     progress: Callable[[int, int], None] | None = None,
 ) -> Floats:
-    """The mean of the later half of the iterates from the map W.
+    """Run gradient descent and return the mean of the second half of the iterates.
 
     Parameters:
-        total: gives the sum over all pairs of the loss's gradients at W, each clipped to `clip`,
-            with noise: the door.
-        step_size: how far all steps together may move W, in multiples of its norm, if every pair
-            agreed.
+        loss: the loss of all pairs.
+        W: the initial map.
+        total: returns the noisy sum over all pairs of the gradients at W, each clipped to `clip`.
+        steps: the number of steps.
+        step_size: the largest change of W by all steps together, in multiples of its norm; it is
+            reached if the gradients of all pairs have the same direction.
+        clip: the clipping bound of a gradient.
+        progress: called with (done, total).
     """
     late = np.zeros_like(W)
     pace = step_size * math.sqrt(min(W.shape)) / (steps * clip)

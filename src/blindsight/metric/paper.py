@@ -1,9 +1,9 @@
-"""The paper's Algorithm 1 as an estimator, to the letter, and the same algorithm mended so that it
-has a proof.
+"""The paper's Algorithm 1 as an estimator, exactly as printed, and a corrected version with a
+proven guarantee.
 
-Both are here to compare with. `DPPDML` is what Li, Pan, Sui and Tsang print; its `guarantee_` has
-their claim beside what is true of it. `MendedDML` changes as little as a proof needs. `DPPMetric`
-is the one to use.
+Both are for comparison; use `DPPMetric` for your own data. `DPPDML` is the algorithm of Li, Pan,
+Sui and Tsang; its `guarantee_` states the paper's claim and what is proven. `MendedDML` changes
+only what the proof needs.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ GRADIENT = "gradients"
 
 
 class _Algorithm1(LinearMetric):
-    """What both readings share: pairs to differences, batches from the graph's components."""
+    """The base class of both versions: the pair graph, and batches from its components."""
 
     guarantee_: Guarantee
     n_components: int | None
@@ -69,7 +69,7 @@ class _Algorithm1(LinearMetric):
         )
 
     def _batches(self, graph: PairGraph, rng: np.random.Generator) -> list[list[Ints]]:
-        """A partition of the pairs for each epoch, by the public structure."""
+        """Partition the pairs for each epoch, using the public structure only."""
         if not isinstance(self.steps, Steps):
             raise InvalidParameter(
                 f"steps must be Steps(batch_size=, epochs=, ...), got {type(self.steps).__name__}."
@@ -78,7 +78,7 @@ class _Algorithm1(LinearMetric):
             list(graph.batches(self.steps.batch_size, rng=rng)) for _ in range(self.steps.epochs)
         ]
 
-    def _keep(self, W: Floats, norm: str) -> Self:
+    def _set_map(self, W: Floats, norm: str) -> Self:
         self.components_, self.norm_ = W, norm
         self.n_features_in_ = W.shape[1]
         self.stretch_ = np.ones(self.n_features_in_)
@@ -97,17 +97,18 @@ class DPPDML(_Algorithm1):
         epsilon: the budget as the paper counts it, per kappa pairs.
         noise: a `RowNoise`: Laplace, "scdf", "duchi" or "gaussian", with or without sensitivity
             reduction (DPP-S).
-        kappa: how kappa is found ("bound" is kappa' of Equation 15, "node" is node privacy), or a
-            number.
-        margin: m, or "mean" for the mean distance of dissimilar pairs (Section VII-B), which is
-            data.
+        kappa: how kappa is computed ("bound" is kappa' of Equation 15, "node" is node privacy), or
+            a number.
+        margin: m, or "mean" for the mean distance of dissimilar pairs (Section VII-B), which
+            depends on the data.
         clip: h, the Lipschitz constant.
         steps: batches, epochs and step sizes.
         preprocessor: rows of features, where pairs are given as row numbers.
-        random_state: None draws from the operating system; a seed makes a simulation.
+        random_state: None for the operating system's entropy; a seed makes a simulation.
 
-    Guarantee: `guarantee_` has the claim and what is proven, which is nothing for DPP-S and for
-    margin="mean".
+    Guarantee:
+        `guarantee_` states the paper's claim and what is proven. For DPP-S and for margin="mean" no
+        finite epsilon is proven.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -148,8 +149,14 @@ class DPPDML(_Algorithm1):
         trace: Trace | None = None,
         progress: Progress | None = None,
     ) -> Self:
-        """Learn from pairs as `DPPMetric` does; `trace` records objective and sensitivity, for the
-        owner only.
+        """Learn W; charge `ledger` first.
+
+        Parameters:
+            pairs: as for `DPPMetric.fit`.
+            y: as for `DPPMetric.fit`.
+            ledger: the ledger to charge; it refuses a release without a proven guarantee.
+            trace: records objective and sensitivity, for the owner only.
+            progress: called with (done, total).
         """
         if not isinstance(self.noise, RowNoise):
             raise InvalidParameter(
@@ -162,7 +169,7 @@ class DPPDML(_Algorithm1):
             if isinstance(stated, str)
             else checks.whole("kappa", stated)
         )
-        # Where learning starts and how pairs are dealt to batches protects nobody.
+        # The privacy does not depend on the initial map or on the partition into batches.
         rng, _ = training_rng(self.random_state)
         batches = self._batches(graph, rng)
         width, columns = self._width(records.shape[1]), records.shape[1]
@@ -197,7 +204,7 @@ class DPPDML(_Algorithm1):
             progress=progress,
             **facts,
         )
-        return self._keep(W, norm)
+        return self._set_map(W, norm)
 
 
 def pure_plan(
@@ -210,12 +217,14 @@ def pure_plan(
     size: int,
     unit: Unit,
 ) -> Planned:
-    """`epsilon` for a unit of `group` pairs over all epochs, neighbours "add or remove one".
+    """Plan the releases for `epsilon` per unit of `group` pairs over all epochs, with neighbours
+    "add or remove one".
 
     The gradient of a pair is one vector of `size` coordinates, clipped to l1 norm `clip`. Batches
-    of an epoch are disjoint and epochs add up. Laplace noise is linear in the distance, so a group
-    spread over batches pays no more than a group in one; the other two mechanisms charge each
-    touched batch in full, and the staircase each coordinate.
+    of an epoch are disjoint, and epochs compose. The cost of Laplace noise is linear in the
+    distance, so a group in several batches costs no more than a group in one. The other two
+    mechanisms cost the full epsilon of a batch for every batch that contains a pair of the unit,
+    and the staircase mechanism for every coordinate.
     """
     epochs, total = len(batches), sum(len(epoch) for epoch in batches)
     touched = 1 if mechanism == "laplace" else min(group, max(len(epoch) for epoch in batches))
@@ -245,14 +254,14 @@ def pure_descent(
     steps: Steps = AS_MEANT,
     progress: Callable[[int, int], None] | None = None,
 ) -> Floats:
-    """Descend along what the door lets through: noisy sums over batches, or with `boxed` (Duchi)
-    noisy means.
+    """Run gradient descent with released sums over batches, or released means if `boxed`
+    (Duchi).
     """
     listed = [batch for epoch in batches for batch in epoch]
     sizes = step_sizes(steps.rule, len(listed), first=steps.first)
     for done, batch in enumerate(listed):
         total = loss.take(batch).clipped_sum(W, clip, order=1)
-        if boxed:  # Duchi's mechanism needs a box: a mean of clipped rows lies in [-clip, clip]^d
+        if boxed:  # Duchi's mechanism needs a box: a mean of clipped rows is in [-clip, clip]^d
             mean = door.release(GRADIENT, (total / len(batch)).reshape(1, -1)).reshape(W.shape)
         else:
             mean = door.release(GRADIENT, total) / len(batch)
@@ -263,8 +272,8 @@ def pure_descent(
 
 
 class MendedDML(_Algorithm1):
-    """Algorithm 1 with pure noise and a proof: the whole matrix of a pair clipped as one vector
-    (`pure_plan`).
+    """Algorithm 1 with a proven pure epsilon: the whole gradient matrix of a pair is clipped as one
+    vector (`pure_plan`).
 
     Parameters:
         n_components: rows of W; None keeps all columns.
@@ -274,10 +283,17 @@ class MendedDML(_Algorithm1):
         clip: the l1 bound of a pair's gradient.
         steps: batches, epochs and step sizes.
         preprocessor: rows of features, where pairs are given as row numbers.
-        random_state: None draws from the operating system; a seed makes a simulation.
+        random_state: None for the operating system's entropy; a seed makes a simulation.
 
-    Guarantee: `guarantee_`, pure epsilon, neighbours "add or remove one"; noise is floating point,
-    the map rounded.
+    Guarantee:
+        `guarantee_`: pure epsilon, with neighbours "add or remove one". The noise is
+        floating-point, and the released map is rounded.
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> pairs, y = rng.normal(size=(20, 2, 3)), np.repeat([0, 1], 10)
+        >>> MendedDML(random_state=0).fit(pairs, y).guarantee_.epsilon
+        1.0
     """
 
     def __init__(
@@ -311,7 +327,7 @@ class MendedDML(_Algorithm1):
         ledger: Ledger | None = None,
         progress: Progress | None = None,
     ) -> Self:
-        """Learn from pairs as `DPPMetric` does."""
+        """Learn W from pairs, as for `DPPMetric.fit`; charge `ledger` first."""
         mechanism = checks.one_of("mechanism", self.mechanism, _PURE)
         unit: Any = checks.one_of("unit", self.unit, ("pair", "kappa pairs", "record"))
         records, graph = self._graph(pairs, y)
@@ -322,7 +338,7 @@ class MendedDML(_Algorithm1):
         linear = mechanism == "laplace"  # in the number of pairs
         width, clip = self._width(records.shape[1]), checks.positive("clip", self.clip)
         margin = checks.positive("margin", self.margin)  # never "mean", which is data
-        # Where learning starts and how pairs are dealt to batches protects nobody.
+        # The privacy does not depend on the initial map or on the partition into batches.
         rng, _ = training_rng(self.random_state)
         batches = self._batches(graph, rng)
         planned = pure_plan(
@@ -366,6 +382,6 @@ class MendedDML(_Algorithm1):
             steps=self.steps,
             progress=progress,
         )
-        # To 2^-16: the low bits of floating-point noise can betray what it hides, and nobody needs
-        # them.
-        return self._keep(np.round(W * 2.0**16) / 2.0**16, "l1")
+        # W is rounded to multiples of 2^-16, because the low bits of floating-point noise can
+        # reveal what it hides.
+        return self._set_map(np.round(W * 2.0**16) / 2.0**16, "l1")

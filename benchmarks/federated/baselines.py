@@ -25,10 +25,10 @@ from blindsight.core.errors import InvalidData
 from blindsight.federated.learning import linear
 from blindsight.federated.learning.linear import LOSSES
 from blindsight.privacy import Assumption, Guarantee, Ledger
+from blindsight.privacy.accounting import Planned
 from blindsight.privacy.door import Door, clip_norm
 from blindsight.privacy.entropy import source_of
 from blindsight.privacy.mechanisms import Gaussian, Laplace
-from blindsight.privacy.plan import Planned
 
 __all__ = ["Baseline", "federated_averaging", "prr10", "ra12"]
 

@@ -17,12 +17,12 @@ from blindsight.metric.graph import PairGraph
 from blindsight.metric.guarantee import STRUCTURE
 from blindsight.metric.linear import LinearMetric, normalised, orthogonal, read_tuples
 from blindsight.metric.losses import contrastive_of, descend, reduce_rank
+from blindsight.privacy.accounting import Planned
 from blindsight.privacy.cost import Cost
 from blindsight.privacy.door import Door
 from blindsight.privacy.entropy import training_rng
 from blindsight.privacy.guarantee import Guarantee
 from blindsight.privacy.mechanisms import KaryResponse, Laplace
-from blindsight.privacy.plan import Planned
 
 if TYPE_CHECKING:
     from blindsight.privacy.ledger import Ledger

@@ -29,14 +29,14 @@ from blindsight.audit.release import (
 from blindsight.audit.release.album import read_album
 from blindsight.audit.target import audit_file
 from blindsight.cli.main import app
+from blindsight.core.codes import to_codes
 from blindsight.core.errors import InvalidData
 from blindsight.core.storage import seal_json
 from blindsight.data.sources import content_digest
 from blindsight.index import HammingIndex
-from blindsight.index.cell_index import to_codes
 from blindsight.privacy import Guarantee
+from blindsight.privacy.accounting import Planned
 from blindsight.privacy.mechanisms import KaryResponse
-from blindsight.privacy.plan import Planned
 from blindsight.privacy.vault import Vault
 
 pytestmark = pytest.mark.usefixtures("same_noise")

@@ -12,8 +12,8 @@ from blindsight.core.codes import MatchModel, asymmetric_scores, hamming, pack, 
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.index import HammingIndex
 from blindsight.privacy import Guarantee
+from blindsight.privacy.accounting import Planned
 from blindsight.privacy.mechanisms import KaryResponse
-from blindsight.privacy.plan import Planned
 
 FLIPS = Planned(what="code", mechanism=KaryResponse(epsilon=4.0, k=2, unit="record"))
 GUARANTEE = Guarantee(releases=(FLIPS,), model="local")

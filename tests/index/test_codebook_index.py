@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blindsight.codebooks import from_pictures
+from blindsight.core.codes import cell_bits, from_codes, to_codes
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.index import CodebookIndex, HammingIndex
-from blindsight.index.cell_index import CellLists, cell_bits, from_codes, to_codes
+from blindsight.index.cell_index import CellLists
 
 K = 9
 

@@ -12,10 +12,10 @@ from scipy import stats
 
 from blindsight.core.errors import BlindsightError, InvalidParameter, NotProven, UnitMismatch
 from blindsight.privacy import Cost, accounting
+from blindsight.privacy.accounting import Plan, Planned, plan_from_fields, plan_to_fields
 from blindsight.privacy.ledger.amounts import epsilon_of
 from blindsight.privacy.mechanisms import Gaussian, KaryResponse
 from blindsight.privacy.mechanisms.gaussian import _log_cdf
-from blindsight.privacy.plan import Plan, Planned, plan_from_fields, plan_to_fields
 
 PRESENCE = "add or remove one"
 

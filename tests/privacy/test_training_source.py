@@ -9,11 +9,11 @@ import pytest
 
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.hashing.guarantee import private_second_moment
+from blindsight.privacy.accounting import Planned
 from blindsight.privacy.door import FILLED, Door
 from blindsight.privacy.guarantee import Cost, Guarantee
 from blindsight.privacy.ledger import Ledger
 from blindsight.privacy.mechanisms import DiscreteGaussian, Gaussian, PrivUnit
-from blindsight.privacy.plan import Planned
 from blindsight.privacy.vault import Vault
 
 EXACT = DiscreteGaussian.fine(

@@ -18,8 +18,8 @@ from PIL import Image
 from blindsight import protect
 from blindsight.cli.main import CORE_LIBRARIES
 from blindsight.privacy import Guarantee
+from blindsight.privacy.accounting import Planned
 from blindsight.privacy.mechanisms import Gaussian
-from blindsight.privacy.plan import Planned
 from blindsight.release.manifest import bundle_folder, write_bundle
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]

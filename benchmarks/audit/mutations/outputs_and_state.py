@@ -129,7 +129,7 @@ NEW: tuple[Mutant, ...] = (
         ),
     ),
     *bugs(
-        "privacy/plan.py",
+        "privacy/accounting.py",
         (
             "new-plan-replaced-counts-once",
             "times = 2 if self.mechanism.neighbours == 'replace one' else 1".replace("'", '"'),

@@ -42,7 +42,7 @@ EARLY: tuple[Mutant, ...] = (
         ),
     ),
     *bugs(
-        "privacy/plan.py",
+        "privacy/accounting.py",
         ("plan-replacement-is-one-step", "times = 2 if", "times = 1 if", "privacy:TestSummed"),
         (
             "plan-group-forgotten",

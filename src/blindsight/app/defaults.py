@@ -1,4 +1,4 @@
-"""Defaults and thresholds of the jobs, each stated once.
+"""Defaults and thresholds of the jobs, each stated once, and which vault and ledger a job uses.
 
 How photos become codes (method, epsilon, unit, number of cells) has its defaults in
 `blindsight.index.encoder.CodeRecipe` and `blindsight.codebooks.number_of_cells`; everything that a
@@ -17,6 +17,10 @@ from blindsight.core.errors import InvalidParameter
 
 if TYPE_CHECKING:
     from blindsight.index.encoder import CodeRecipe
+
+if TYPE_CHECKING:
+    from blindsight.privacy.ledger import Ledger
+    from blindsight.privacy.vault import Vault
 
 __all__ = [
     "ATTACKED_SKETCHES",
@@ -53,6 +57,8 @@ __all__ = [
     "code_size",
     "default_encoder",
     "federated_encoder",
+    "open_ledger",
+    "open_vault",
     "own_names",
     "public_name",
 ]
@@ -247,3 +253,50 @@ def public_name(
     if public is None:
         return None
     return str(Path(public).resolve()) if Path(public).is_dir() else str(public)
+
+
+def open_vault(given: str | Path | None, model: Path) -> Vault:
+    """Open the given vault, or the one beside the model; it is made if it does not exist."""
+    from blindsight.index.release_folder import vault_beside
+    from blindsight.privacy.vault import Vault
+
+    return Vault.open_or_create(given or vault_beside(model))
+
+
+def open_ledger(
+    where: str | PathLike[str] | None,
+    dataset: str,
+    vault: Vault | None,
+    *,
+    actor: str | None = None,
+    purpose: str = "",
+) -> Ledger | None:
+    """Open the account of a data set that a job charges.
+
+    Parameters:
+        where: the ledger's file or postgresql:// address; None opens the one that earlier releases
+            of the vault were charged to, or nothing where there is none.
+        dataset: the name of the account.
+        vault: the vault that the releases come from.
+        actor: who asks for the releases; by default the operating system's user.
+        purpose: what the releases are for.
+
+    Returns:
+        The ledger, which stores actor and purpose with every charge.
+
+    Raises:
+        InvalidParameter: if earlier releases of the vault were charged to a ledger that is gone.
+    """
+    from blindsight.privacy.ledger import Ledger
+
+    noted = None if vault is None else vault.fact("ledger")
+    if where is None and vault is not None and noted is not None:
+        if "://" not in str(noted) and not Path(noted).is_file():
+            raise InvalidParameter(
+                f"earlier releases of this vault were charged to the ledger {noted}, which is not "
+                "there to be asked. Say where it is now, with --ledger."
+            )
+        where, dataset = noted, vault.fact("dataset") or dataset
+    if where is None:
+        return None
+    return Ledger(str(where), dataset=dataset, actor=actor, purpose=purpose)

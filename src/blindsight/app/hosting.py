@@ -1,5 +1,5 @@
-"""What a job needs of its machine: vaults, ledgers, files, packages and threads; and images from
-outside, decoded in confined processes.
+"""What a job needs of its machine: files, packages and threads; and images from outside, decoded in
+confined processes.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blindsight.core.errors import HostileFile, InvalidParameter, MissingDependency
+from blindsight.core.errors import HostileFile, MissingDependency
 
 if TYPE_CHECKING:
     from blindsight.core.arrays import Bytes
     from blindsight.data import DecodedPhotos
     from blindsight.data.confined import ConfinedReader
     from blindsight.privacy import Guarantee
-    from blindsight.privacy.ledger import Ledger
     from blindsight.privacy.ledger.place import Place
     from blindsight.privacy.vault import Vault
 
@@ -27,8 +26,6 @@ __all__ = [
     "database_place",
     "file_kind",
     "limit_threads",
-    "open_ledger",
-    "open_vault",
     "records_of",
     "require_package",
     "share_file",
@@ -37,14 +34,6 @@ __all__ = [
 ]
 
 _LEAST_MEMORY = 256 << 20
-
-
-def open_vault(given: str | Path | None, model: Path) -> Vault:
-    """Open the given vault, or the one beside the model; it is made if it does not exist."""
-    from blindsight.index.release_folder import vault_beside
-    from blindsight.privacy.vault import Vault
-
-    return Vault.open_or_create(given or vault_beside(model))
 
 
 def share_file(
@@ -60,45 +49,6 @@ def share_file(
 
     write_bundle(file, kind, guarantee=guarantee, card=card, vault=vault)
     return bundle_folder(file)
-
-
-def open_ledger(
-    where: str | os.PathLike[str] | None,
-    dataset: str,
-    vault: Vault | None,
-    *,
-    actor: str | None = None,
-    purpose: str = "",
-) -> Ledger | None:
-    """Open the account of a data set that a job charges.
-
-    Parameters:
-        where: the ledger's file or postgresql:// address; None opens the one that earlier releases
-            of the vault were charged to, or nothing where there is none.
-        dataset: the name of the account.
-        vault: the vault that the releases come from.
-        actor: who asks for the releases; by default the operating system's user.
-        purpose: what the releases are for.
-
-    Returns:
-        The ledger, which stores actor and purpose with every charge.
-
-    Raises:
-        InvalidParameter: if earlier releases of the vault were charged to a ledger that is gone.
-    """
-    from blindsight.privacy.ledger import Ledger
-
-    noted = None if vault is None else vault.fact("ledger")
-    if where is None and vault is not None and noted is not None:
-        if "://" not in str(noted) and not Path(noted).is_file():
-            raise InvalidParameter(
-                f"earlier releases of this vault were charged to the ledger {noted}, which is not "
-                "there to be asked. Say where it is now, with --ledger."
-            )
-        where, dataset = noted, vault.fact("dataset") or dataset
-    if where is None:
-        return None
-    return Ledger(str(where), dataset=dataset, actor=actor, purpose=purpose)
 
 
 def records_of(

@@ -21,8 +21,10 @@ from blindsight.app.defaults import (
     METRIC_UNIT,
     PLAIN_DISTANCE,
     default_encoder,
+    open_ledger,
+    open_vault,
 )
-from blindsight.app.hosting import open_ledger, open_vault, records_of, share_file
+from blindsight.app.hosting import records_of, share_file
 from blindsight.app.result import (
     JobResult,
     Progress,

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.app import defaults
-from blindsight.app.hosting import open_ledger
+from blindsight.app.defaults import open_ledger
 from blindsight.app.result import (
     JobResult,
     Progress,

@@ -16,8 +16,15 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from blindsight.app.defaults import DELTA, SEND_ENCODER, SEND_EPSILON, SEND_IMAGES_PER_PERSON
-from blindsight.app.hosting import open_ledger, open_vault, share_file
+from blindsight.app.defaults import (
+    DELTA,
+    SEND_ENCODER,
+    SEND_EPSILON,
+    SEND_IMAGES_PER_PERSON,
+    open_ledger,
+    open_vault,
+)
+from blindsight.app.hosting import share_file
 from blindsight.app.labelled_images import (
     LabelledImages,
     class_names,

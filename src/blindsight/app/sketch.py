@@ -15,8 +15,16 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.app.defaults import ATTACKED_SKETCHES, ATTACKER_STEPS, SKETCH_P, SKETCH_Q, SKETCH_R
-from blindsight.app.hosting import open_ledger, open_vault, records_of, share_file
+from blindsight.app.defaults import (
+    ATTACKED_SKETCHES,
+    ATTACKER_STEPS,
+    SKETCH_P,
+    SKETCH_Q,
+    SKETCH_R,
+    open_ledger,
+    open_vault,
+)
+from blindsight.app.hosting import records_of, share_file
 from blindsight.app.result import (
     JobResult,
     Progress,

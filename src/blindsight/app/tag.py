@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.app.hosting import open_ledger, open_vault, records_of
+from blindsight.app.defaults import open_ledger, open_vault
+from blindsight.app.hosting import records_of
 from blindsight.app.result import (
     JobResult,
     Progress,

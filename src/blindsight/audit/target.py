@@ -23,11 +23,11 @@ from blindsight.audit.engine.blackbox import Attack, attack_mechanism
 from blindsight.audit.report.verdict import Room, Verdict
 from blindsight.codebooks import Codebook
 from blindsight.core import storage
+from blindsight.core.codes import cell_bits
 from blindsight.core.errors import HostileFile, InvalidData
-from blindsight.index.cell_index import cell_bits
 from blindsight.privacy import Disclosure, Guarantee
+from blindsight.privacy.accounting import Planned
 from blindsight.privacy.mechanisms import BitFlip, KaryResponse, Mechanism, SubsetSelection
-from blindsight.privacy.plan import Planned
 
 if TYPE_CHECKING:
     from blindsight.audit.methods.hashing import PrivateHasher

@@ -2,7 +2,8 @@
 
 A code of c bits is stored in ceil(c/8) bytes in little-endian bit order: bit j of a code is bit
 j % 8 of byte j // 8, and the unused bits of the last byte are 0, so that a distance is the popcount
-of an exclusive or. Bits are 0 and 1; `to_signs` and `from_signs` convert from and to +1 and -1.
+of an exclusive or. Bits are 0 and 1; `to_signs` and `from_signs` convert from and to +1 and -1. The
+code of a cell is its number (`to_codes`, `from_codes`).
 
 Decoding of released codes: debiased distances, and the probability that a hit is a match.
 
@@ -29,15 +30,20 @@ __all__ = [
     "MatchModel",
     "asymmetric_scores",
     "binomial_distances",
+    "cell_bits",
     "cell_posterior",
     "check_codes",
     "debias",
     "flip_kernel",
+    "from_codes",
     "from_signs",
     "hamming",
     "log_odds",
     "n_bytes",
     "pack",
+    "scrambled",
+    "tie_order",
+    "to_codes",
     "to_signs",
     "to_words",
     "unpack",
@@ -55,6 +61,47 @@ def n_bytes(n_bits: int) -> int:
         2
     """
     return (checks.whole("n_bits", n_bits) + 7) // 8
+
+
+def cell_bits(k: int) -> int:
+    """Bits that hold one of k cells."""
+    return max(1, (k - 1).bit_length())
+
+
+def to_codes(cells: NDArray[np.integer], k: int) -> NDArray[np.uint8]:
+    """Cell numbers (n,) as packed codes of `cell_bits(k)` bits."""
+    width = n_bytes(cell_bits(k))
+    return np.ascontiguousarray(
+        np.asarray(cells).astype("<u4").view(np.uint8).reshape(-1, 4)[:, :width]
+    )
+
+
+def from_codes(codes: NDArray[np.uint8]) -> NDArray[np.uint32]:
+    """Packed codes back to cell numbers."""
+    padded = np.zeros((len(codes), 4), dtype=np.uint8)
+    padded[:, : codes.shape[1]] = codes
+    return padded.view("<u4").ravel().astype(np.uint32)
+
+
+def tie_order(cells: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """Rows by cell, the largest number first; rows of one cell in the order in which an index that
+    was read from a file lists them.
+
+    Example:
+        >>> tie_order(np.array([0, 2, 1], np.uint32)).tolist()
+        [1, 2, 0]
+    """
+    rows = np.arange(len(cells), dtype=np.uint64)
+    return np.lexsort((scrambled(rows), -cells.astype(np.int64)))
+
+
+def scrambled(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """32 well-mixed bits of each number (the finaliser of splitmix64)."""
+    with np.errstate(over="ignore"):
+        z = numbers + np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return (z ^ (z >> np.uint64(31))) >> np.uint64(32)
 
 
 def pack(bits: ArrayLike) -> NDArray[np.uint8]:

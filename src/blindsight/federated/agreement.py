@@ -13,9 +13,9 @@ from blindsight.federated.noise import GaussianShares, RecordShares
 from blindsight.federated.paper.algorithm import PaperSettings
 from blindsight.federated.sums.settings import SUM, Settings
 from blindsight.privacy import Cost, Disclosure, Guarantee
+from blindsight.privacy.accounting import Planned
 from blindsight.privacy.entropy import EntropyName
 from blindsight.privacy.guarantee import Assumption
-from blindsight.privacy.plan import Planned
 
 __all__ = ["SUM", "Agreement", "agree", "discloses"]
 

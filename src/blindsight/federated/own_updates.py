@@ -21,9 +21,9 @@ from blindsight.federated.deploy.plan import Plan
 from blindsight.federated.learning import linear, model_digest
 from blindsight.federated.noise import GaussianShares
 from blindsight.privacy import Guarantee, Ledger
+from blindsight.privacy.accounting import Planned
 from blindsight.privacy.door import Door
 from blindsight.privacy.entropy import RandomState, source_of
-from blindsight.privacy.plan import Planned
 
 __all__ = ["MergedModel", "NoisedUpdate", "merge_updates", "noised_update"]
 

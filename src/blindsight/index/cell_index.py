@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from blindsight.codebooks import Codebook, Reading
 from blindsight.core import checks
-from blindsight.core.codes import n_bytes
+from blindsight.core.codes import cell_bits, from_codes, scrambled, to_codes
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.index.base import Hits
 from blindsight.index.hamming import HammingIndex, Snapshot
@@ -33,49 +33,13 @@ __all__ = [
     "Best",
     "CellLists",
     "CodebookIndex",
-    "cell_bits",
     "cells_of",
-    "from_codes",
     "hits_of",
-    "tie_order",
-    "to_codes",
 ]
 
 _DEAD = np.uint32(0xFFFFFFFF)
 _LEAST_TAIL = 4096
 Array = NDArray[Any]
-
-
-def cell_bits(k: int) -> int:
-    """Bits that hold one of k cells."""
-    return max(1, (k - 1).bit_length())
-
-
-def to_codes(cells: Array, k: int) -> NDArray[np.uint8]:
-    """Cell numbers (n,) as packed codes of `cell_bits(k)` bits."""
-    width = n_bytes(cell_bits(k))
-    return np.ascontiguousarray(
-        np.asarray(cells).astype("<u4").view(np.uint8).reshape(-1, 4)[:, :width]
-    )
-
-
-def from_codes(codes: NDArray[np.uint8]) -> NDArray[np.uint32]:
-    """Packed codes back to cell numbers."""
-    padded = np.zeros((len(codes), 4), dtype=np.uint8)
-    padded[:, : codes.shape[1]] = codes
-    return padded.view("<u4").ravel().astype(np.uint32)
-
-
-def tie_order(cells: NDArray[np.uint32]) -> NDArray[np.int64]:
-    """Rows by cell, the largest number first; rows of one cell in the order in which an index that
-    was read from a file lists them.
-
-    Example:
-        >>> tie_order(np.array([0, 2, 1], np.uint32)).tolist()
-        [1, 2, 0]
-    """
-    rows = np.arange(len(cells), dtype=np.uint64)
-    return np.lexsort((_scrambled(rows), -cells.astype(np.int64)))
 
 
 class Best(NamedTuple):
@@ -102,7 +66,7 @@ class _Sorted:
         rows = np.arange(first, first + len(cells), dtype=np.uint64)
         # Cell first, then a fixed scrambling of the row's number: ties come in an order that means
         # nothing.
-        keys = (cells.astype(np.uint64) << np.uint64(32)) | _scrambled(rows)
+        keys = (cells.astype(np.uint64) << np.uint64(32)) | scrambled(rows)
         order = np.argsort(keys).astype(np.int32)
         # The dead sort behind all cells.
         starts = np.searchsorted(cells[order], np.arange(k + 1, dtype=np.uint32)).astype(np.int64)
@@ -187,7 +151,7 @@ class CellLists:
             # come along.
             least = np.partition(value, len(value) - n)[len(value) - n]
             filled, value = filled[value >= least], value[value >= least]
-        ranked = filled[np.lexsort((_scrambled(filled.astype(np.uint64)), -value))]
+        ranked = filled[np.lexsort((scrambled(filled.astype(np.uint64)), -value))]
         tail = self._sorted_tail()
         chosen: list[Array] = []
         cells: list[int] = []
@@ -266,15 +230,6 @@ class CellLists:
         self._ids, self._cells = self._ids[: self._count][alive], self._cells[: self._count][alive]
         self._count, self._covered, self._rows, self._tail = len(self._ids), 0, None, None
         self._base = _Sorted.of(self._cells[:0], 0, self.k)
-
-
-def _scrambled(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """32 well-mixed bits of each number (the finaliser of splitmix64)."""
-    with np.errstate(over="ignore"):
-        z = numbers + np.uint64(0x9E3779B97F4A7C15)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return (z ^ (z >> np.uint64(31))) >> np.uint64(32)
 
 
 class CodebookIndex(HammingIndex):

@@ -32,7 +32,7 @@ from blindsight.codebooks import (
     text_points,
 )
 from blindsight.core import checks
-from blindsight.core.codes import MatchModel
+from blindsight.core.codes import MatchModel, cell_bits, from_codes, to_codes
 from blindsight.core.errors import HostileFile, InvalidParameter, UnchargedRelease
 from blindsight.encoders import (
     STORED,
@@ -44,7 +44,7 @@ from blindsight.encoders import (
 )
 from blindsight.encoders.base import require_same_encoder, unit_rows
 from blindsight.index.base import CodeIndex, Hit, Hits
-from blindsight.index.cell_index import CodebookIndex, cell_bits, from_codes, to_codes
+from blindsight.index.cell_index import CodebookIndex
 from blindsight.index.hamming import HammingIndex
 from blindsight.index.public_images import (
     built_in_images,

@@ -30,10 +30,10 @@ from numpy.typing import NDArray
 
 from blindsight.codebooks import Codebook, Reading
 from blindsight.core import checks
-from blindsight.core.codes import MatchModel, hamming, pack
+from blindsight.core.codes import MatchModel, from_codes, hamming, pack
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.index.base import CodeIndex, Hits, RawHits
-from blindsight.index.cell_index import Best, cells_of, from_codes, hits_of
+from blindsight.index.cell_index import Best, cells_of, hits_of
 from blindsight.index.hamming import best_rows
 from blindsight.index.index_file import ADD, IndexHeader, decode_record, reading
 from blindsight.privacy import Guarantee

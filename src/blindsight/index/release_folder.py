@@ -37,8 +37,8 @@ from blindsight.data.sources import recognising
 from blindsight.index.hamming import HammingIndex
 from blindsight.index.index_file import IndexHeader
 from blindsight.privacy import Guarantee
+from blindsight.privacy.accounting import plan_to_fields
 from blindsight.privacy.guarantee import Assumption
-from blindsight.privacy.plan import plan_to_fields
 from blindsight.privacy.vault import Photo, Vault
 
 __all__ = [

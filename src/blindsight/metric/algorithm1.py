@@ -27,10 +27,10 @@ from blindsight.core import checks
 from blindsight.core.arrays import Floats, Ints
 from blindsight.core.errors import InvalidParameter
 from blindsight.metric.losses import Contrastive
+from blindsight.privacy.accounting import Planned
 from blindsight.privacy.door import Door
 from blindsight.privacy.guarantee import Assumption, Guarantee
 from blindsight.privacy.mechanisms import Duchi, Gaussian, Laplace, Staircase
-from blindsight.privacy.plan import Planned
 
 __all__ = [
     "AS_MEANT",

@@ -16,12 +16,12 @@ from typing import Any
 from blindsight.metric.algorithm1 import SCALE, Batches, RowNoise
 from blindsight.metric.losses import CLIP, STEPS
 from blindsight.metric.moments import BUCKETS, release_size
+from blindsight.privacy.accounting import Plan, Planned
 from blindsight.privacy.cost import Cost, Unit
 from blindsight.privacy.entropy import EntropyName
 from blindsight.privacy.guarantee import Assumption, Guarantee
 from blindsight.privacy.mechanisms import DiscreteGaussian, Gaussian
 from blindsight.privacy.mechanisms.gaussian import gaussian_epsilon
-from blindsight.privacy.plan import Plan, Planned
 
 __all__ = [
     "ABSENT",

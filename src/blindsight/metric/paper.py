@@ -34,12 +34,12 @@ from blindsight.metric.guarantee import ABSENT, KAPPA, STRUCTURE, paper_guarante
 from blindsight.metric.kappa import kappa as count_kappa
 from blindsight.metric.linear import LinearMetric, read_tuples
 from blindsight.metric.losses import TupleLoss, contrastive_of, group_size
+from blindsight.privacy.accounting import Planned
 from blindsight.privacy.cost import Cost, Unit
 from blindsight.privacy.door import Door
 from blindsight.privacy.entropy import RandomState, source_of, training_rng
 from blindsight.privacy.guarantee import Guarantee
 from blindsight.privacy.mechanisms import Duchi, Laplace, Staircase
-from blindsight.privacy.plan import Planned
 
 if TYPE_CHECKING:
     from blindsight.privacy.ledger import Ledger

@@ -14,8 +14,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from blindsight.core.checks import core_module
+from blindsight.privacy.accounting import Plan, Planned
 from blindsight.privacy.guarantee import Assumption, Audited, Cost, Disclosure, Guarantee, Recovery
-from blindsight.privacy.plan import Plan, Planned
 
 if TYPE_CHECKING:
     from blindsight.privacy.door import Door

@@ -31,10 +31,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidParameter, NotPlanned, UnchargedRelease
+from blindsight.privacy.accounting import Planned
 from blindsight.privacy.entropy import RandomState, Source, source_of
 from blindsight.privacy.guarantee import Guarantee
 from blindsight.privacy.mechanisms import to_fields
-from blindsight.privacy.plan import Planned
 
 if TYPE_CHECKING:
     from blindsight.privacy.ledger import Ledger

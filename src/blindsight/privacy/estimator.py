@@ -29,10 +29,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from blindsight.core import storage
 from blindsight.core.errors import BlindsightError, HostileFile
+from blindsight.privacy.accounting import Plan
 from blindsight.privacy.door import Door
 from blindsight.privacy.entropy import EntropyName, source_of
 from blindsight.privacy.guarantee import Guarantee
-from blindsight.privacy.plan import Plan
 
 if TYPE_CHECKING:
     from blindsight.privacy.ledger import Ledger

@@ -20,10 +20,9 @@ from typing import Literal, get_args
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData, InvalidParameter
-from blindsight.privacy.accounting import price
+from blindsight.privacy.accounting import Plan, Planned, plan_from_fields, plan_to_fields, price
 from blindsight.privacy.cost import INSIDE, Cost, Neighbours, Sampler, Unit, build, plain
 from blindsight.privacy.entropy import EntropyName
-from blindsight.privacy.plan import Plan, Planned, plan_from_fields, plan_to_fields
 
 __all__ = [
     "Assumption",
@@ -142,7 +141,7 @@ class Guarantee:
 
     Examples:
         >>> from blindsight.privacy.mechanisms import KaryResponse
-        >>> from blindsight.privacy.plan import Planned
+        >>> from blindsight.privacy.accounting import Planned
         >>> noise = KaryResponse(epsilon=2.0, k=16, unit="record")
         >>> twice = Planned(what="cell", mechanism=noise, count=2)
         >>> promised = Guarantee(releases=(twice,), model="local")
@@ -180,7 +179,7 @@ class Guarantee:
                 )
         if not all(isinstance(item, Planned) for item in self.releases):
             raise InvalidParameter(
-                "releases must be planned releases (blindsight.privacy.plan.Planned)."
+                "releases must be planned releases (blindsight.privacy.accounting.Planned)."
             )
         self._price()
         self._complete()

@@ -29,9 +29,9 @@ import numpy as np
 
 from blindsight.codebooks import Codebook
 from blindsight.core import durable
+from blindsight.core.codes import from_codes
 from blindsight.core.errors import BlindsightError, HostileFile, InvalidData
 from blindsight.index.base import CodeIndex
-from blindsight.index.cell_index import from_codes
 from blindsight.index.encoder import FUNCTION_FILES, PhotoEncoder
 from blindsight.index.hamming import HammingIndex
 from blindsight.index.release_folder import ReleaseFolder

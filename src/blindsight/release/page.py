@@ -31,13 +31,12 @@ from numpy.typing import NDArray
 from blindsight.codebooks import Codebook, Reading
 from blindsight.codebooks.cells import ClassCells, GroupCells, PairCells, class_points
 from blindsight.core import storage
-from blindsight.core.codes import to_signs
+from blindsight.core.codes import from_codes, tie_order, to_signs
 from blindsight.core.errors import BlindsightError, InvalidParameter, MissingData, UncheckedFile
 from blindsight.data import cache_folder
 from blindsight.encoders import BuiltIn, OnnxEncoder
 from blindsight.encoders.builtin import head_of
 from blindsight.encoders.embeddings import public_texts
-from blindsight.index.cell_index import from_codes, tie_order
 from blindsight.index.hamming import HammingIndex
 from blindsight.privacy import Guarantee
 from blindsight.privacy.accounting import ShuffleStatement

@@ -20,11 +20,11 @@ from sklearn.utils.validation import check_is_fitted
 from blindsight.core import checks
 from blindsight.core.arrays import Floats, Floats32, Ints
 from blindsight.core.errors import InvalidData, InvalidParameter
+from blindsight.privacy.accounting import Planned
 from blindsight.privacy.door import Outer
 from blindsight.privacy.estimator import Protected
 from blindsight.privacy.guarantee import Assumption, Guarantee
 from blindsight.privacy.mechanisms import DiscreteGaussian, Gaussian
-from blindsight.privacy.plan import Planned
 from blindsight.sketching.statistics import FeatureBasis, Statistics, StatisticsLayout, UnitRows
 from blindsight.sketching.statistics_rules import (
     DEFAULT_DELTA,

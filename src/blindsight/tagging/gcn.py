@@ -33,11 +33,11 @@ from blindsight.core import checks
 from blindsight.core.arrays import Array, Bytes, Floats, Floats32, Ints
 from blindsight.core.errors import InvalidData
 from blindsight.evaluation.scores import mean_average_precision
+from blindsight.privacy.accounting import Planned
 from blindsight.privacy.door import Door, Outer
 from blindsight.privacy.entropy import RandomState, source_of
 from blindsight.privacy.guarantee import Guarantee
 from blindsight.privacy.mechanisms import DiscreteGaussian
-from blindsight.privacy.plan import Planned
 from blindsight.tagging.labels import label_rows
 
 if TYPE_CHECKING:

@@ -24,11 +24,10 @@ from numpy.typing import ArrayLike
 
 from blindsight.core import checks
 from blindsight.core.arrays import Array, Bools, Floats
-from blindsight.privacy.accounting import price
+from blindsight.privacy.accounting import Plan, Planned, price
 from blindsight.privacy.entropy import EntropyName
 from blindsight.privacy.guarantee import Assumption, Cost, Guarantee
 from blindsight.privacy.mechanisms import DiscreteGaussian, DiscreteLaplace, KaryResponse
-from blindsight.privacy.plan import Plan, Planned
 from blindsight.tagging.answer_codebook import AnswerCodebook
 from blindsight.tagging.labels import sigmoid
 from blindsight.tagging.training import DPTraining, Training, TrainingFacts, Untrained

@@ -35,11 +35,11 @@ from sklearn.utils.validation import check_is_fitted
 from blindsight.core import checks, storage
 from blindsight.core.arrays import Bytes, Floats, Floats32
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
+from blindsight.privacy.accounting import Planned
 from blindsight.privacy.door import Door
 from blindsight.privacy.entropy import EntropyName, RandomState, source_of, training_rng
 from blindsight.privacy.guarantee import Assumption, Cost, Guarantee
 from blindsight.privacy.mechanisms import Laplace
-from blindsight.privacy.plan import Planned
 from blindsight.tagging.gcn import LabelGraph, label_matrix
 from blindsight.tagging.guarantee import ANSWER, Answers
 from blindsight.tagging.prior import feature_rows, private_rows, unit_rows

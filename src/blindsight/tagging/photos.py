@@ -40,8 +40,8 @@ from blindsight.encoders import Encoder, encode_images, open_encoder, open_same_
 from blindsight.encoders.base import Identity
 from blindsight.encoders.network import DIMENSIONS, available
 from blindsight.evaluation.scores import evaluate
+from blindsight.privacy.accounting import plan_to_fields
 from blindsight.privacy.door import Door
-from blindsight.privacy.plan import plan_to_fields
 from blindsight.privacy.vault import Vault
 from blindsight.tagging import guarantee as guarantees
 from blindsight.tagging.estimator import TRAINING, PrivateTagger

@@ -31,9 +31,8 @@ from blindsight.core import checks
 from blindsight.core.arrays import Array, Bytes, Floats, Floats32
 from blindsight.core.errors import InvalidData
 from blindsight.evaluation.scores import mean_average_precision
-from blindsight.privacy.accounting import least_noise
+from blindsight.privacy.accounting import Plan, Planned, least_noise
 from blindsight.privacy.mechanisms import DiscreteGaussian
-from blindsight.privacy.plan import Plan, Planned
 from blindsight.tagging.answer_codebook import DIRECTIONS, SENSITIVITY
 from blindsight.tagging.labels import label_rows, sigmoid
 from blindsight.tagging.prior import private_rows

@@ -23,6 +23,7 @@ from blindsight.core.errors import (
     NotProven,
     UnitMismatch,
 )
+from blindsight.privacy.accounting import Planned
 from blindsight.privacy.guarantee import Cost, Guarantee
 from blindsight.privacy.ledger import (
     Amount,
@@ -37,7 +38,6 @@ from blindsight.privacy.ledger import (
 from blindsight.privacy.ledger.chain import FIELDS
 from blindsight.privacy.ledger.transaction import ENTRIES, HEADS
 from blindsight.privacy.mechanisms import KaryResponse
-from blindsight.privacy.plan import Planned
 
 CROWD = Path(__file__).with_name("crowd.py")
 TENTH = Cost(epsilon=0.1, unit="record")

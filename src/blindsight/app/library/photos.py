@@ -387,7 +387,7 @@ def released_cells(
     datasets: DataSets, data_set: DataSet, release: Release
 ) -> tuple[list[str], NDArray[np.int64], PhotoEncoder]:
     """The numbers, cells and model of a release: what somebody has who was given it."""
-    from blindsight.index.cell_index import from_codes
+    from blindsight.core.codes import from_codes
     from blindsight.index.encoder import CodeRecipe, load_encoder
     from blindsight.index.release_folder import ReleaseFolder
 

@@ -25,13 +25,13 @@ import numpy as np
 
 from blindsight.core.arrays import Array
 from blindsight.core.errors import UnchargedRelease
+from blindsight.privacy.accounting import Planned
 from blindsight.privacy.cost import Cost
 from blindsight.privacy.door import Door, Passage, listening
 from blindsight.privacy.entropy import RandomState, Source, source_of
 from blindsight.privacy.guarantee import Guarantee
 from blindsight.privacy.ledger import Ledger
 from blindsight.privacy.ledger.amounts import MICRO
-from blindsight.privacy.plan import Planned
 
 __all__ = [
     "ChargedAccount",

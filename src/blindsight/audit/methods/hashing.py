@@ -28,8 +28,8 @@ from blindsight.audit.engine.blackbox import (
 from blindsight.audit.report.verdict import Verdict
 from blindsight.core import checks, codes
 from blindsight.core.arrays import Array
+from blindsight.core.codes import from_codes
 from blindsight.hashing import LSH, PITQ, CodebookHasher, PHashing
-from blindsight.index.cell_index import from_codes
 from blindsight.privacy import Guarantee
 from blindsight.privacy.accounting import ShuffleStatement
 from blindsight.privacy.mechanisms import KaryResponse

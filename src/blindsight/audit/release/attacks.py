@@ -16,8 +16,7 @@ from scipy import stats
 
 from blindsight.audit.engine.inference import reconstruct
 from blindsight.core.arrays import Array, Bools, Bytes, Floats, Ints
-from blindsight.core.codes import hamming, pack, unpack
-from blindsight.index.cell_index import from_codes
+from blindsight.core.codes import from_codes, hamming, pack, unpack
 from blindsight.index.encoder import PhotoEncoder
 
 __all__ = [

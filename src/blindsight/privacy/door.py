@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
@@ -322,7 +322,8 @@ class Door:
                 f"{what!r} is released by {planned.mechanism.says}, which is not drawn in shares."
             )
         exact = np.sum([mechanism.clipped(value) for value in values], axis=0) * mechanism.step
-        passage = self._passage(planned, mechanism.domain.project(exact))
+        given = mechanism.domain.project(exact)
+        passage = Passage(self.what, planned, self._used[what], given)
         forced = self._listener.passing(passage)
         if forced is not None:
             return forced
@@ -359,19 +360,17 @@ class Door:
         inside = given[places]
         if self._source.name == "system":
             return self._pass(planned, inside)[places]
-        return self._each(planned, inside, tuple(names), about)
-
-    def _each(self, planned: Planned, inside: Array, names: tuple[str, ...], about: str) -> Array:
-        passage = replace(self._passage(planned, inside), names=names, about=about)
+        number = self._used[what]
+        passage = Passage(self.what, planned, number, inside, tuple(names), about)
         forced = self._listener.passing(passage)
         if forced is not None:
             return forced
-        law = f"{about}/{sorted(to_fields(planned.mechanism).items())}"
+        function = f"{about}/{sorted(to_fields(planned.mechanism).items())}"
         exact = planned.mechanism.sampler == "exact"
         parts = []
         for name, value in zip(names, inside, strict=True):
             seal = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
-            rng = self._source.stream(f"{name}/{law}/{seal}", exact=exact)
+            rng = self._source.stream(f"{name}/{function}/{seal}", exact=exact)
             parts.append(planned.mechanism.release(value[None], rng=rng))
         released = (
             np.concatenate(parts)
@@ -389,22 +388,18 @@ class Door:
         if not hasattr(ledger, "charge"):
             raise InvalidParameter(
                 f"ledger must be a blindsight.Ledger or None, got {type(ledger).__name__}: open "
-                "one with "
-                "Ledger(path, dataset=...)."
+                "one with Ledger(path, dataset=...)."
             )
         ledger.charge(self.guarantee.costs, what=self.what, key=key)
 
-    def _find(self, what: str) -> Planned:
+    def _next(self, what: str, *, fresh: bool = False) -> Planned:
         if what not in self._planned:
             named = ", ".join(repr(name) for name in self._planned) or "nothing"
             raise NotPlanned(
                 f"{what!r} is not in the plan of {self.what!r}, which names {named}. Nothing was "
                 "released."
             )
-        return self._planned[what]
-
-    def _next(self, what: str, *, fresh: bool = False) -> Planned:
-        planned = self._find(what)
+        planned = self._planned[what]
         if fresh and self.guarantee.entropy == "keyed" and _bound_source(self._source) is None:
             raise InvalidParameter(
                 f"{what!r} needs fresh noise: a key gives the same noise to the same name, so that "
@@ -420,9 +415,6 @@ class Door:
         self._used[what] += 1
         return planned
 
-    def _passage(self, planned: Planned, value: Array) -> Passage:
-        return Passage(self.what, planned, self._used[planned.what], value)
-
     def _keep_bound(self, label: str, value: Array, released: Array) -> None:
         """Have a vault note what leaves; it refuses where another value left before."""
         bound = _bound_source(self._source)
@@ -430,7 +422,7 @@ class Door:
             bound.keep(label, value, released)
 
     def _pass(self, planned: Planned, value: Array) -> Array:
-        passage = self._passage(planned, value)
+        passage = Passage(self.what, planned, self._used[planned.what], value)
         forced = self._listener.passing(passage)
         if forced is not None:
             return forced

@@ -88,7 +88,17 @@ class SystemEntropy:
         low, span = int(low), int(high) - int(low)
         if not 1 <= span <= 1 << 64:
             raise InvalidParameter(f"high must be above low, got {low} and {high}.")
-        drawn = self._below(span, 1 if size is None else int(np.prod(size)))
+        count = 1 if size is None else int(np.prod(size))
+        drawn = words(self, count)
+        # Values past the largest multiple of the span would favour small remainders: draw them
+        # again. A power of two leaves none past it.
+        last = np.uint64((1 << 64) // span * span - 1)
+        todo = np.flatnonzero(drawn > last)
+        while todo.size:
+            drawn[todo] = words(self, todo.size)
+            todo = todo[drawn[todo] > last]
+        if span < 1 << 64:
+            drawn %= np.uint64(span)
         result = (drawn + np.uint64(low % (1 << 64))).astype(dtype)
         return result[0] if size is None else result.reshape(size)
 
@@ -97,19 +107,6 @@ class SystemEntropy:
         count = 1 if size is None else int(np.prod(size))
         values = (words(self, count) >> np.uint64(11)) * 2.0**-53
         return float(values[0]) if size is None else values.reshape(size)
-
-    def _below(self, span: int, count: int) -> NDArray[np.uint64]:
-        if span & (span - 1) == 0:
-            return words(self, count) & np.uint64(span - 1)
-        # Values past the largest multiple of the span would favour small remainders: draw them
-        # again.
-        last = np.uint64((1 << 64) // span * span - 1)
-        result = words(self, count)
-        todo = np.flatnonzero(result > last)
-        while todo.size:
-            result[todo] = words(self, todo.size)
-            todo = todo[result[todo] > last]
-        return result % np.uint64(span)
 
 
 def words(rng: Rng, count: int) -> NDArray[np.uint64]:

@@ -182,7 +182,24 @@ class Guarantee:
                 "releases must be planned releases (blindsight.privacy.accounting.Planned)."
             )
         self._price()
-        self._complete()
+        if not isinstance(self.mechanism, str) or not (self.mechanism.strip() or self.releases):
+            raise InvalidParameter(f"mechanism must say what was done, got {self.mechanism!r}.")
+        if not self.mechanism:
+            object.__setattr__(self, "mechanism", "; ".join(str(item) for item in self.releases))
+        if not self.accountant:
+            gaussian = any(hasattr(item.mechanism, "mu") for item in self.releases)
+            composed = "Gaussian composition in closed form" if gaussian else "basic composition"
+            object.__setattr__(self, "accountant", "none" if self.unproven else composed)
+        if not self.sampler:
+            exact = all(item.mechanism.sampler == "exact" for item in self.releases) and bool(
+                self.releases
+            )
+            object.__setattr__(self, "sampler", "exact" if exact else "float")
+        if not isinstance(self.simulation, bool):
+            raise InvalidParameter(f"simulation must be True or False, got {self.simulation!r}.")
+        if self.simulation:
+            object.__setattr__(self, "entropy", "seed")
+        object.__setattr__(self, "simulation", self.entropy == "seed")
         checks.one_of("model", self.model, get_args(Model))
         checks.one_of("calibration", self.calibration, get_args(Calibration))
         checks.one_of("sampler", self.sampler, get_args(Sampler))
@@ -253,27 +270,6 @@ class Guarantee:
                         f"a {large.unit} holds a {small.unit}, so {large} cannot be right beside "
                         f"{small}."
                     )
-
-    def _complete(self) -> None:
-        """Fill in what the releases say of themselves."""
-        if not isinstance(self.mechanism, str) or not (self.mechanism.strip() or self.releases):
-            raise InvalidParameter(f"mechanism must say what was done, got {self.mechanism!r}.")
-        if not self.mechanism:
-            object.__setattr__(self, "mechanism", "; ".join(str(item) for item in self.releases))
-        if not self.accountant:
-            gaussian = any(hasattr(item.mechanism, "mu") for item in self.releases)
-            composed = "Gaussian composition in closed form" if gaussian else "basic composition"
-            object.__setattr__(self, "accountant", "none" if self.unproven else composed)
-        if not self.sampler:
-            exact = all(item.mechanism.sampler == "exact" for item in self.releases) and bool(
-                self.releases
-            )
-            object.__setattr__(self, "sampler", "exact" if exact else "float")
-        if not isinstance(self.simulation, bool):
-            raise InvalidParameter(f"simulation must be True or False, got {self.simulation!r}.")
-        if self.simulation:
-            object.__setattr__(self, "entropy", "seed")
-        object.__setattr__(self, "simulation", self.entropy == "seed")
 
     @property
     def cost(self) -> Cost:

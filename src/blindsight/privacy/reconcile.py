@@ -212,7 +212,14 @@ def charge(
         vault.verify()
         shown = [*releases, *(() if out is None else read_release_file(out))]
         if ledger is None:
-            _require_known(vault, shown)
+            known = {each.release for each in vault.releases()}
+            for each in shown:
+                if each.vault == vault.number and each.release not in known:
+                    raise RolledBack(
+                        f"The vault {vault.path} is older than the release {each.path}, which it "
+                        "does not know. Put the newest copy of the vault in its place. Nothing was "
+                        "released."
+                    )
             simulated = isinstance(cost, Guarantee) and cost.entropy == "seed"
             due = () if simulated else costs
             generation = _note(vault, release, what, due, most, "uncharged", listed)
@@ -386,17 +393,6 @@ def _require_agreement(
     compared = reconcile(vault, ledger, releases)
     if not compared.agrees:
         raise RolledBack(f"{compared} Nothing was charged or released.")
-
-
-def _require_known(vault: Vault, releases: Iterable[ReleaseOnDisk]) -> None:
-    """Refuse to go on without a ledger where the disk holds a release that the vault forgot."""
-    known = {release.release for release in vault.releases()}
-    for shown in releases:
-        if shown.vault == vault.number and shown.release not in known:
-            raise RolledBack(
-                f"The vault {vault.path} is older than the release {shown.path}, which it does not "
-                "know. Put the newest copy of the vault in its place. Nothing was released."
-            )
 
 
 def _mark(

@@ -138,7 +138,7 @@ class VaultStore:
             raise HostileFile(
                 f"{self.file} does not hold the tables of a vault. Restore the vault from a copy."
             )
-        self._check_counts()
+        self.verify(rows=False)
 
     @classmethod
     def create(cls, folder: Path, key: bytes) -> None:
@@ -235,8 +235,16 @@ class VaultStore:
         self, connection: sqlite3.Connection, table: str, where: str = "1", values: Row = ()
     ) -> list[Row]:
         """The rows that fulfil a condition, each checked against its authentication code."""
+        rows = []
         query = f"SELECT * FROM {table} WHERE {where}"  # noqa: S608
-        return [self._checked(table, row) for row in connection.execute(query, values)]
+        for *row, mac in connection.execute(query, values):
+            if not isinstance(mac, bytes) or not hmac.compare_digest(self._mac(table, row), mac):
+                raise HostileFile(
+                    f"a row of {table} in {self.file} was changed or damaged, or the key beside it "
+                    "is another vault's. Restore the vault from a copy."
+                )
+            rows.append(tuple(row))
+        return rows
 
     def select_in(
         self,
@@ -265,7 +273,13 @@ class VaultStore:
             raise self._busy(wait)
         try:
             if turn.depth == 0:
-                turn.descriptor = self._lock(wait)
+                turn.descriptor = durable.open_file(self.folder / "lock", os.O_RDWR | os.O_CREAT)
+                deadline = time.monotonic() + wait
+                while not _locked(turn.descriptor):
+                    if time.monotonic() >= deadline:
+                        os.close(turn.descriptor)
+                        raise self._busy(wait)
+                    time.sleep(0.02)
             turn.depth += 1
             try:
                 yield
@@ -276,38 +290,8 @@ class VaultStore:
         finally:
             turn.guard.release()
 
-    def verify(self) -> None:
-        """Check every row of every table, and that none is missing."""
-        self._check_counts()
-        with self.reading() as connection:
-            for table in TABLES:
-                self.select(connection, table)
-
-    def _lock(self, wait: float) -> int:
-        descriptor = durable.open_file(self.folder / "lock", os.O_RDWR | os.O_CREAT)
-        deadline = time.monotonic() + wait
-        while True:
-            try:
-                durable.lock(descriptor, wait=False)
-                return descriptor
-            except OSError:
-                if time.monotonic() >= deadline:
-                    os.close(descriptor)
-                    raise self._busy(wait) from None
-                time.sleep(0.02)
-
-    def _busy(self, wait: float) -> InvalidData:
-        return InvalidData(
-            f"another run has been using the vault {self.folder} for more than {wait:g} seconds. "
-            "Nothing was charged or released. Wait until it has finished, then try again."
-        )
-
-    def _count(self, connection: sqlite3.Connection, table: str, more: int) -> None:
-        if table in COUNTED and more:
-            ((_, size),) = self.select(connection, "counts", "name = ?", (table,))
-            self.replace(connection, "counts", [(table, int(size) + more)])
-
-    def _check_counts(self) -> None:
+    def verify(self, *, rows: bool = True) -> None:
+        """Check that no row is missing, and with `rows` every row of every table."""
         with self.reading() as connection:
             connection.execute("BEGIN")
             counts = {str(row[0]): int(row[1]) for row in self.select(connection, "counts")}
@@ -321,6 +305,21 @@ class VaultStore:
                     f"{self.file} should have {counts.get(name)} rows of {name} and has "
                     f"{sizes[name]}: rows were lost or added. Restore the vault from a copy."
                 )
+        if rows:
+            with self.reading() as connection:
+                for table in TABLES:
+                    self.select(connection, table)
+
+    def _busy(self, wait: float) -> InvalidData:
+        return InvalidData(
+            f"another run has been using the vault {self.folder} for more than {wait:g} seconds. "
+            "Nothing was charged or released. Wait until it has finished, then try again."
+        )
+
+    def _count(self, connection: sqlite3.Connection, table: str, more: int) -> None:
+        if table in COUNTED and more:
+            ((_, size),) = self.select(connection, "counts", "name = ?", (table,))
+            self.replace(connection, "counts", [(table, int(size) + more)])
 
     def _mac(self, table: str, row: Sequence[Value]) -> bytes:
         parts = [table.encode()]
@@ -331,15 +330,6 @@ class VaultStore:
                 parts.append(b"i%d" % value if isinstance(value, int) else b"b" + value)
         message = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
         return hmac.digest(self._key, message, "sha256")[:16]
-
-    def _checked(self, table: str, row: Row) -> Row:
-        *values, mac = row
-        if not isinstance(mac, bytes) or not hmac.compare_digest(self._mac(table, values), mac):
-            raise HostileFile(
-                f"a row of {table} in {self.file} was changed or damaged, or the key beside it is "
-                "another vault's. Restore the vault from a copy."
-            )
-        return tuple(values)
 
     def _carry_over(self) -> None:
         """Authenticate the rows of a database of the first format, as they stand."""
@@ -375,6 +365,14 @@ class VaultStore:
             _run(connection, next(line for line in SCHEMA.splitlines() if " photos " in line))
             changed = [(row[0], os.fsencode(str(row[1])), *row[2:]) for row in rows]
             self.insert(connection, "photos", changed)
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        durable.lock(descriptor, wait=False)
+    except OSError:
+        return False
+    return True
 
 
 def _connect(path: Path) -> sqlite3.Connection:

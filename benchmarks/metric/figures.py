@@ -418,9 +418,8 @@ def parameter_rows(split: Split, *, quick: bool, seed: int, out: Path) -> Iterat
                 else {"n_components": min(int(value), split.X.shape[1])}
             )
             other["steps"] = Steps(epochs=epochs, batch_size=BATCH, rule="root")
-            found = [
-                measure(method("nonprivate", 1.0, split, seed + i, **other), split) for i in repeats
-            ]
+            fitted = [method("nonprivate", 1.0, split, seed + i, **other) for i in repeats]
+            found = [measure(metric, split) for metric in fitted]
             means.append(float(np.mean([m.accuracy for m in found])))
             yield Row(
                 id=f"metric.parameter_{parameter}_{value:g}",
@@ -429,9 +428,28 @@ def parameter_rows(split: Split, *, quick: bool, seed: int, out: Path) -> Iterat
                 seed=seed,
                 note=f"Figure 11: non-private; balanced {np.mean([m.balanced for m in found]):.3f}",
             )
+            if parameter == "rho":
+                yield _direction_row(value, [metric.components_ for metric in fitted], loss, seed)
         axes[0][column].plot(sweep, means, "o-")
         axes[0][column].set(xlabel=parameter, ylabel="kNN accuracy")
     figure.savefig(out / "metric_figure_11.svg", metadata={"Date": None})
+
+
+def _direction_row(rho: float, maps: list[Floats], loss: Contrastive, seed: int) -> Row:
+    """How much of the learned maps lies in one direction, and how many dissimilar pairs they leave
+    inside the margin: each of those is pushed apart, along the direction in which they differ most.
+    """
+    strengths = [np.linalg.svd(W, compute_uv=False) ** 2 for W in maps]
+    apart = loss.differences[loss.dissimilar]
+    inside = [np.linalg.norm(apart @ W.T, axis=1) < rho * loss.margin for W in maps]
+    return Row(
+        id=f"metric.figure11_rho_{rho:g}_largest_direction",
+        value=float(np.mean([values[0] / values.sum() for values in strengths])),
+        unit="share of |W|²",
+        seed=seed,
+        note=f"mean of {len(maps)} seeds; {np.mean(inside):.1%} of the dissimilar pairs are inside "
+        "the margin after training",
+    )
 
 
 def proven_mechanism_rows(

@@ -4,19 +4,24 @@ for kappa.
 Tables: Adult and Bank where they are on the machine, the census sets of the paper if a user has
 them, and any other CSV named in BLINDSIGHT_METRIC_TABLES as "file.csv:target" (several separated by
 commas).
+
+`python -m benchmarks.metric.rows figure_9 bank` measures Figure 9 on one table only, and
+`parameters bank` Figure 11; their rows go into docs/results/metric.json. Figure 9 is drawn with all
+tables only.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import Row
+from benchmarks.harness import Row, put_row
 from benchmarks.metric.digits import attack_rows, deep_rows, digit_rows, selection_rows
 from benchmarks.metric.figures import (
     budgets,
@@ -34,7 +39,7 @@ from benchmarks.plots import legend_below
 from blindsight import data
 from blindsight.core.errors import MissingData, MissingDependency
 
-__all__ = ["figure_9_claims", "rows"]
+__all__ = ["figure_9_claims", "main", "rows"]
 
 Progress = Callable[[int, int], None]
 # name -> (catalogue entry, options, nodes: half of Table I's pairs)
@@ -79,6 +84,29 @@ def rows(
             yield from deep_rows(seed=seed)
         except MissingDependency as error:
             yield Row(id="metric.skipped.deep", value=0, unit="skipped", note=str(error))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure a figure on one table again, and put its rows into a report in place of the old."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.metric.rows")
+    parser.add_argument("figure", choices=("figure_9", "parameters"))
+    parser.add_argument("table", choices=TABLES)
+    parser.add_argument("--json", type=Path, default=Path("docs/results/metric.json"))
+    parser.add_argument("--out", type=Path, default=Path("out/bench/metric"))
+    given = parser.parse_args(arguments)
+    given.out.mkdir(parents=True, exist_ok=True)
+    tables, missing = _tables()
+    if given.table not in tables:
+        measured = iter([row for row in missing if row.id.endswith(given.table)])
+    elif given.figure == "parameters":
+        split = _split(*tables[given.table], seed=0, quick=False)
+        measured = parameter_rows(split, quick=False, seed=0, out=given.out)
+    else:
+        chosen = {given.table: tables[given.table]}
+        measured = _figure_9(chosen, quick=False, seed=0, out=given.out, progress=None)
+    for row in measured:
+        print(f"{row.id}  {row.value:.4g} {row.unit}\n    {row.note}", flush=True)
+        put_row(given.json, row)
 
 
 def _tables() -> tuple[dict[str, tuple[Any, Any, int]], list[Row]]:
@@ -176,7 +204,7 @@ def _figure_9(
     total, done = len(tables) * repeats, 0
     figure, axes = canvas(4, len(tables), (4 * len(tables), 11))
     for column, (table, (X, y, nodes)) in enumerate(tables.items()):
-        began = time.perf_counter()
+        began = time.process_time()
         found: dict[tuple[str, float], list[Measured]] = {}
         for repeat in range(seed, seed + repeats):
             split = _split(X, y, nodes, repeat, quick)
@@ -188,7 +216,7 @@ def _figure_9(
             done += 1
             if progress is not None:
                 progress(done, total)
-        seconds = time.perf_counter() - began
+        seconds = time.process_time() - began
         summary = list(_summary(table, found, seed, seconds))
         yield from summary
         yield from figure_9_claims({row.id: row.value for row in summary}, table, epsilons)
@@ -300,3 +328,7 @@ def _plot_scores(
     budgets(panel, epsilons)
     panel.set_title(f"{title}: {score}", fontsize=9)
     panel.set_xlabel("epsilon")
+
+
+if __name__ == "__main__":
+    main()

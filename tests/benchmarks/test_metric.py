@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.harness import Row, read_report
 from benchmarks.metric.figures import mechanism_rows, parameter_rows, toy, toy_rows
 from benchmarks.metric.kappa import random_graph, slow_bound
 from benchmarks.metric.protocol import METHODS, make_split, measure, method
-from benchmarks.metric.rows import _tables, figure_9_claims
+from benchmarks.metric.rows import _tables, figure_9_claims, main
 from blindsight.metric import kappa
 
 
@@ -92,10 +93,20 @@ def test_figures_10_and_11_are_written(tmp_path, split):
     assert {"metric.mechanism_duchi_set", "metric.parameter_h_0.5", "metric.parameter_rho_2"} <= {
         r.id for r in rows
     }
+    directions = [row.value for row in rows if row.id.endswith("_largest_direction")]
+    assert len(directions) == 4 and all(1 / 12 <= share <= 1 for share in directions)
     assert {path.name for path in tmp_path.iterdir()} == {
         "metric_figure_10.svg",
         "metric_figure_11.svg",
     }
+
+
+def test_a_table_that_is_not_here_leaves_a_row_that_says_so(tmp_path, monkeypatch):
+    skipped = Row(id="metric.skipped.ipums-us", value=0, unit="skipped")
+    monkeypatch.setattr("benchmarks.metric.rows._tables", lambda: ({}, [skipped]))
+    report = tmp_path / "metric.json"
+    main(["figure_9", "ipums-us", "--json", str(report), "--out", str(tmp_path / "out")])
+    assert [row["id"] for row in read_report(report)["rows"]] == ["metric.skipped.ipums-us"]
 
 
 def test_both_ways_to_kappa_agree_before_they_race():

@@ -38,6 +38,7 @@ from blindsight.privacy import Guarantee
 from blindsight.privacy.accounting import Planned
 from blindsight.privacy.mechanisms import KaryResponse
 from blindsight.privacy.vault import Vault
+from blindsight.sketching import networks
 
 pytestmark = pytest.mark.usefixtures("same_noise")
 
@@ -77,6 +78,7 @@ def made(photos, tmp_path_factory):
                 epsilon,
                 "--features",
                 "pixels",
+                "--no-page",
                 *more,
             ]
             with frozen(zlib.crc32(f"{epsilon} {more} 1".encode())):
@@ -190,15 +192,15 @@ def test_labels_of_ones_own_are_used(made, photos, tmp_path) -> None:
     names = sorted(path.relative_to(photos).as_posix() for path in photos.rglob("*.png"))
     table = tmp_path / "labels.csv"
     table.write_text("name,even\n" + "".join(f"{name},{int(name[4]) % 2}\n" for name in names))
-    found = attacked(made(24.0), labels=f"{table}:even")
+    found = attacked(made(1.0), labels=f"{table}:even")
     assert found.guessed is not None
     assert (found.guessed.kinds, found.guessed.source) == (2, "column even of your table")
     with pytest.raises(InvalidData, match="no column"):
-        attacked(made(24.0), labels=f"{table}:odd")
+        attacked(made(1.0), labels=f"{table}:odd")
 
 
 def test_the_command_prints_lines_that_fit_and_writes_a_page(made, tmp_path) -> None:
-    out = made(24.0)
+    out = made(1.0)
     words = ["audit", str(out), "--vault", f"{out}.vault", "--out", str(tmp_path / "report")]
     done = CliRunner().invoke(app, words, env={"COLUMNS": "80"})
     assert done.exit_code == 0, done.output
@@ -227,6 +229,8 @@ def test_sketches_are_attacked_with_the_photos_behind_them(photos, tmp_path) -> 
     done = CliRunner().invoke(app, ["sketch", str(photos), str(sent), "--grey", "--q", "Q1"])
     assert done.exit_code == 0, done.output
     with pytest.MonkeyPatch.context() as patch:
+        # A quarter of the tiles at each step, and two steps: whether the network attacks is asked.
+        patch.setattr(networks, "VALUES", 1 << 13)
         patch.setattr(sketches_and_tags, "_STEPS", 2)
         words = ["audit", str(sent), "--photos", str(photos), "--out", str(page)]
         done = CliRunner().invoke(app, words, env={"COLUMNS": "80"})

@@ -278,13 +278,13 @@ class PairCells:
         fits = self.neighbours.ndim == 2 and len(self.neighbours) == len(self.atoms)
         if not fits or ((self.neighbours < 0) | (self.neighbours >= len(self.atoms))).any():
             raise HostileFile("the pairs of a codebook do not fit its atoms. Make it again.")
-        # A few atoms at a time: the neighbours of all of them laid out are hundreds of megabytes.
-        parts = [
-            (self.atoms[i : i + 16], self.neighbours[i : i + 16])
-            for i in range(0, len(self.atoms), 16)
-        ]
+        # A few atoms at a time: their products with all others need little memory that way.
+        blocks = [slice(i, i + 64) for i in range(0, len(self.atoms), 64)]
         gram = np.concatenate(
-            [np.einsum("ad,amd->am", some, self.atoms[near]) for some, near in parts]
+            [
+                np.take_along_axis(self.atoms[block] @ self.atoms.T, self.neighbours[block], axis=1)
+                for block in blocks
+            ]
         )
         object.__setattr__(
             self, "norms", np.sqrt(1 + _SECOND**2 + 2 * _SECOND * gram).ravel().astype(np.float32)

@@ -52,6 +52,8 @@ settings.load_profile("blindsight")
 # runs: this took more than half of the time of most tests of the command line. (`main.run` makes
 # them anew: which options there are depends on the environment.)
 typer.testing._get_command = functools.cache(typer.testing._get_command)
+# Where they are made anew, each function's signature is read once: this is most of the work.
+typer.main.get_params_from_function = functools.cache(typer.main.get_params_from_function)
 
 ROOT = Path(__file__).parents[1]
 # Groups that take longest, in the order in which they are given out: what takes long must not come

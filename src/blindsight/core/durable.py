@@ -192,8 +192,9 @@ def write_file(
     that is there already stays, and `FileExistsError` says so. `size` makes the file longer than
     its content, filled with zeros.
     """
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
+    folder, name = os.path.split(os.path.abspath(path))
+    temporary = os.path.join(folder, f".{name}.{secrets.token_hex(8)}.part")
+    remains = True  # whether the temporary name does
     try:
         descriptor = open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         try:
@@ -207,13 +208,15 @@ def write_file(
         finally:
             os.close(descriptor)
         if replace:
-            os.replace(temporary, target)
+            os.replace(temporary, path)
+            remains = False
         else:
-            os.link(temporary, target)
-        sync_folder(target.parent)
+            os.link(temporary, path)
+        sync_folder(folder)
     finally:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
+        if remains:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
 
 
 def link_new(source: Path, target: Path) -> None:
@@ -335,7 +338,7 @@ def _exchange(first: Path, second: Path) -> bool:
     return bool(renameat2(*words) == 0)
 
 
-def sync_folder(folder: Path) -> None:
+def sync_folder(folder: str | Path) -> None:
     """Flush a folder's list of names: a renamed file is safe only then.
 
     Windows has no such call; its file systems write names in a journal.
@@ -349,7 +352,7 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def open_file(path: Path, flags: int, mode: int = 0o600) -> int:
+def open_file(path: str | Path, flags: int, mode: int = 0o600) -> int:
     """Open a file for its bytes alone, and for this program alone.
 
     Parameters:

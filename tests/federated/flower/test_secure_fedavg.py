@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,13 @@ from blindsight.federated.flower import (
     accept,
     join,
     make_roster,
+    parties,
     secure_sum_mod,
     simulate_enrolment,
     simulated_site,
 )
 from blindsight.federated.flower.mod import QUERY_TYPE, RECORD_KEY
-from blindsight.federated.flower.parties import Site
+from blindsight.federated.flower.parties import Site, site_of
 from blindsight.federated.flower.plan import Model
 from blindsight.federated.sums import Role
 from blindsight.federated.sums.messages import Kind
@@ -273,6 +275,45 @@ def test_a_site_stores_the_model_it_expects_next_and_no_older_one(
     for site in EVERYBODY:
         stored = list((federation.root / f"node-{site}").glob("model-*"))
         assert [path.name for path in stored] == [f"model-{model.digest.hex()}"]
+
+
+def test_a_site_in_memory_is_used_until_its_files_change_or_its_use_fails(
+    federation: Federation,
+) -> None:
+    folder = federation.root / "node-0"
+    federation.run(1)
+    state = (folder / "user.state").read_bytes()
+    with site_of(folder) as first:
+        assert first._user().ended == 1
+    with site_of(folder) as second, site_of(folder) as beside:
+        assert second is first
+        assert beside is not first  # two users of one folder at once share nothing
+    federation.run(1)
+    (folder / "user.state").write_bytes(state)  # as another process would change it
+    with site_of(folder) as third:
+        assert third._user().ended == 1
+    with pytest.raises(InvalidData), site_of(folder) as failed:
+        raise InvalidData("in use")
+    with site_of(folder) as fourth:
+        assert fourth is not failed
+    os.utime(folder / "roster", ns=(0, 0))
+    with site_of(folder) as fifth:
+        assert fifth is not fourth
+
+
+def test_a_process_holds_no_more_sites_than_its_memory_allows(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parties, "_idle", {})
+    monkeypatch.setattr(parties, "_HELD_BYTES", 2 * 12 * PLAN.weights)
+    federation.run(1)
+    assert len(parties._idle) == 2
+    # Neither the folder's first key nor the user's is in memory any longer.
+    for site in parties._idle.values():
+        assert site.enrolment.keys.private is None
+        user = site._user()
+        assert user.enrolment.keys.private is None
+        assert user._private is None
 
 
 def test_clients_refuse_a_model_that_does_not_follow_from_the_sums(

@@ -12,7 +12,7 @@ from flwr.app import ConfigRecord, Context, Error, Message, MessageType, RecordD
 from flwr.clientapp import ClientApp
 
 from blindsight.core.errors import BlindsightError, InvalidData, InvalidParameter
-from blindsight.federated.flower.parties import Site
+from blindsight.federated.flower.parties import Site, site_of
 from blindsight.federated.flower.plan import Model
 
 __all__ = [
@@ -141,12 +141,12 @@ def secure_sum_mod(
                 return call_next(message, context)
             return _refusal(message, "this client answers only messages of the secure sum.")
         try:
-            site = Site(find(context))
-            if "challenge" in record:
-                return _identified(site, message, record, context.node_id)
-            answers = site.receive(_addressed(record), contributes=training)
-            if training:
-                answers += _trained(site, message, context, call_next)
+            with site_of(find(context)) as site:
+                if "challenge" in record:
+                    return _identified(site, message, record, context.node_id)
+                answers = site.receive(_addressed(record), contributes=training)
+                if training:
+                    answers += _trained(site, message, context, call_next)
         except BlindsightError as error:
             return _refusal(message, str(error))
         return _reply(message, {"messages": answers})

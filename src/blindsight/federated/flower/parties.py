@@ -16,8 +16,8 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -41,14 +41,34 @@ from blindsight.federated.sums import (
 )
 from blindsight.federated.sums.messages import Header
 from blindsight.federated.sums.store import FileStore
-from blindsight.federated.sums.wire import Writer, read_sealed, seal, unseal, write_sealed
+from blindsight.federated.sums.wire import (
+    CHECKSUM_BYTES,
+    Writer,
+    read_checksum,
+    read_sealed,
+    seal,
+    unseal,
+    write_sealed,
+)
 from blindsight.privacy import Ledger
 
-__all__ = ["FlowerParty", "Server", "Site", "accept", "join", "make_roster", "simulate_enrolment"]
+__all__ = [
+    "FlowerParty",
+    "Server",
+    "Site",
+    "accept",
+    "join",
+    "make_roster",
+    "simulate_enrolment",
+    "site_of",
+]
 
 _log = logging.getLogger(__name__)
 _LARGEST_ROSTER = 1 << 30
 _SIMULATION = "SIMULATION"
+_HELD_BYTES = 1 << 27  # of memory, about, in which a process holds sites between messages
+_BYTES_PER_WEIGHT = 12  # of a site that is held: the model and what it sent
+_idle: dict[Path, Site] = {}  # sites by folder, the one used last at the end; secret
 
 
 def join(folder: str | Path, name: str, roles: Role, *, address: str | None = None) -> Request:
@@ -177,6 +197,8 @@ class FlowerParty:
         self.roster, self.plan = _read_roster(
             read_sealed(self.path / "roster", largest=_LARGEST_ROSTER)
         )
+        self._stored: Model | None = None  # the model in the file, once read or written
+        self._tidied: bytes | None = b""  # the digest of the only model left in the folder
 
     @cached_property
     def enrolment(self) -> Enrolment:
@@ -192,19 +214,28 @@ class FlowerParty:
 
     def _write_model(self, model: Model) -> None:
         """Save a model beside the state, before the state that names it: once, it is large."""
-        path = self._model_path(model.digest)
-        if not path.exists():
-            write_sealed(path, model.dump())
+        if self._stored is None or self._stored.digest != model.digest:
+            path, self._tidied = self._model_path(model.digest), b""
+            if not path.exists():
+                write_sealed(path, model.dump())
+        self._stored = model
 
     def _read_model(self, digest: bytes) -> Model:
-        return Model.load(read_sealed(self._model_path(digest)), digest)
+        if self._stored is None or self._stored.digest != digest:
+            self._stored = Model.load(read_sealed(self._model_path(digest)), digest)
+        return self._stored
 
-    def _keep_model(self, digest: bytes | None) -> None:
+    def _delete_other_models(self, digest: bytes | None) -> None:
         """Delete all models but the one that the state names."""
-        kept = None if digest is None else self._model_path(digest).name
+        if digest == self._tidied:
+            return
+        named = None if digest is None else self._model_path(digest).name
         for name in os.listdir(self.path):
-            if name.startswith("model-") and name != kept:
+            if name.startswith("model-") and name != named:
                 os.unlink(self.path / name)
+        self._tidied = digest
+        if self._stored is not None and self._stored.digest != digest:
+            self._stored = None
 
     def prove(self, challenge: bytes, node: int) -> bytes:
         """A signature which shows that this party runs at that Flower node."""
@@ -218,14 +249,22 @@ class FlowerParty:
 class Site(FlowerParty):
     """A node of the Flower app: a user, a key holder, or both.
 
-    Every call reads the state from disk and writes it before it returns, because Flower may run
-    each message in another process.
+    Every call writes the state to disk before it returns. What this object holds in memory is used
+    only while the state file is the one that it wrote or read, because Flower may run each message
+    in another process.
     """
 
     def __init__(self, folder: str | Path) -> None:
         super().__init__(folder)
-        self._held: User | None = None  # between two steps; secret
-        self._disk = b""  # the state file when it was last read or written
+        self._roster_file = _identity(self.path / "roster")
+        self._held: User | None = None  # secret
+        self._held_holder: KeyHolder | None = None  # secret
+        self._checksums: dict[Role, bytes] = {}  # of the state files when last read or written
+
+    @property
+    def current(self) -> bool:
+        """Whether the folder still has the roster that this object read."""
+        return _identity(self.path / "roster") == self._roster_file
 
     @cached_property
     def addresses(self) -> list[int]:
@@ -237,37 +276,51 @@ class Site(FlowerParty):
     def _user(self) -> User:
         """The user; the model that it expects the next round to start from is in a file.
 
-        What this object holds is not read again, unless another process has saved since. It is
-        handed out once: whoever takes it holds it again or saves it.
+        It is handed out once: whoever takes it holds it again or saves it.
         """
         held, self._held = self._held, None
-        path = self.path / "user.state"
-        if not path.exists():
+        path = self.folder.state(Role.USER)
+        checksum = read_checksum(path)
+        if not checksum:
             return User(self.enrolment)
-        data = read_sealed(path)
-        if held is not None and data == self._disk:
+        if held is not None and checksum == self._checksums.get(Role.USER):
             return held
-        self._disk = data
+        self._stored, self._tidied = None, b""  # another process may have changed them
+        data = read_sealed(path)
+        self._checksums[Role.USER] = data[-CHECKSUM_BYTES:]
         return User.load(data)
 
     def _save_user(self, user: User) -> None:
-        data = user.dump()
-        write_sealed(self.path / "user.state", data)
-        self._held, self._disk = user, data
-        self._keep_model(user.expected)
+        self._write_state(Role.USER, user.dump())
+        self._held = user
+        self._delete_other_models(user.expected)
+
+    def _write_state(self, role: Role, data: bytes) -> None:
+        write_sealed(self.folder.state(role), data)
+        self._checksums[role] = data[-CHECKSUM_BYTES:]
 
     def _holder(self) -> KeyHolder:
-        path = self.path / "holder.state"
-        return KeyHolder.load(read_sealed(path)) if path.exists() else KeyHolder(self.enrolment)
+        """The key holder, handed out once like the user."""
+        held, self._held_holder = self._held_holder, None
+        path = self.folder.state(Role.HOLDER)
+        checksum = read_checksum(path)
+        if not checksum:
+            return KeyHolder(self.enrolment)
+        if held is not None and checksum == self._checksums.get(Role.HOLDER):
+            return held
+        data = read_sealed(path)
+        self._checksums[Role.HOLDER] = data[-CHECKSUM_BYTES:]
+        return KeyHolder.load(data)
 
     def _start(self) -> None:
         if self.enrolment.keys.private is None:  # erased when all states were there
             return
-        if Role.USER in self.roles and not (self.path / "user.state").exists():
-            self._save_user(self._user())
-        if Role.HOLDER in self.roles and not (self.path / "holder.state").exists():
-            write_sealed(self.path / "holder.state", self._holder().dump())
+        if Role.USER in self.roles and not self.folder.state(Role.USER).exists():
+            self._write_state(Role.USER, self._user().dump())
+        if Role.HOLDER in self.roles and not self.folder.state(Role.HOLDER).exists():
+            self._write_state(Role.HOLDER, self._holder().dump())
         self.folder.erase_first_key()
+        del self.enrolment  # the first key goes from memory, too
 
     def seeds(self) -> list[bytes]:
         """The sealed tag seeds, of user 1 before the first sum; otherwise nothing."""
@@ -321,7 +374,8 @@ class Site(FlowerParty):
     def _ask_holder(self, messages: Sequence[bytes]) -> list[bytes]:
         holder = self._holder()
         answers = [sent.data for data in messages for sent in holder.receive(data)]
-        write_sealed(self.path / "holder.state", holder.dump())
+        self._write_state(Role.HOLDER, holder.dump())
+        self._held_holder = holder
         return answers
 
     def _follow(self, user: User, digest: bytes | None) -> None:
@@ -338,9 +392,10 @@ class Site(FlowerParty):
         """The round that waits for this site's update."""
         if Role.USER not in self.roles:
             return None
-        with self.locked():
-            self._held = self._user()
-            return self._held.open_round
+        if self._held is None:
+            with self.locked():
+                self._held = self._user()
+        return self._held.open_round
 
     def charge(self, ledger: str | None, dataset: str) -> None:
         """Charge the site's ledger with what all its rounds cost; see `PartyFolder.charge`.
@@ -388,6 +443,37 @@ class Site(FlowerParty):
             return [message.data for message in sent]
 
 
+def _identity(path: Path) -> tuple[int, int, int]:
+    """What changes when a file is replaced."""
+    file = os.stat(path)
+    return file.st_ino, file.st_mtime_ns, file.st_size
+
+
+@contextmanager
+def site_of(folder: str | Path) -> Iterator[Site]:
+    """The site of a folder, for one message.
+
+    A process that runs many messages, as those of Flower's simulation engine do, reads a folder's
+    roster, keys and state once, and again where another process has changed them. Two threads get
+    two objects, and an object in whose use something was raised is not used again.
+
+    Parameters:
+        folder: the party's folder.
+
+    Yields:
+        The site.
+    """
+    path = Path(folder).absolute()
+    site = _idle.pop(path, None)
+    if site is None or not site.current:
+        site = Site(path)
+    yield site
+    _idle[path] = site
+    most = max(1, _HELD_BYTES // (_BYTES_PER_WEIGHT * site.plan.weights))
+    for oldest in list(_idle)[:-most]:
+        _idle.pop(oldest, None)
+
+
 class Server(FlowerParty):
     """The aggregator's folder: the protocol's state and the model of the last sum.
 
@@ -420,4 +506,4 @@ class Server(FlowerParty):
             self._write_model(self.model)
         writer = Writer().field(self.role.dump()).field(digest or b"")
         write_sealed(self.path / "server.state", seal(b"FLWT", bytes(writer)))
-        self._keep_model(digest)
+        self._delete_other_models(digest)

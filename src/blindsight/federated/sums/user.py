@@ -275,6 +275,8 @@ class User(Party):
             bound = self.agreement + body[:4]
             self._seed = self._private.open(body[4:36], body[36:], _SEED_LABEL, bound)
             self._private = None
+            keys = self.enrolment.keys.without_private()
+            self.enrolment = Enrolment(keys, self.enrolment.roster, self._seed)
         return []
 
     def contribute(self, update: ArrayLike, *, noisy: bool = False) -> list[Outgoing]:

@@ -8,14 +8,25 @@ anywhere.
 from __future__ import annotations
 
 import hashlib
+import os
 import struct
 from pathlib import Path
 
 from blindsight.core import durable
 from blindsight.core.errors import HostileFile, ProtocolError
 
-__all__ = ["Reader", "Writer", "read_sealed", "seal", "unseal", "write_sealed"]
+__all__ = [
+    "CHECKSUM_BYTES",
+    "Reader",
+    "Writer",
+    "read_checksum",
+    "read_sealed",
+    "seal",
+    "unseal",
+    "write_sealed",
+]
 
+CHECKSUM_BYTES = 32  # of SHA-256, at the end of a state
 _SEAL_VERSION = 2
 
 
@@ -129,3 +140,13 @@ def read_sealed(path: Path, *, largest: int = 1 << 32) -> bytes:
     if path.stat().st_size > largest:
         raise HostileFile(f"a state file must have at most {largest} bytes, {path.name} has more.")
     return path.read_bytes()
+
+
+def read_checksum(path: Path) -> bytes:
+    """The checksum at the end of a state file, which stands for its content; empty without one."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - CHECKSUM_BYTES))
+            return file.read(CHECKSUM_BYTES)
+    except FileNotFoundError:
+        return b""

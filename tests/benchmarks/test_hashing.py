@@ -7,7 +7,8 @@ import numpy as np
 from benchmarks.hashing import paper, plots
 from benchmarks.hashing.records import METHODS, record_rows
 from benchmarks.hashing.sets import Collection
-from benchmarks.hashing.tables import BASES, figure_3, make, tables
+from benchmarks.hashing.tables import BASES, dsh_rows, figure_3, make, tables
+from blindsight.hashing import DSH
 
 
 def blobs() -> Collection:
@@ -43,6 +44,14 @@ def test_tables_have_a_row_for_each_cell_and_write_their_figures(tmp_path):
         "figure-3-blobs.svg",
     }
     assert "PITQ" in (tmp_path / "figure-3-blobs.svg").read_text()  # Section 4.3 compares it there
+
+
+def test_dsh_is_measured_by_another_learning_rate(monkeypatch):
+    made = DSH(8, n_epochs=1, random_state=0)
+    monkeypatch.setattr("benchmarks.hashing.tables.make", lambda *_: made)
+    (row,) = dsh_rows(blobs(), rate=0.003, bits=(8,))
+    assert row.id == "hashing.blobs.dsh_rate_0.003.8bits.plain" and 0 < row.value <= 1
+    assert made.learning_rate == 0.003
 
 
 def test_figure_3_is_drawn_from_rows_of_several_runs(tmp_path, monkeypatch):

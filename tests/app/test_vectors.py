@@ -155,6 +155,17 @@ def test_another_model_is_refused_by_name_and_by_length(
         )
 
 
+def test_vectors_where_a_path_is_meant_are_told_the_parameter(tmp_path: Path) -> None:
+    vectors, release = rows(120, 1), tmp_path / "release"
+    with pytest.raises(InvalidParameter, match=r"got ndarray.*embeddings="):
+        protect(vectors, release)  # type: ignore[arg-type]
+    with pytest.raises(InvalidParameter, match=r"got ndarray.*numpy\.save"):
+        protect(release=release, embeddings=vectors, public_embeddings=vectors)  # type: ignore[arg-type]
+    with pytest.raises(InvalidParameter, match=r"got float32.*vector="):
+        search(release, vectors[0])  # type: ignore[arg-type]
+    assert not release.exists()
+
+
 def test_mistakes_are_named_before_anything_is_written(
     files: tuple[Path, Path], tmp_path: Path
 ) -> None:

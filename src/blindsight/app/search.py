@@ -300,6 +300,13 @@ def search(
     if dictionary is not None:
         pairs = read_dictionary(Path(dictionary))
         words = [translated(each, pairs) for each in words]
+    if photo is not None and not isinstance(photo, (str, PathLike)):
+        photo = list(photo)
+        if not all(isinstance(each, (str, PathLike)) for each in photo):
+            raise InvalidParameter(
+                f"photo must be a path or several, got {type(photo[0]).__name__}. Vectors are "
+                "given by name: search(release, vector=...)."
+            )
     queries = [Path(each) for each in _listed(photo)]
     _check_order(target, queries)
     if rerank is not None:

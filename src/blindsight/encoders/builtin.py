@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core.checks import one_of
+from blindsight.core.errors import InvalidParameter
 from blindsight.encoders.base import (
     Classes,
     Floats,
@@ -284,7 +285,12 @@ def built_in(name: str) -> BuiltIn:
     if name in BUILT_IN:
         return BUILT_IN[name]
     current = {encoder.name: encoder for encoder in BUILT_IN.values()}
-    return current[name] if name in current else BUILT_IN[one_of("encoder", name, tuple(BUILT_IN))]
+    if name not in current:
+        raise InvalidParameter(
+            f"encoder must be one of {', '.join(map(repr, BUILT_IN))}, a folder of ONNX files or "
+            f"hub:owner/model@commit, got {name[:100]!r}."
+        )
+    return current[name]
 
 
 def feature_recipe(name: str) -> BuiltIn:

@@ -342,10 +342,8 @@ def protect(
         (1, 8.0)
     """
     if photos is not None and not isinstance(photos, (str, PathLike)):
-        raise InvalidParameter(
-            f"photos must be a folder, got {type(photos).__name__}. Vectors are given by name: "
-            "protect(release=..., embeddings=..., public_embeddings=...)."
-        )
+        kind = type(photos).__name__
+        raise InvalidParameter(f"photos is a folder, got {kind}: vectors are given by embeddings=.")
     if release is None or (photos is None) == (embeddings is None):
         raise InvalidParameter(
             "give a folder of photos, or vectors by embeddings= (--embeddings): one of the two. "

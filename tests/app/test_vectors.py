@@ -163,6 +163,10 @@ def test_vectors_where_a_path_is_meant_are_told_the_parameter(tmp_path: Path) ->
         protect(release=release, embeddings=vectors, public_embeddings=vectors)  # type: ignore[arg-type]
     with pytest.raises(InvalidParameter, match=r"got float32.*vector="):
         search(release, vectors[0])  # type: ignore[arg-type]
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_text("a,b,1\na,c,0\n")
+    with pytest.raises(InvalidParameter, match=r"file of vectors.*encoder="):
+        blindsight.learn_metric(pairs, features=tmp_path / "clip.npz", out=tmp_path / "metric")
     assert not release.exists()
 
 

@@ -301,6 +301,11 @@ def read_records(
             "say where the records are: either --features table.csv or --images folder."
         )
     if features is not None:
+        if Path(features).suffix.lower() in {".npy", ".npz", ".parquet", ".pq"}:
+            raise InvalidParameter(
+                f"{features} is a file of vectors, and features= (--features) a table of text. "
+                "Give it as encoder= (--encoder), with images= (--images) for the photos."
+            )
         column = people if isinstance(people, str) else None
         records = read_features(
             features, class_column=class_column, person_column=column, columns=columns

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from blindsight.sketching.leak import (
+    bit_distribution,
     bit_epsilon,
-    bit_law,
     bit_posteriors,
     leak_of,
     pixel_epsilon_rdp,
@@ -92,7 +92,7 @@ def test_the_law_of_a_bit_is_what_sketches_show(name):
     bits = to_bits(pixels, 8).transpose(0, 2, 1)
     truth = np.where(bits == 1, posteriors, 1 - posteriors)
     for j, rate in enumerate(parameters.differing_rate):
-        law = bit_law(float(rate), parameters.agreeing_rate)
+        law = bit_distribution(float(rate), parameters.agreeing_rate)
         # 23,520 samples: the standard error is below 0.0033, five of them
         assert truth[:, j].mean() == pytest.approx(law.mean, abs=0.017)
         assert ((truth[:, j] > 0.5) + 0.5 * (truth[:, j] == 0.5)).mean() == pytest.approx(

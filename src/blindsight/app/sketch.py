@@ -606,7 +606,7 @@ def _flip(
         account = vault.account(account, release="", records=records, out=path)
     elif vault is not None and account is None:
         # Whoever forgets the ledger now pays when it is given.
-        release, what = vault.release_of(flipper.release_law_), "flipped bits of photos"
+        release, what = vault.release_of(flipper.mechanism_id_), "flipped bits of photos"
         records = _records(vault, images)
         vault.charge(
             None, flipper.guarantee_, release=release, what=what, records=records, out=path

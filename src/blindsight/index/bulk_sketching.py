@@ -61,7 +61,7 @@ def sketch_to(
     writer = SketchWriter.of(path, sketcher, X, y, block=block)
     state = sketcher.random_state
     if ledger is not None and isinstance(state, Permanent):
-        ledger = state.account(ledger, sketcher.release_law_)
+        ledger = state.account(ledger, sketcher.mechanism_id_)
     if (
         writer.finished
     ):  # nothing to draw; with permanent noise, whoever forgot the ledger before pays now

@@ -1,10 +1,9 @@
-"""Attackers on sketches: what anyone who holds them gets back of the images. All are run; the best
-one counts.
+"""Attackers that recover images from sketches. All of them are run, and the best result counts.
 
 | attacker | knows |
 |---|---|
 | posterior mean | the parameters: the paper's attacker |
-| smoothing | that neighbours are alike |
+| smoothing | that neighbouring pixels are similar |
 | denoising, second reading | that few cosines make up a patch of a photo |
 | network | public images of the same kind |
 
@@ -27,8 +26,8 @@ neighbouring pixels, digits from knowledge about digits. So every attacker is al
 
 `quietest_needed` measures settings on public images of the size and kind that will be sketched:
 half of the images train the network, the other half is attacked. The goal must hold for single
-images, not on average, so the goal is compared with a bound on the PSNR of the next image: the
-largest value observed, or more where few were observed.
+images, not on average, so it is compared with a bound on the PSNR of the next image: the largest
+value observed, or a higher prediction limit if few images were attacked.
 """
 
 from __future__ import annotations
@@ -114,7 +113,7 @@ def _filtered(values: Floats32, width: float) -> Floats32:
 
 
 def _own_weight(width: float, pixels: int) -> float:
-    """The filter's weight on the pixel itself: its value at the centre."""
+    """Return the filter's weight on the pixel itself."""
     if width == 0:
         return 1.0
     if math.isinf(width):
@@ -124,15 +123,13 @@ def _own_weight(width: float, pixels: int) -> float:
 
 
 def stein_risk(values: Floats32, filtered: Floats32, noise: float, own: float) -> float:
-    """Stein's estimate of the mean squared error of a linear filter's output against the unknown
-    truth.
-    """
+    """Return Stein's estimate of the mean squared error of a linear filter, without the truth."""
     return float(np.mean((values - filtered) ** 2)) + noise**2 * (2 * own - 1)
 
 
 def smooth(values: Floats32, noise: float) -> tuple[Floats32, float]:
-    """Values (channels, h, w) with white noise, filtered at the width of least estimated risk; that
-    width.
+    """Filter values (channels, h, w) that have white noise, and return them with the width, which
+    is the one of least estimated risk.
     """
     pixels = values.shape[1] * values.shape[2]
     best = noise**2, values, 0.0  # no filter at all
@@ -147,17 +144,16 @@ def smooth(values: Floats32, noise: float) -> tuple[Floats32, float]:
 
 
 BLOCK = 16
-KEEP = 2.7  # coefficients above so many deviations of the noise are kept in the first round
-# the estimated error is low: it counts the noise that the gains let through, not the detail they
-# took
+KEEP = 2.7  # threshold of coefficients in the first round, in standard deviations of the noise
+# The estimated error is too low, because it includes the remaining noise but not the lost detail.
 WIDEN = 1.2
-MOST_BITS = 10  # beyond it a table over all values of a pixel is too large
+MOST_BITS = 10  # with more bits, a table over all values of a pixel is too large
 CHUNK = 1 << 22  # entries of that table at a time
 
 
 def unbiased(planes: Floats32, parameters: SketchParameters) -> tuple[Floats32, float]:
-    """Values (..., h, w) around the pixels, unclipped, from posteriors (..., L, h, w); the
-    deviation of their noise.
+    """Return unbiased estimates (..., h, w) of the pixels from posteriors (..., L, h, w), and the
+    standard deviation of their noise. They are not clipped.
     """
     gains = Gains.of(parameters)
     centred, factors = planes - np.float32(0.5), gains.factors.astype(np.float32)
@@ -167,8 +163,8 @@ def unbiased(planes: Floats32, parameters: SketchParameters) -> tuple[Floats32, 
 
 @functools.cache
 def _cosines(n: int) -> Floats32:
-    """The orthonormal cosine transform of n values as a matrix; of three channels: brightness and
-    two colours.
+    """Return the orthonormal cosine transform of n values as a matrix. For three channels it gives
+    brightness and two colour differences.
     """
     k = np.arange(n)[:, None]
     rows = np.sqrt(2 / n) * np.cos(np.pi * (2 * np.arange(n) + 1) * k / (2 * n))
@@ -179,8 +175,8 @@ def _cosines(n: int) -> Floats32:
 def _pass(
     values: Floats32, noise: float, side: int, pilot: Floats32 | None
 ) -> tuple[Floats32, Floats32]:
-    """One round over blocks at every fourth offset: the mean of their estimates, and its estimated
-    squared error.
+    """Denoise blocks at every fourth offset, and return the mean of their estimates and its
+    estimated squared error.
     """
     channels, height, width = values.shape
     rows, columns = -(-height // side) * side + side, -(-width // side) * side + side
@@ -210,7 +206,7 @@ def _pass(
                 power = grid(known, top, left) ** 2
                 gain = power / (power + np.float32(noise**2))
             gain[..., 0, 0] = 1
-            # Blocks with few coefficients hold little noise and count more.
+            # Blocks with few coefficients contain little noise and get a larger weight.
             share = 1 / (gain**2).sum(axis=(-1, -2), keepdims=True)
             left_over = gain.mean(axis=(-1, -2), keepdims=True) * np.float32(noise**2)
             here = np.s_[:, top : top + rows, left : left + columns]
@@ -222,8 +218,8 @@ def _pass(
 
 
 def denoise(values: Floats32, noise: float) -> tuple[Floats32, Floats32]:
-    """Values (..., channels, h, w) with white noise, denoised, and the estimated deviation of what
-    error is left.
+    """Denoise values (..., channels, h, w) that have white noise, and return them with the
+    estimated standard deviation of the remaining error.
     """
     *_, channels, height, width = values.shape
     side = BLOCK
@@ -232,8 +228,8 @@ def denoise(values: Floats32, noise: float) -> tuple[Floats32, Floats32]:
     if side < 4 or noise < 1e-6:
         return values, np.full_like(values, noise)
     across = _cosines(channels)
-    # Colours of a photo move together: brightness has most of the signal, and the noise stays
-    # white.
+    # The colours of a photo are correlated: brightness has most of the signal, and the transformed
+    # noise is still white.
     turned = np.einsum("ij,...jhw->...ihw", across, values, optimize=True).reshape(
         -1, height, width
     )
@@ -248,10 +244,8 @@ def denoise(values: Floats32, noise: float) -> tuple[Floats32, Floats32]:
 def read_again(
     posteriors: Floats32, prior: Floats32, deviation: Floats32
 ) -> tuple[Floats32, Floats32]:
-    """Each pixel's mean and deviation, shaped as `prior`, given its bits' posteriors and a normal
-    prior.
-
-    Posteriors are (..., L, h, w) where the prior is (..., h, w).
+    """Return the mean and standard deviation of each pixel (..., h, w), given the posteriors
+    (..., L, h, w) of its bits and a normal prior.
     """
     depth = posteriors.shape[-3]
     if depth > MOST_BITS:
@@ -279,20 +273,18 @@ def read_again(
 
 @dataclass(frozen=True)
 class SketchReading:
-    """What an attacker makes of sketches without having seen another image; arrays (n, channels, h,
-    w).
-    """
+    """What an attacker computes from sketches without other images; arrays (n, channels, h, w)."""
 
     planes: Floats32  # (n, channels, L, h, w): posteriors of bits
     values: Floats32  # unbiased, with white noise
     noise: float
     clean: Floats32  # denoised
-    again: Floats32  # read again
-    doubt: Floats32  # the deviation of that
+    again: Floats32  # second reading
+    doubt: Floats32  # standard deviation of the second reading
 
 
 def read(sketches: SketchSet) -> SketchReading:
-    """Both steps on every sketch of a set."""
+    """Denoise every sketch of a set and compute its second reading."""
     channels, height, width = sketches.image_shape
     planes = sketches.posteriors().reshape(
         len(sketches), channels, sketches.parameters.depth, height, width
@@ -304,8 +296,8 @@ def read(sketches: SketchSet) -> SketchReading:
 
 
 def moments(planes: Floats32) -> tuple[Floats32, Floats32]:
-    """Posterior mean and deviation of pixels in 0..1, bits taken for independent: all that the
-    paper's attacker has.
+    """Return posterior mean and standard deviation of the pixels, in 0..1, assuming independent
+    bits, as the paper's attacker does.
     """
     depth = planes.shape[-3]
     weights = (2.0 ** np.arange(depth - 1, -1, -1) / (2.0**depth - 1)).astype(np.float32)
@@ -316,9 +308,9 @@ def moments(planes: Floats32) -> tuple[Floats32, Floats32]:
 
 
 ATTACKS = ("posterior mean", "smoothing", "denoising", "second reading", "network")
-SIDE, RIM = 512, 32  # larger images are taken in tiles, with so much of the neighbours for context
+SIDE, RIM = 512, 32  # larger images are processed in tiles, with a margin of context
 BATCH = 1 << 18  # values of pixels that are attacked at once
-CERTAIN = 100.0  # dB that a picture recovered without any error counts as
+CERTAIN = 100.0  # the PSNR in dB that is reported for an exactly recovered picture
 
 
 def rehearse(
@@ -328,9 +320,9 @@ def rehearse(
     rng: np.random.Generator,
     n_jobs: int | None = None,
 ) -> SketchSet:
-    """Sketches, or flipped bits, of one's own images under somebody else's parameters.
+    """Draw sketches, or flipped bits, of an attacker's own images with given parameters.
 
-    Not a release.
+    This is not a release.
     """
     given = as_images(images, parameters.depth)
     n, channels, height, width = given.shape
@@ -351,7 +343,15 @@ def _flipped(given: Array, parameters: FlipParameters, rng: np.random.Generator)
 
 @dataclass(frozen=True, kw_only=True)
 class Recovered:
-    """How much of the images one attack got back: means over the images, and PSNR of each."""
+    """How much of the images an attack recovered.
+
+    Parameters:
+        attack: its name.
+        psnr: mean PSNR over the images, in dB.
+        ssim: mean SSIM over the images; None if they are too small.
+        exact: share of pixels that are exactly right.
+        each: PSNR of each image.
+    """
 
     attack: str
     psnr: float
@@ -360,7 +360,7 @@ class Recovered:
     each: Floats = field(repr=False, compare=False)
 
     def rows(self) -> tuple[Recovery, ...]:
-        """As rows of a disclosure card."""
+        """Return the results as rows of a disclosure card."""
         rows = [("PSNR in dB", self.psnr), ("share of pixels exactly right", self.exact)]
         rows += [("SSIM", self.ssim)] if self.ssim is not None else []
         return tuple(
@@ -369,7 +369,7 @@ class Recovered:
 
 
 def measure(attack: str, images: Array, guess: Array, *, depth: int = 8) -> Recovered:
-    """Compare a guess with the images. SSIM needs more than 11 pixels a side."""
+    """Compare a guess with the images. SSIM needs more than 11 pixels per side."""
     peak = 2.0**depth - 1
     each = np.minimum(psnr(images, guess, peak=peak), CERTAIN)
     large = min(np.shape(images)[1:3]) > 11
@@ -383,14 +383,16 @@ def measure(attack: str, images: Array, guess: Array, *, depth: int = 8) -> Reco
 
 
 class Suite:
-    """Every attacker there is, against one setting.
+    """All attackers against one setting.
 
     Parameters:
-        public: images of the same kind that anyone may have; with them the network is in the suite
-        (it needs PyTorch;
-            `missing` says so where it is not there).
-        steps: of the network, see `LearnedPrior`.
-        width: of the network, see `LearnedPrior`.
+        parameters: the parameters of the sketches.
+        public: public images of the same kind. With them the network is in the suite, if PyTorch is
+            installed; otherwise `missing` says why it is not.
+        steps: training steps of the network (`LearnedPrior`).
+        width: channels of the network (`LearnedPrior`).
+        random_state: seed of the network's training.
+        progress: called with (done, total).
     """
 
     def __init__(
@@ -422,26 +424,26 @@ class Suite:
         return ATTACKS if self._network is not None else ATTACKS[:-1]
 
     def recover(self, sketches: SketchSet) -> dict[str, Floats32]:
-        """What each attacker makes of the sketches: images (n, h, w) or (n, h, w, channels), in
-        0..2^L - 1.
+        """Return what each attacker recovers: images (n, h, w) or (n, h, w, channels), from 0 to
+        2^L - 1.
         """
         if sketches.parameters != self.parameters:
             raise InvalidData(
                 f"this suite attacks {self.parameters.name}, got {sketches.parameters.name}."
             )
-        found = {
+        recovered = {
             name: np.empty((len(sketches), *sketches.image_shape), np.float32)
             for name in self.attacks
         }
         for tile, inner, outer in _tiles(sketches):
             for name, guess in self._tile(tile).items():
-                found[name][outer] = guess[inner]
-        return {name: _as_pictures(images) for name, images in found.items()}
+                recovered[name][outer] = guess[inner]
+        return {name: _as_pictures(images) for name, images in recovered.items()}
 
     def _tile(self, sketches: SketchSet) -> dict[str, Floats32]:
         peak = 2.0**sketches.parameters.depth - 1
         means = sketches.means()
-        found = {"posterior mean": means} | {
+        recovered = {"posterior mean": means} | {
             name: np.empty_like(means) for name in self.attacks[1:]
         }
         start = 0
@@ -456,24 +458,24 @@ class Suite:
             if self._network is not None:
                 guesses["network"] = self._network.recover(reading)
             for name, guess in guesses.items():
-                found[name][here] = guess.clip(0, peak)
+                recovered[name][here] = guess.clip(0, peak)
             start += len(part)
-        return found
+        return recovered
 
     def attack(self, sketches: SketchSet, images: ArrayLike) -> list[Recovered]:
-        """Every attack measured against the images behind the sketches, the best first."""
+        """Run every attack and compare it with the true images; the best result comes first."""
         truth = _as_pictures(as_images(images, self.parameters.depth))
         guesses = self.recover(sketches)
-        found = [
+        results = [
             measure(name, truth, guess, depth=self.parameters.depth)
             for name, guess in guesses.items()
         ]
-        return sorted(found, key=lambda result: -result.psnr)
+        return sorted(results, key=lambda result: -result.psnr)
 
 
 def _tiles(sketches: SketchSet) -> Iterator[tuple[SketchSet, Any, Any]]:
-    """Parts of at most SIDE pixels a side with a rim of context: (part, its inner slice, where that
-    belongs).
+    """Yield tiles of at most SIDE pixels per side with a margin of context: the tile, the slice of
+    its inner part, and the slice of the image to which that part belongs.
     """
     _, height, width = sketches.image_shape
     for top in range(0, height, SIDE):
@@ -493,12 +495,12 @@ def _as_pictures(images: Array) -> Array:
 
 
 def measured_verdict(
-    found: list[Recovered], image_shape: tuple[int, ...], *, missing: str | None = None
+    results: list[Recovered], image_shape: tuple[int, ...], *, missing: str | None = None
 ) -> str:
-    """One plain sentence from the best attack on images of this size; what was not tried is
-    said.
+    """Return a sentence about the best attack on images of this size, which also names the attack
+    that was not tried.
     """
-    best = max(found, key=lambda result: result.psnr)
+    best = max(results, key=lambda result: result.psnr)
     alike = best.ssim if best.ssim is not None else float(np.clip((best.psnr - 8) / 24, 0, 1))
     if best.psnr > 35 or alike > 0.95:
         seen = "the images are handed over"
@@ -518,20 +520,16 @@ def measured_verdict(
 
 LEAST = 8  # reference images
 ATTACKED = 32  # images that are attacked, at most
-VALUES = 4_000_000  # pixels times channels that are attacked, at most: the bound on time
-LEVEL = 0.98  # of the bound on the next image
+VALUES = 4_000_000  # pixels times channels that are attacked, at most, which bounds the time
+LEVEL = 0.98  # confidence level of the bound on the next image
 STEPS = 6  # of bisection without the network
-QUIETER = (
-    0.88,
-    0.75,
-    0.5,
-    0.25,
-)  # steps down, in logarithms of the leak, where the network alone is above the goal
+# Factors on the logarithmic scale of the leak, tried in turn while the network exceeds the goal.
+QUIETER = (0.88, 0.75, 0.5, 0.25)
 
 
 def bound_of(each: Floats) -> float:
-    """A bound on the PSNR of one more image of the kind: the largest seen, and a prediction limit
-    where few were.
+    """Return a bound on the PSNR of one more image: the largest value observed, or a prediction
+    limit if that is higher.
     """
     n = len(each)
     if n < 2:
@@ -541,9 +539,9 @@ def bound_of(each: Floats) -> float:
 
 
 def best_psnr(suite: Suite, images: Array, *, rng: np.random.Generator) -> Floats:
-    """PSNR of whichever attack did best, image by image."""
-    found = suite.attack(rehearse(images, suite.parameters, rng=rng), images)
-    return np.asarray(np.max([result.each for result in found], axis=0))
+    """Return the PSNR of the best attack on each image."""
+    results = suite.attack(rehearse(images, suite.parameters, rng=rng), images)
+    return np.asarray(np.max([result.each for result in results], axis=0))
 
 
 def quietest_needed(
@@ -555,14 +553,23 @@ def quietest_needed(
     width: int = 16,
     random_state: RandomState = 0,
 ) -> QKParameters:
-    """The loudest of the settings, from 1 (loud) to 0 (silent), under which every attacker stays
-    below the goal.
+    """Return the setting with the largest leak, on a scale from 0 (none) to 1, under which every
+    attacker is below the goal.
 
-    First by bisection without the network, which is quick; then with it, downwards from there.
+    The search first bisects without the network, which is quick, and then goes down with it.
+
+    Parameters:
+        setting: the parameters at each point of the scale.
+        reference: public images of the size and kind that will be sketched.
+        goal: the PSNR in dB that no attacker may reach.
+        steps: training steps of the network.
+        width: channels of the network.
+        random_state: seed of the network's training and of the sketches.
+
+    Raises:
+        InvalidParameter: there are too few images, or the goal cannot be met.
     """
-    images = window(
-        np.asarray(reference)
-    )  # as much of a large photo as attackers look at: the bound on time
+    images = window(np.asarray(reference))  # the middle of large photos, which bounds the time
     if len(images) < LEAST:
         raise InvalidParameter(
             f"reference must hold at least {LEAST} images, half to learn from, got {len(images)}."
@@ -601,7 +608,6 @@ def quietest_needed(
         if over <= 0 or low == 0:
             return setting(share * low)
     raise InvalidParameter(
-        f"max_psnr cannot be held at {goal:g} dB: whoever learns from such images reaches "
-        f"{goal + over:.2f} dB from "
-        "next to nothing. Ask for more, or send nothing."
+        f"max_psnr of {goal:g} dB cannot be met: an attacker who learns from such images reaches "
+        f"{goal + over:.2f} dB with almost no information. Use a higher max_psnr, or send nothing."
     )

@@ -1,14 +1,14 @@
-"""Choose Q for a goal: the allocation over bits that keeps most of what a network can use for a
-given leak.
+"""Choose the allocation Q over bits that preserves the most useful information within a bound on
+the leak.
 
-The paper's twelve settings were chosen by hand. Here the goal is a bound, on the PSNR of every
-attacker or on the implied epsilon per pixel, and what is maximised is the information in the bits
-that a network can use: weighted by their worth, or, against the informed attacker, what
-neighbouring pixels share (`ImageStatistics`). With mu = K/2 (the default here) a bit with q = 1/L
-leaks nothing, so the leak can be put where it is useful.
+The paper's twelve settings were chosen by hand. Here the goal is a bound on the PSNR of every
+attacker or on the implied epsilon per pixel. The objective is the information in the bits that a
+network can use: weighted by their usefulness, or, against the informed attacker, the information
+that neighbouring pixels share (`ImageStatistics`). With mu = K/2 (the default here) a bit with
+q = 1/L leaks nothing, so the leak can be assigned to the bits in which it is useful.
 
 In digits that are nearly black and white, all bits of a pixel are nearly equal. The paper's
-posterior mean ignores that: it takes bits as independent and weights them by 2^(L-j), so it misses
+posterior mean ignores that: it assumes independent bits and weights them by 2^(L-j), so it misses
 a leak through the trailing bits that any other attacker uses. Both quantities here are computed
 from public images:
 
@@ -36,19 +36,17 @@ from blindsight.core import checks
 from blindsight.core.arrays import Floats
 from blindsight.core.errors import InvalidParameter
 from blindsight.sketching.attackers import quietest_needed
-from blindsight.sketching.leak import bit_law, pixel_epsilon, pixel_epsilon_rdp
+from blindsight.sketching.leak import bit_distribution, pixel_epsilon, pixel_epsilon_rdp
 from blindsight.sketching.parameters import PAPER_R, QKParameters, to_bits, window
 
-__all__ = ["ImageStatistics", "balanced_p", "calibrate", "expected_psnr", "signal", "usefulness"]
+__all__ = ["ImageStatistics", "balanced_p", "calibrate", "signal", "usefulness"]
 
-_VALUES = (
-    4_000_000  # pixels that moments are taken of, at most: more would cost memory and change little
-)
+_MOST_PIXELS = 4_000_000  # from which moments are computed: more would change little
 
 
 def signal(differing: ArrayLike, agreeing: float) -> Floats:
-    """Signal to noise a bit: n_1 - n_0 moves by 2 (lambda_s - lambda_d) with the bit, and has
-    variance their sum.
+    """Return the signal-to-noise ratio of each bit: n_1 - n_0 changes by 2 (lambda_s - lambda_d)
+    with the bit and has the variance lambda_s + lambda_d.
     """
     wrong = np.asarray(differing, np.float64)
     return 4 * (agreeing - wrong) ** 2 / np.maximum(agreeing + wrong, 1e-300)
@@ -56,8 +54,14 @@ def signal(differing: ArrayLike, agreeing: float) -> Floats:
 
 @dataclass(frozen=True)
 class ImageStatistics:
-    """Second moments of a kind of image: of a pixel's value, of its bits, and of the factor that
-    neighbouring pixels share.
+    """Second moments of a kind of images.
+
+    Parameters:
+        peak: the largest value of a pixel.
+        variance: the variance of a pixel's value.
+        bits: the covariance (L, L) of the bits of a pixel.
+        with_value: the covariance (L,) of each bit with the value.
+        loadings: how strongly each bit (L,) depends on the factor that neighbouring pixels share.
     """
 
     peak: float
@@ -68,8 +72,8 @@ class ImageStatistics:
 
     @classmethod
     def of(cls, reference: ArrayLike, depth: int) -> ImageStatistics:
-        """Learn the moments from public images (n, h, w), or (n, h, w, channels) with channels
-        taken alike.
+        """Compute the moments of public images (n, h, w), or (n, h, w, channels), in which all
+        channels are treated alike.
         """
         images = np.asarray(reference)
         if images.ndim == 4:
@@ -86,13 +90,13 @@ class ImageStatistics:
         if images.min() < 0 or images.max() >= 2**depth:
             raise InvalidParameter(f"reference must be images of whole numbers below {2**depth}.")
         images = window(images)
-        most = max(1, _VALUES // images[0].size)
+        most = max(1, _MOST_PIXELS // images[0].size)
         if len(images) > most:
             images = images[np.sort(np.random.default_rng(0).permutation(len(images))[:most])]
         value = images.astype(np.float64)
         if value.var() == 0:
             raise InvalidParameter(
-                "reference must not be of one colour: it tells nothing of your images."
+                "reference must not be of one colour: it has no information about your images."
             )
         planes = to_bits(images, depth).astype(np.float64)
         planes -= planes.mean(axis=(0, 1, 2))
@@ -113,11 +117,11 @@ class ImageStatistics:
 
     @property
     def blind_psnr(self) -> float:
-        """What guessing the mean pixel reaches, without any sketch."""
+        """The PSNR of guessing the mean pixel, without any sketch."""
         return 10 * math.log10(self.peak**2 / self.variance)
 
     def psnr(self, differing: ArrayLike, agreeing: float) -> float:
-        """PSNR of the best linear guess of a pixel from its own counts at these rates."""
+        """Return the PSNR of the best linear estimate of a pixel from its own counts."""
         scale = np.sqrt(signal(differing, agreeing))
         seen = scale * self.with_value
         explained = float(
@@ -126,7 +130,7 @@ class ImageStatistics:
         return 10 * math.log10(self.peak**2 / max(self.variance - explained, 1e-9))
 
     def shared(self, differing: ArrayLike, agreeing: float) -> float:
-        """Bits of information a pixel about the factor that it shares with its neighbours."""
+        """Return the information per pixel, in bits, about the factor that neighbours share."""
         strength = signal(differing, agreeing)
         own = np.maximum(np.diag(self.bits) - self.loadings**2, 0)
         return 0.5 * math.log2(
@@ -135,7 +139,7 @@ class ImageStatistics:
 
 
 def balanced_p(specified: int = 3) -> tuple[float, ...]:
-    """Types of records with mu = K/2: then q = 1/L leaks nothing."""
+    """Return shares p of the types of records with mu = K/2, for which q = 1/L leaks nothing."""
     K = checks.whole("specified", specified, least=2)
     p = np.zeros(K)
     p[math.floor(K / 2) - 1] += 0.5
@@ -144,24 +148,25 @@ def balanced_p(specified: int = 3) -> tuple[float, ...]:
 
 
 def _weights(depth: int) -> Floats:
-    """What a bit's information is worth to a network: its share of a pixel's variance, 4^(1-j),
+    """Return the usefulness of each bit to a network: its share 4^(1-j) of a pixel's variance,
     less 1/64.
 
-    Bits past the fourth tell a network next to nothing and an attacker something: they count
-    against.
+    Bits after the fourth help an attacker more than a network, so their weight is negative.
     """
     return np.asarray(4.0 ** -np.arange(depth) - 1 / 64, np.float64)
 
 
 def usefulness(parameters: QKParameters) -> float:
-    """Information in the bits, each weighted by what it is worth to a network (`_weights`)."""
+    """Return the information in the bits, each weighted by its usefulness to a network."""
     agreeing = parameters.agreeing_rate
-    information = [bit_law(float(d), agreeing).information for d in parameters.differing_rate]
+    information = [
+        bit_distribution(float(d), agreeing).information for d in parameters.differing_rate
+    ]
     return float(np.dot(information, _weights(parameters.depth)))
 
 
 class _Curves:
-    """Information, mean and variance of a bit's posterior as smooth functions of its q, for one p
+    """Information, mean and variance of a bit's posterior as smooth functions of q, for given p
     and r.
     """
 
@@ -174,14 +179,14 @@ class _Curves:
                 [neutral * np.geomspace(0.01, 1, 60), np.geomspace(neutral, 1, 60), [1.0]]
             )
         )
-        laws = [bit_law(float(per_q * q), agreeing) for q in grid]
-        self.information = PchipInterpolator(grid, [law.information for law in laws])
-        self.mean = PchipInterpolator(grid, [law.mean for law in laws])
-        self.variance = PchipInterpolator(grid, [law.variance for law in laws])
+        distributions = [bit_distribution(float(per_q * q), agreeing) for q in grid]
+        self.information = PchipInterpolator(grid, [bit.information for bit in distributions])
+        self.mean = PchipInterpolator(grid, [bit.mean for bit in distributions])
+        self.variance = PchipInterpolator(grid, [bit.variance for bit in distributions])
 
 
 def _histograms(reference: ArrayLike | None, depth: int) -> Floats:
-    """One histogram of pixel values per image; uniform where there is no reference."""
+    """Return a histogram of pixel values for each image, or a uniform one without a reference."""
     if reference is None:
         return np.full((1, 2**depth), 2.0**-depth)
     images = np.asarray(reference)
@@ -197,20 +202,19 @@ def _histograms(reference: ArrayLike | None, depth: int) -> Floats:
     )
 
 
-def expected_psnr(parameters: QKParameters, reference: ArrayLike | None = None) -> float:
-    """The PSNR that the posterior-mean attacker reaches, before any sketch is drawn: mean over the
-    reference images.
-
-    The estimate of a pixel is off by the sum over its bits of 2^(L-j) times one minus the posterior
-    of the true value, with the sign that pulls towards the middle; means and variances of the
-    posteriors are known (`BitLaw`).
-    """
-    return _psnr(parameters, _histograms(reference, parameters.depth))
-
-
 def _psnr(parameters: QKParameters, histograms: Floats) -> float:
-    laws = [bit_law(float(d), parameters.agreeing_rate) for d in parameters.differing_rate]
-    return _psnr_from([law.mean for law in laws], [law.variance for law in laws], histograms)
+    """Return the expected PSNR of the posterior-mean attacker, averaged over the images.
+
+    The error of a pixel's estimate is the sum over its bits of 2^(L-j) times one minus the
+    posterior of the true value, with the sign that pulls towards the middle. Means and variances of
+    the posteriors are known (`BitDistribution`).
+    """
+    distributions = [
+        bit_distribution(float(d), parameters.agreeing_rate) for d in parameters.differing_rate
+    ]
+    return _psnr_from(
+        [bit.mean for bit in distributions], [bit.variance for bit in distributions], histograms
+    )
 
 
 def _psnr_from(mean: ArrayLike, variance: ArrayLike, histograms: Floats) -> float:
@@ -234,21 +238,28 @@ def calibrate(
     reference: ArrayLike | None = None,
     steps: int = 150,
 ) -> QKParameters:
-    """Parameters that meet the goal and keep most of the useful information.
+    """Choose parameters that meet a goal and preserve the most useful information.
 
     Parameters:
-        max_psnr: bound on the attacker's PSNR, on `reference`: public images of the size and kind
-            of yours, since what comes back depends on both.
-        attacker: whose PSNR. "all" is every attacker there is (`attackers.Suite`), image by image:
-            it takes minutes. The other two are single attackers, and a bound on them is a weak one:
-            "mean" is the paper's, who knows nothing of such images (without `reference` pixel
-            values are taken as uniform); "informed" knows how bits hang together in `reference`,
-            and looks at one pixel at a time.
-        steps: of training of the network among "all".
-        epsilon_per_pixel: bound on the implied local epsilon of a pixel at `delta`. Give exactly
-            one of the two goals.
-        p: types of records; None for mu = K/2 with K = 3.
-        r: records a bit, lowered where the goal asks for it.
+        max_psnr: bound on the attacker's PSNR on `reference`. Give exactly one of the two goals.
+        epsilon_per_pixel: bound on the implied local epsilon of a pixel at `delta`.
+        attacker: the attacker whose PSNR is bounded. "all" runs every attacker
+            (`attackers.Suite`) on every image, which takes minutes. The other two are single
+            attackers, and a bound on them is weak: "mean" is the paper's, who has no knowledge of
+            such images (without `reference`, pixel values are assumed to be uniform); "informed"
+            knows how bits are correlated in `reference` and uses one pixel at a time.
+        delta: probability bound of `epsilon_per_pixel`.
+        depth: bits per pixel.
+        p: shares of the types of records; None for mu = K/2 with K = 3.
+        r: records per bit; it is lowered if the goal requires it.
+        reference: public images of the size and kind of yours; the PSNR depends on both.
+        steps: training steps of the network among "all".
+
+    Returns:
+        The parameters.
+
+    Raises:
+        InvalidParameter: the goal cannot be met, or not exactly one goal is given.
     """
     if (max_psnr is None) == (epsilon_per_pixel is None):
         raise InvalidParameter("calibrate needs exactly one goal: max_psnr or epsilon_per_pixel.")
@@ -259,8 +270,8 @@ def calibrate(
         if reference is None:
             raise InvalidParameter(
                 "max_psnr needs reference, public images of the size and kind of yours: what "
-                "attackers recover depends "
-                'on both. attacker="mean" bounds the paper\'s attacker only, who is the weakest.'
+                'attackers recover depends on both. attacker="mean" bounds the paper\'s attacker '
+                "only, who is the weakest."
             )
         return _against_all(base, reference, checks.number("max_psnr", max_psnr), steps=steps)
     if attacker == "informed":
@@ -279,9 +290,7 @@ def calibrate(
         return float(weights @ curves.information(q))
 
     def loose(q: Floats, allowance: float) -> float:
-        """A smooth stand-in for the goal, cheap enough to differentiate; at most 0 where it is
-        met.
-        """
+        """Return a smooth approximation of `excess` that is cheap to differentiate."""
         if max_psnr is not None:
             return _psnr_from(curves.mean(q), curves.variance(q), histograms) - max_psnr
         rates = base.r * depth * base.mean_differing * q
@@ -289,7 +298,7 @@ def calibrate(
         return implied - allowance * _given(epsilon_per_pixel)
 
     def excess(parameters: QKParameters) -> float:
-        """The goal itself: at most 0 where it is met."""
+        """Return by how much the goal is exceeded; it is met where this is at most 0."""
         if max_psnr is not None:
             return _psnr(parameters, histograms) - max_psnr
         return pixel_epsilon(parameters, delta=delta) - _given(epsilon_per_pixel)
@@ -302,13 +311,15 @@ def calibrate(
         )
     if epsilon_per_pixel is not None:
         checks.positive("epsilon_per_pixel", epsilon_per_pixel)
-    found = [_polish(base, worth, start, partial(loose, allowance=1.0)) for start in _starts(base)]
-    met = [_lower_r(parameters, excess) for parameters in found]
+    allocations = [
+        _polish(base, worth, start, partial(loose, allowance=1.0)) for start in _starts(base)
+    ]
+    met = [_lower_r(parameters, excess) for parameters in allocations]
     best = max(met, key=usefulness)
     if epsilon_per_pixel is None:
         return best
-    # Renyi orders overstate epsilon by some percent: go on from the best with that much allowed;
-    # `excess` decides.
+    # Renyi orders overstate epsilon by some percent. Optimise again from the best allocation with
+    # that much more allowed; `excess` checks the exact goal.
     further = [
         _polish(base, worth, np.array(best.q), partial(loose, allowance=a)) for a in (1.05, 1.1)
     ]
@@ -316,8 +327,8 @@ def calibrate(
 
 
 def _against_informed(base: QKParameters, kind: ImageStatistics, goal: float) -> QKParameters:
-    """The allocation with most shared information under which the informed attacker stays below the
-    goal.
+    """Return the allocation with the most shared information under which the informed attacker is
+    below the goal.
     """
     if goal <= kind.blind_psnr:
         raise InvalidParameter(
@@ -330,13 +341,13 @@ def _against_informed(base: QKParameters, kind: ImageStatistics, goal: float) ->
         return kind.shared(per_q * q, agreeing)
 
     starts = _starts(base)
-    found = [
+    allocations = [
         _polish(base, worth, start, lambda q: kind.psnr(per_q * q, agreeing) - goal)
         for start in [*starts, *(start[::-1] for start in starts)]
     ]
     met = [
-        _lower_r(one, lambda at: kind.psnr(at.differing_rate, at.agreeing_rate) - goal)
-        for one in found
+        _lower_r(allocation, lambda at: kind.psnr(at.differing_rate, at.agreeing_rate) - goal)
+        for allocation in allocations
     ]
     return max(met, key=lambda at: kind.shared(at.differing_rate, at.agreeing_rate))
 
@@ -344,15 +355,17 @@ def _against_informed(base: QKParameters, kind: ImageStatistics, goal: float) ->
 def _against_all(
     base: QKParameters, reference: ArrayLike, goal: float, *, steps: int
 ) -> QKParameters:
-    """Along the informed attacker's settings, the loudest at which no attacker reaches the goal."""
+    """Among the settings against the informed attacker, return the one with the most information
+    for which no attacker reaches the goal.
+    """
     kind = ImageStatistics.of(reference, base.depth)
     blind = kind.blind_psnr
     loudest = max(goal - blind, 3.0)
 
     @functools.lru_cache(maxsize=32)
     def setting(at: float) -> QKParameters:
-        # What one pixel tells above a blind guess, from a millionth of a decibel up, in equal
-        # ratios.
+        # The gain of a single pixel over a blind guess, on a logarithmic scale from a millionth of
+        # a decibel.
         return _against_informed(base, kind, blind + 1e-6 * (loudest / 1e-6) ** at)
 
     return quietest_needed(setting, np.asarray(reference), goal, steps=checks.whole("steps", steps))
@@ -363,8 +376,8 @@ def _given(value: float | None) -> float:
 
 
 def _starts(base: QKParameters) -> list[Floats]:
-    """Leading bits seen more often wrong, or more often right, than not; the rest as near to no
-    leak as they can.
+    """Return initial allocations: the leading bits are observed mostly wrong or mostly right, and
+    the other bits leak as little as possible.
     """
     depth = base.depth
     neutral = min(base.agreeing_rate / (base.r * depth * base.mean_differing), 1.0)
@@ -384,9 +397,7 @@ def _polish(
     start: Floats,
     excess: Callable[[Floats], float],
 ) -> QKParameters:
-    """Climb from a start along the simplex while the goal holds (sequential quadratic
-    programming).
-    """
+    """Maximise `worth` on the simplex subject to the goal (sequential quadratic programming)."""
     result = minimize(
         lambda q: -worth(q),
         start,
@@ -403,7 +414,7 @@ def _polish(
 
 
 def _lower_r(parameters: QKParameters, excess: Callable[[QKParameters], float]) -> QKParameters:
-    """The largest r at which the goal is met for this q; fewer records leak less."""
+    """Lower r to the largest value for which this q meets the goal; fewer records leak less."""
 
     def at(log_r: float) -> QKParameters:
         return QKParameters(q=parameters.q, p=parameters.p, r=math.exp(log_r))

@@ -1,10 +1,10 @@
-"""Inputs with a proven local guarantee: per pixel (flipped bits) and per image (a codebook and
-k-ary response).
+"""Training inputs with a proven local guarantee: per pixel (flipped bits) and per image (a codebook
+and k-ary response).
 
-Both go through the same storage and training code as sketches. Per pixel is a weak promise: a
-picture has many pixels, and the guarantee says how epsilon grows with them. Per image is the
-promise that protects a picture, and few questions asked well are all it can pay for: one of k
-public prototypes, answered with randomised response.
+Both use the storage and training code of sketches. A guarantee per pixel is weak, because a picture
+has many pixels; the guarantee states the epsilon per image, too. A guarantee per image protects the
+whole picture, but its budget suffices only for one of k public prototypes, released with randomised
+response.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ _PER_CELL = 6  # public images that a cell is made of, on average
 
 
 class FlippedBits(TransformerMixin, Protected):  # type: ignore[misc]
-    """Images to flipped bits, stored as sketches with one sighting a bit.
+    """Converts images to flipped bits, stored as sketches with one observation of each bit.
 
     Parameters:
-        epsilon: per pixel; spent on the bits of a pixel where it lowers the squared error most.
-        depth: bits per pixel. Values outside are clipped, fractions rounded.
+        epsilon: the budget per pixel, divided among its bits so that the squared error is least.
+        depth: bits per pixel. Larger values are clipped, and fractions are rounded.
         random_state: None, a seed for a simulation, or `Permanent(vault)`: an image is then
             released, and charged, once.
 
     Guarantee:
-        Pure local epsilon per pixel, proven (randomised response); times the number of pixels and
-        channels per image. `transform` is the release: hand it the ledger. Labels that are sent
-        beside go in clear.
+        Pure local epsilon per pixel (randomised response); per image, it is multiplied by the
+        number of pixels and channels. `transform` releases, and charges its ledger. Labels that are
+        sent with the images are not protected.
 
     Example:
         >>> images = np.arange(32, dtype=np.uint8).reshape(2, 4, 4)
@@ -68,7 +68,7 @@ class FlippedBits(TransformerMixin, Protected):  # type: ignore[misc]
         self.random_state = random_state
 
     def promise(self, **public: object) -> Guarantee:
-        """What will be promised of images with public `image_shape` (channels, height, width)."""
+        """Return the guarantee for images of the public `image_shape` (channels, height, width)."""
         channels, height, width = (
             checks.whole("image_shape", size) for size in cast("list[int]", public["image_shape"])
         )
@@ -76,7 +76,7 @@ class FlippedBits(TransformerMixin, Protected):  # type: ignore[misc]
         return flips_guarantee(parameters, (channels, height, width), entropy=self.entropy_)
 
     def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> FlippedBits:
-        """Fix the allocation and the shape; nothing is learned from the images."""
+        """Set the shape and the flip probabilities; nothing is learned from the images."""
         self.public_ = {"image_shape": [int(size) for size in self._inside(X).shape[1:]]}
         self.released_: dict[str, Any] = {}
         self.guarantee_ = self.promise(**self.public_)
@@ -88,9 +88,7 @@ class FlippedBits(TransformerMixin, Protected):  # type: ignore[misc]
         self.image_shape_ = (channels, height, width)
 
     def _inside(self, X: ArrayLike) -> Array:
-        """Images (n, channels, h, w) within the depth: whatever a private value is, it is not
-        refused.
-        """
+        """Clip images (n, channels, h, w) to the depth, so that no private value is refused."""
         images = np.asarray(pixels_of(X))
         if images.dtype.kind == "f":
             images = np.rint(np.nan_to_num(images, posinf=2.0**self.depth, neginf=0.0))
@@ -99,8 +97,8 @@ class FlippedBits(TransformerMixin, Protected):  # type: ignore[misc]
         return as_images(images, self.depth)
 
     def transform(self, X: ArrayLike, *, ledger: Ledger | None = None) -> Bytes:
-        """Counts (n, channels, L, 2, h, w) with a single 1 per bit; the ledger is charged before
-        anything is drawn.
+        """Release counts (n, channels, L, 2, h, w) with a single 1 per bit; charge `ledger`
+        first.
         """
         check_is_fitted(self, "parameters_")
         images = self._inside(X)
@@ -111,11 +109,11 @@ class FlippedBits(TransformerMixin, Protected):  # type: ignore[misc]
             )
         what = f"flipped bits of {len(images)} images"
         state = self.random_state
-        kept = isinstance(state, Permanent)
-        if kept and ledger is not None:
-            ledger = state.account(ledger, self.release_law_)
+        permanent = isinstance(state, Permanent)
+        if permanent and ledger is not None:
+            ledger = state.account(ledger, self.mechanism_id_)
         door = Door(self.guarantee_, what=what, ledger=ledger, random_state=state)
-        if kept:
+        if permanent:
             released = door.release_each(PIXEL, images, state.names(images), about="pixels")
         else:
             released = door.release(PIXEL, images)
@@ -123,14 +121,14 @@ class FlippedBits(TransformerMixin, Protected):  # type: ignore[misc]
         return np.stack([1 - ones, ones], axis=3)
 
     @property
-    def release_law_(self) -> str:
-        """What tells this release of images from others under a vault."""
+    def mechanism_id_(self) -> str:
+        """The identity of the mechanism and of the images' shape, for a vault."""
         return f"{self.parameters_.fingerprint} {self.image_shape_}"
 
     def sketch(
         self, X: ArrayLike, y: ArrayLike | None = None, *, ledger: Ledger | None = None
     ) -> SketchSet:
-        """`transform`, with labels, in clear, and parameters beside it: what `NegDL` trains on."""
+        """Release images with their labels, which are not protected, as a set for `NegDL`."""
         labels = getattr(X, "labels", None) if y is None else np.asarray(y)
         return SketchSet(
             self.transform(X, ledger=ledger),
@@ -141,17 +139,17 @@ class FlippedBits(TransformerMixin, Protected):  # type: ignore[misc]
 
 
 class CodebookSketcher(TransformerMixin, Protected):  # type: ignore[misc]
-    """Images to one of k public prototypes, answered with k-ary response: the per-image guarantee.
+    """Releases one of k public prototypes for each image by k-ary response, with a guarantee per
+    image.
 
     Parameters:
-        epsilon: per image.
-        k: prototypes; None for a number that fits epsilon and the public images.
+        epsilon: the budget per image.
+        k: the number of prototypes; None chooses it by epsilon and the number of public images.
         random_state: None for the operating system's entropy; a seed makes a simulation.
 
     Guarantee:
-        Pure local epsilon per record (image), proven, given that `fit` sees public images only.
-        `transform` is the release: hand it the ledger. Labels that are sent beside go in clear:
-        epsilon covers the image only.
+        Pure local epsilon per record (image), if `fit` uses public images only. `transform`
+        releases, and charges its ledger. Labels that are sent with the images are not protected.
 
     Example:
         >>> public = np.random.default_rng(0).integers(0, 256, (12, 4, 4), dtype=np.uint8)
@@ -173,18 +171,17 @@ class CodebookSketcher(TransformerMixin, Protected):  # type: ignore[misc]
         self.random_state = random_state
 
     def promise(self, **public: object) -> Guarantee:
-        """What will be promised of one of `k` prototypes, their public number."""
+        """Return the guarantee of releasing one of `k` prototypes."""
         mechanism = KaryResponse(
             epsilon=float(self.epsilon), k=checks.whole("k", public["k"]), unit="record"
         )
         return codebook_guarantee(mechanism, entropy=self.entropy_)
 
     def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> CodebookSketcher:
-        """Learn the prototypes from *public* images; from their labels too, where given (public as
-        well).
+        """Learn the prototypes from public images and, if given, their public labels.
 
-        With labels a prototype is a class, by a linear classifier: at small budgets nothing tells
-        more per question.
+        With labels the prototypes are the classes, assigned by a linear classifier, which is the
+        most informative choice for small budgets.
         """
         flat, epsilon = self._flat(pixels_of(X)), checks.positive("epsilon", self.epsilon)
         if y is not None:
@@ -209,7 +206,7 @@ class CodebookSketcher(TransformerMixin, Protected):  # type: ignore[misc]
         sums = np.zeros((book.k, flat.shape[1]))
         np.add.at(sums, cells, flat)
         sizes = np.bincount(cells, minlength=book.k)[:, None]
-        # A cell that no public image is in looks like all of them.
+        # The prototype of a cell without public images is the mean of all images.
         prototypes = np.where(sizes > 0, sums / np.maximum(sizes, 1), flat.mean(axis=0))
         arrays, fields = book.to_parts()
         self.public_ = {
@@ -249,7 +246,7 @@ class CodebookSketcher(TransformerMixin, Protected):  # type: ignore[misc]
         )
 
     def nearest(self, X: ArrayLike) -> Ints:
-        """The nearest prototype of each image, before any noise: stays with the owner."""
+        """Return the nearest prototype of each image, without noise. It must stay private."""
         check_is_fitted(self, "prototypes_")
         flat = self._flat(pixels_of(X))
         if flat.shape[1] != self.prototypes_.shape[1]:
@@ -261,16 +258,14 @@ class CodebookSketcher(TransformerMixin, Protected):  # type: ignore[misc]
         )
 
     def transform(self, X: ArrayLike, *, ledger: Ledger | None = None) -> Ints:
-        """One released prototype number per image; the ledger is charged before anything is
-        drawn.
-        """
+        """Release one prototype number for each image; charge `ledger` first."""
         cells = self.nearest(X)
         what = f"prototypes of {len(cells)} images"
         door = Door(self.guarantee_, what=what, ledger=ledger, random_state=self.random_state)
         return door.release(CELL, cells)
 
     def pictures(self, released: ArrayLike) -> Floats32:
-        """What an attacker sees: the posterior mean image given the released number."""
+        """Return the posterior mean image given each released number, which an attacker sees."""
         truth = self.mechanism_.truth_probability
         other = (1 - truth) / (self.mechanism_.k - 1)
         shown = (truth - other) * self.prototypes_ + other * self.prototypes_.sum(axis=0)
@@ -278,14 +273,13 @@ class CodebookSketcher(TransformerMixin, Protected):  # type: ignore[misc]
 
 
 class CodebookClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """The server's part for prototypes: which class comes with which released number, counted.
+    """A classifier for released prototypes: it predicts the most frequent class of each number.
 
-    Training and test images are both private; the best guess for a released number is the class it
-    came with most.
+    Training and test images are both private.
     """
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> CodebookClassifier:
-        """Count classes a released number."""
+        """Count the classes of each released number."""
         cells, labels = np.asarray(X), np.asarray(y)
         if (
             cells.ndim != 1
@@ -304,7 +298,7 @@ class CodebookClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def predict(self, X: ArrayLike) -> Array:
-        """The commonest class of each released number."""
+        """Predict the most frequent class of each released number."""
         check_is_fitted(self, "counts_")
         cells = np.asarray(X)
         best = np.where(self.counts_.sum(axis=1) > 0, self.counts_.argmax(axis=1), self.common_)

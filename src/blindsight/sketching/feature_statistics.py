@@ -1,8 +1,8 @@
-"""What a sender of features releases once: noisy statistics, or a classifier that the owner of the
-images trained with noise, each with its guarantee and its file.
+"""Releases of a sender of features: noisy statistics, or a classifier that the owner of the images
+trains with noise, each with its guarantee and its file.
 
-The classifier is about a point better than what a receiver learns from statistics at the same
-epsilon, because all of the budget goes into one classifier. It cannot be merged with those of other
+The classifier is about a percentage point better than one that a receiver learns from statistics at
+the same epsilon, because the whole budget is spent on it. It cannot be merged with those of other
 senders, and nothing else can be learned from it.
 """
 
@@ -82,7 +82,7 @@ def statistics_guarantee(
     public_names: bool = True,
     entropy: EntropyName = "system",
 ) -> Guarantee:
-    """What one release of statistics promises, per image and label or per person.
+    """Return the guarantee of one release of statistics, per image and label or per person.
 
     Parameters:
         layout: what is released.
@@ -199,7 +199,7 @@ class FeatureStatistics(Protected):
         self.random_state = random_state
 
     def promise(self, **public: object) -> Guarantee:
-        """What will be promised, from parameters and public facts only."""
+        """Return the guarantee, from parameters and public facts only."""
         return statistics_guarantee(
             _layout(public),
             epsilon=self.epsilon,
@@ -409,7 +409,7 @@ class PrivateHead(ClassifierMixin, Protected):  # type: ignore[misc]
         self.random_state = random_state
 
     def promise(self, **public: object) -> Guarantee:
-        """What will be promised, from parameters and public facts only."""
+        """Return the guarantee, from parameters and public facts only."""
         names, width = public["classes"], public["width"]
         if not isinstance(names, list) or not isinstance(width, int):
             raise InvalidData("a head must have a list of classes and a width.")
@@ -418,7 +418,7 @@ class PrivateHead(ClassifierMixin, Protected):  # type: ignore[misc]
 
         def plan(sensitivity: float, *, replaced: bool) -> DiscreteGaussian:
             return DiscreteGaussian.fine(
-                # A thousandth more noise pays for rounding to the grid, which `fine` bounds by it.
+                # 0.2% more noise covers the rounding to the grid, whose cost `fine` bounds.
                 sigma=1.002 * _CLIP * math.sqrt(steps) / plain.mu,
                 sensitivity=sensitivity,
                 dimensions=len(names) * (width + 1),
@@ -503,7 +503,7 @@ class PrivateHead(ClassifierMixin, Protected):  # type: ignore[misc]
         return np.asarray(self.classes_[self.decision_function(X).argmax(axis=1)])
 
     def predict_proba(self, X: ArrayLike) -> Floats:
-        """Probabilities (n, C)."""
+        """Return the probability (n, C) of each class: the softmax of the scores."""
         return _softmax(self.decision_function(X))
 
     def _settle(self) -> None:
@@ -546,7 +546,7 @@ def _descend(
 
 
 def _beside(rows: Floats32) -> Floats:
-    """Rows with a constant beside them."""
+    """Append a constant to each row."""
     return np.concatenate([rows, np.full((len(rows), 1), _CONSTANT)], axis=1, dtype=np.float64)
 
 

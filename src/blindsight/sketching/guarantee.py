@@ -1,6 +1,6 @@
-"""What the proven inputs promise: as data, before any image is seen.
+"""Guarantees of flipped bits and of codebook prototypes, computed before any image is read.
 
-Sketches promise nothing (`paper`); their disclosure says what they reveal.
+Sketches have no guarantee (`paper`); their disclosure says what they reveal.
 """
 
 from __future__ import annotations
@@ -42,11 +42,12 @@ _PUBLIC = Assumption(
 @register
 @dataclass(frozen=True, kw_only=True)
 class PixelFlip:
-    """Flip bit j of a pixel's value with probability beta_j, bits independently: randomised
-    response with L coins.
+    """Randomised response on a pixel: flip bit j of its value with probability beta_j, each bit
+    independently.
 
-    Guarantee: the sum over bits of |ln((1 - beta_j)/beta_j)| per pixel, pure, in the local model;
-    exact sampler.
+    Guarantee:
+        Pure epsilon per pixel in the local model: the sum over bits of |ln((1 - beta_j)/beta_j)|.
+        The sampler is exact.
     """
 
     beta: tuple[float, ...]
@@ -68,20 +69,20 @@ class PixelFlip:
 
     @property
     def cost(self) -> Cost:
-        """All bits of a pixel may differ: their epsilons add."""
+        """The sum of the epsilons of all bits, because all bits of a pixel may differ."""
         return Cost(epsilon=math.fsum(bit.epsilon_per_bit for bit in self._bits), unit="pixel")
 
     @property
     def domain(self) -> Cells:
-        """Whole numbers of so many bits."""
+        """The whole numbers with `len(beta)` bits."""
         return Cells(2 ** len(self.beta))
 
     def worst_pair(self) -> tuple[Array, Array]:
-        """All bits off, all bits on."""
+        """Return the pair of values with all bits 0 and all bits 1."""
         return np.array([0]), np.array([2 ** len(self.beta) - 1])
 
     def release(self, x: ArrayLike, *, rng: Rng) -> Array:
-        """One value for each value given; same shape, same integer type."""
+        """Return a flipped value for each value, with the same shape and integer type."""
         values = check_cells(x, 2 ** len(self.beta))
         planes = to_bits(values, len(self.beta))
         for j, bit in enumerate(self._bits):
@@ -89,7 +90,7 @@ class PixelFlip:
         return from_bits(planes).astype(values.dtype)
 
     def log_prob(self, released: ArrayLike, x: ArrayLike) -> Floats:
-        """ln Pr(released | x), pixel by pixel."""
+        """Return ln Pr(released | x) of each pixel."""
         seen, true = (to_bits(np.asarray(value), len(self.beta)) for value in (released, x))
         parts = [bit.log_prob(seen[..., j], true[..., j]) for j, bit in enumerate(self._bits)]
         return np.asarray(np.sum(parts, axis=0))
@@ -101,7 +102,7 @@ def flips_guarantee(
     *,
     entropy: EntropyName = "system",
 ) -> Guarantee:
-    """What flipped bits promise, per pixel and per image of (channels, height, width)."""
+    """Return the guarantee of flipped bits, per pixel and per image (channels, height, width)."""
     mechanism = PixelFlip(beta=parameters.beta)
     return Guarantee(
         releases=(Planned(what=PIXEL, mechanism=mechanism),),
@@ -113,7 +114,7 @@ def flips_guarantee(
 
 
 def codebook_guarantee(mechanism: KaryResponse, *, entropy: EntropyName = "system") -> Guarantee:
-    """What one of k prototypes promises, per image."""
+    """Return the guarantee per image of releasing one of k prototypes."""
     return Guarantee(
         releases=(Planned(what=CELL, mechanism=mechanism),),
         model="local",

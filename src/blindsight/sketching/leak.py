@@ -35,10 +35,10 @@ from blindsight.core.errors import InvalidData
 from blindsight.sketching.parameters import FlipParameters, QKParameters, SketchParameters
 
 __all__ = [
-    "BitLaw",
+    "BitDistribution",
     "Gains",
     "Leak",
-    "bit_law",
+    "bit_distribution",
     "bit_moments",
     "bit_posteriors",
     "leak_of",
@@ -54,27 +54,29 @@ SMALL = 1 << 17  # counts that one thread deals with at once
 
 
 def log_odds(p_diff: ArrayLike) -> Floats:
-    """ln(P_same / P_diff) a bit: what one more sighting is worth; infinite where P_diff is 0."""
+    """Return ln(P_same / P_diff) of each bit, the evidence of one more observation; it is infinite
+    where P_diff is 0.
+    """
     wrong = np.asarray(p_diff, np.float64)
     with np.errstate(divide="ignore"):
         return np.log1p(-wrong) - np.log(wrong)
 
 
 def posterior_of_one(n0: ArrayLike, n1: ArrayLike, p_diff: float) -> Floats:
-    """Equation 5 as printed, Pr(bit = 1), in logarithms; 0 log 0 = 0 guards bits that never show a
-    wrong value.
+    """Return Pr(bit = 1) by Equation 5, computed in logarithms; 0 log 0 = 0 for bits that never
+    show a wrong value.
     """
     n0, n1 = np.asarray(n0, np.float64), np.asarray(n1, np.float64)
-    one = xlogy(n1, 1 - p_diff) + xlogy(n0, p_diff)
+    log_one = xlogy(n1, 1 - p_diff) + xlogy(n0, p_diff)
     zero = xlogy(n0, 1 - p_diff) + xlogy(n1, p_diff)
-    if p_diff in (0.0, 1.0):  # sightings of both values cannot be, and none at all tell nothing
+    if p_diff in (0.0, 1.0):  # only one value can be observed, or none, which is no evidence
         sure = np.sign(n1 - n0) * (1 if p_diff == 0 else -1)
         return np.asarray(0.5 + 0.5 * sure)
-    return np.asarray(expit(one - zero))
+    return np.asarray(expit(log_one - zero))
 
 
 def posterior_table(p_diff: ArrayLike, top: int) -> Floats32:
-    """Pr(bit j = 1) for every difference n_1 - n_0 from -top to top: table (L, 2 top + 1)."""
+    """Return a table (L, 2 top + 1) of Pr(bit j = 1) for n_1 - n_0 from -top to top."""
     differences = np.arange(-top, top + 1)
     rows = [
         posterior_of_one(np.maximum(-differences, 0), np.maximum(differences, 0), p)
@@ -96,7 +98,7 @@ def _posteriors(counts: Integers, table: Integers, out: Integers) -> None:
 
 @njit(nogil=True, cache=True)
 def _means(counts: Integers, table: Integers, out: Integers) -> None:
-    """Equation 7 by linearity; `table` already carries the weights 2^(L-j)."""
+    """Compute Equation 7 by linearity; `table` already contains the weights 2^(L-j)."""
     n, depth, _, M = counts.shape
     top = table.shape[1] // 2
     for s in range(n):
@@ -109,7 +111,7 @@ def _means(counts: Integers, table: Integers, out: Integers) -> None:
 
 
 def _flat(counts: Array, depth: int) -> Array:
-    """Counts (..., L, 2, h, w) or (..., L, 2, M) as (strings, L, 2, M)."""
+    """Reshape counts (..., L, 2, h, w) or (..., L, 2, M) to (strings, L, 2, M)."""
     if counts.ndim == 6 and counts.shape[2:4] == (depth, 2):
         return counts.reshape(-1, depth, 2, counts.shape[4] * counts.shape[5])
     if counts.ndim == 4 and counts.shape[1:3] == (depth, 2):
@@ -128,7 +130,7 @@ def _each(
     n_jobs: int | None,
 ) -> None:
     if counts.size <= SMALL or n_jobs == 1:
-        kernel(counts, table, out)  # threads cost more than they bring
+        kernel(counts, table, out)  # threads would cost more time than they save
         return
     step = max(1, min(256, -(-len(counts) // 4)))
     with ThreadPoolExecutor(n_jobs or os.cpu_count() or 1) as pool:
@@ -137,15 +139,15 @@ def _each(
 
 
 def _table_for(counts: Array, parameters: SketchParameters) -> Floats32:
-    """A table that no stored count can fall outside of, hostile counts included."""
+    """Return a table that covers every possible count of this dtype, also in hostile files."""
     if counts.dtype not in (np.dtype(np.uint8), np.dtype(np.uint16)):
         raise InvalidData(f"a sketch's counts must be uint8 or uint16, got {counts.dtype}.")
-    return _kept_table(tuple(parameters.p_diff), int(np.iinfo(counts.dtype).max))
+    return _cached_table(tuple(parameters.p_diff), int(np.iinfo(counts.dtype).max))
 
 
 @functools.lru_cache(maxsize=16)
-def _kept_table(p_diff: tuple[float, ...], top: int) -> Floats32:
-    """The table, made once per setting: a single sketch must not pay for it."""
+def _cached_table(p_diff: tuple[float, ...], top: int) -> Floats32:
+    """Return the table, which is computed once per setting."""
     table = posterior_table(p_diff, top)
     table.flags.writeable = False
     return table
@@ -154,8 +156,8 @@ def _kept_table(p_diff: tuple[float, ...], top: int) -> Floats32:
 def bit_posteriors(
     counts: Array, parameters: SketchParameters, *, n_jobs: int | None = None
 ) -> Floats32:
-    """Pr(bit = 1) for every bit: (n, channels, L, h, w) from counts (n, channels, L, 2, h, w), or
-    (n, L, M).
+    """Return Pr(bit = 1) of every bit, (n, channels, L, h, w) or (n, L, M), from counts (n,
+    channels, L, 2, h, w) or (n, L, 2, M).
     """
     flat = _flat(counts, parameters.depth)
     out = np.empty((len(flat), parameters.depth, flat.shape[3]), np.float32)
@@ -166,8 +168,8 @@ def bit_posteriors(
 def pixel_means(
     counts: Array, parameters: SketchParameters, *, n_jobs: int | None = None
 ) -> Floats32:
-    """The posterior mean of every pixel (Equation 7's inner part): (n, channels, h, w), in 0..2^L -
-    1.
+    """Return the posterior mean of every pixel (the inner part of Equation 7), (n, channels, h, w),
+    from 0 to 2^L - 1.
     """
     flat = _flat(counts, parameters.depth)
     weights = 2.0 ** np.arange(parameters.depth - 1, -1, -1)
@@ -180,22 +182,24 @@ def pixel_means(
 ORDERS = np.concatenate(
     [1 + np.geomspace(1e-3, 1, 60), np.linspace(2, 64, 125), np.geomspace(65, 4096, 60)]
 )
-GRID = (
-    0.01  # of the discretised privacy loss; losses are rounded up, so epsilon is never understated
-)
+# The grid of the discretised privacy loss; losses are rounded up, so epsilon is never understated.
+GRID = 0.01
 DELTA = 1e-5
-PARTS = 16  # of a picture's side: what people still recognise in a thumbnail of that many pixels
-LEADING = (
-    3  # bits whose lean is always removed: neighbours agree on them, so their noise averages out
-)
-# noise of a bit, in units of its own square, beyond which no neighbourhood averages it out
+PARTS = 16  # pixels per side of a thumbnail in which people still recognise what a picture shows
+# Leading bits whose bias is always removed: neighbours agree on them, so their noise averages out.
+LEADING = 3
+# Variance of a bit's noise above which no average over neighbours reduces it enough.
 HOPELESS = 400.0
 
 
 @dataclass(frozen=True)
-class BitLaw:
-    """The law of n_true - n_wrong of one bit: differences, their probabilities, and the posterior
-    of the truth.
+class BitDistribution:
+    """The distribution of n_true - n_wrong of one bit.
+
+    Parameters:
+        differences: the possible values.
+        probabilities: their probabilities.
+        truth: the posterior of the bit's true value, given each difference.
     """
 
     differences: Ints
@@ -204,34 +208,34 @@ class BitLaw:
 
     @property
     def guess_bits(self) -> float:
-        """E[-log2 of the larger posterior]: this bit's part of G (Equation 11)."""
+        """The expectation of -log2 of the larger posterior: this bit's part of G (Equation 11)."""
         return float(-(self.probabilities * np.log2(np.maximum(self.truth, 1 - self.truth))).sum())
 
     @property
     def information(self) -> float:
-        """Bits of information that the counts carry about the bit (of a fair bit, at most 1)."""
+        """The information of the counts about a fair bit, in bits (at most 1)."""
         p = np.clip(self.truth, 1e-300, 1)
         return float((self.probabilities * (1 + np.log2(p))).sum())
 
     @property
     def mean(self) -> float:
-        """E[posterior of the true value]."""
+        """The expected posterior of the true value."""
         return float((self.probabilities * self.truth).sum())
 
     @property
     def variance(self) -> float:
-        """Variance of the posterior."""
+        """The variance of the posterior of the true value."""
         return float((self.probabilities * self.truth**2).sum() - self.mean**2)
 
     @property
     def right(self) -> float:
-        """How often the likelier value is the true one; ties by a coin."""
+        """The probability that the likelier value is the true one; ties are broken at random."""
         return float((self.probabilities * ((self.truth > 0.5) + 0.5 * (self.truth == 0.5))).sum())
 
 
 @functools.lru_cache(maxsize=4096)
-def bit_law(differing: float, agreeing: float) -> BitLaw:
-    """The law of a bit with these two rates (lambda_d, lambda_s)."""
+def bit_distribution(differing: float, agreeing: float) -> BitDistribution:
+    """Return the distribution of a bit with the rates lambda_d and lambda_s."""
     spread = 12 * math.sqrt(differing + agreeing + 1) + 12
     differences = np.arange(
         math.floor(agreeing - differing - spread), math.ceil(agreeing - differing + spread) + 1
@@ -239,47 +243,49 @@ def bit_law(differing: float, agreeing: float) -> BitLaw:
     if differing == 0 or agreeing == 0:  # Skellam degenerates to a Poisson
         from scipy.stats import poisson
 
-        law = (
+        probabilities = (
             poisson.pmf(differences, agreeing)
             if differing == 0
             else poisson.pmf(-differences, differing)
         )
     else:
-        law = skellam.pmf(differences, agreeing, differing)
-    law = np.nan_to_num(law)
+        probabilities = skellam.pmf(differences, agreeing, differing)
+    probabilities = np.nan_to_num(probabilities)
     total = differing + agreeing
     p_diff = differing / total if total else 0.5
     truth = posterior_of_one(np.maximum(-differences, 0), np.maximum(differences, 0), p_diff)
-    return BitLaw(differences, law / law.sum(), truth)
+    return BitDistribution(differences, probabilities / probabilities.sum(), truth)
 
 
 def _bit_losses(differing: float, agreeing: float) -> tuple[Array, float]:
-    """The privacy loss of a bit on the grid, rounded up: (probabilities with odd length, centred;
-    mass at inf).
+    """Return the distribution of the privacy loss of a bit on the grid, rounded up (probabilities
+    of odd length, centred at 0), and the probability of an infinite loss.
     """
     if differing == agreeing:
         return np.ones(1), 0.0
-    if min(differing, agreeing) == 0:  # any sighting tells the truth; none at all tells nothing
+    if min(differing, agreeing) == 0:  # any observation reveals the bit; none reveals nothing
         nothing = math.exp(-(differing + agreeing))
         return np.array([nothing]), 1 - nothing
-    law = bit_law(differing, agreeing)
-    losses = law.differences * math.log(agreeing / differing)
+    distribution = bit_distribution(differing, agreeing)
+    losses = distribution.differences * math.log(agreeing / differing)
     cells = np.ceil(losses / GRID - 1e-9).astype(np.int64)
     half = int(np.abs(cells).max())
-    return np.bincount(cells + half, weights=law.probabilities, minlength=2 * half + 1), 0.0
+    return np.bincount(
+        cells + half, weights=distribution.probabilities, minlength=2 * half + 1
+    ), 0.0
 
 
 def _epsilon(losses: Array, infinite: float, delta: float) -> float:
-    """The smallest epsilon with E[(1 - e^(epsilon - loss))+] + infinite <= delta."""
+    """Return the smallest epsilon with E[(1 - e^(epsilon - loss))+] + infinite <= delta."""
     if infinite > delta:
         return math.inf
     half = losses.size // 2
     values = np.arange(-half, half + 1) * GRID
-    values, law = values[losses > 0], losses[losses > 0]
+    values, mass = values[losses > 0], losses[losses > 0]
 
     def excess(epsilon: float) -> float:
         over = values > epsilon
-        return infinite + float((law[over] * -np.expm1(epsilon - values[over])).sum())
+        return infinite + float((mass[over] * -np.expm1(epsilon - values[over])).sum())
 
     low, high = 0.0, max(float(values.max()), 0.0)
     if excess(low) <= delta:
@@ -291,23 +297,23 @@ def _epsilon(losses: Array, infinite: float, delta: float) -> float:
 
 
 def bit_epsilon(differing: float, agreeing: float, *, delta: float = DELTA) -> float:
-    """The local epsilon at `delta` that one bit's counts imply."""
+    """Return the local epsilon at `delta` that the counts of one bit imply."""
     return _epsilon(*_bit_losses(differing, agreeing), delta)
 
 
 def pixel_epsilon(parameters: Any, *, delta: float = DELTA) -> float:
-    """The local epsilon of a whole pixel: all L bits may differ, and their losses are convolved."""
+    """Return the local epsilon of a pixel: all bits may differ, and their losses are convolved."""
     total, infinite = np.ones(1), 0.0
     for differing in parameters.differing_rate:
         losses, never = _bit_losses(float(differing), parameters.agreeing_rate)
         total = np.maximum(fftconvolve(total, losses), 0) if losses.size > 1 else total * losses[0]
         infinite = 1 - (1 - infinite) * (1 - never)
-    # What the transform leaves behind is of order 1e-16 per cell; it stands for nothing.
+    # Rounding errors of the Fourier transform are about 1e-16 per cell and are removed.
     return _epsilon(np.where(total > 1e-15, total, 0), infinite, delta)
 
 
 def pixel_epsilon_rdp(rates: ArrayLike, agreeing: float, *, delta: float = DELTA) -> float:
-    """The same by Renyi orders (the bits' divergences add), never below `pixel_epsilon`."""
+    """Return an upper bound of `pixel_epsilon` by Renyi divergences, which add over the bits."""
     differing = np.asarray(rates, np.float64)
     if agreeing == 0 or (differing == 0).any():
         return math.inf
@@ -324,12 +330,24 @@ def pixel_epsilon_rdp(rates: ArrayLike, agreeing: float, *, delta: float = DELTA
 
 @dataclass(frozen=True, kw_only=True)
 class Leak:
-    """What a sketch with these parameters reveals, whatever the image.
+    """What a sketch with given parameters reveals about any image.
 
-    epsilon_bit: local epsilon of each bit; epsilon_pixel: of the whole pixel, tight;
-    epsilon_pixel_rdp: by Renyi orders; guess_bits: expected -log2 of the chance to guess one pixel
-    (times the pixels: the paper's G); bits_right: how often the likelier value of each bit is the
-    true one; noise: of a pixel's unbiased value, as a share of the largest value.
+    Parameters:
+        delta: probability bound of the implied epsilons.
+        epsilon_bit: the implied local epsilon of each bit.
+        epsilon_pixel: the implied local epsilon of a whole pixel, tight.
+        epsilon_pixel_rdp: the same by Renyi divergences, an upper bound.
+        guess_bits: expected -log2 of the probability of guessing one pixel; times the number of
+            pixels it is the paper's G.
+        bits_right: the probability that the likelier value of each bit is the true one.
+        information: the information about a pixel, in bits.
+        noise: standard deviation of a pixel's unbiased estimate, as a share of the largest value.
+
+    Examples:
+        >>> from blindsight.sketching import QKParameters, leak_of
+        >>> leak = leak_of(QKParameters.paper("Q3"))
+        >>> len(leak.epsilon_bit), leak.epsilon_pixel <= leak.epsilon_pixel_rdp
+        (8, True)
     """
 
     delta: float
@@ -342,7 +360,7 @@ class Leak:
     noise: float
 
     def G(self, n_attributes: int) -> float:
-        """Equation 11's G = -log2 p_bf for a string of this many pixels, in expectation."""
+        """Return the expectation of G = -log2 p_bf (Equation 11) for a string of pixels."""
         return self.guess_bits * n_attributes
 
     @property
@@ -352,9 +370,7 @@ class Leak:
 
     @property
     def verdict(self) -> str:
-        """One plain sentence about a pixel taken alone; `verdict_at` says what an image's size
-        adds.
-        """
+        """A sentence about a single pixel; `verdict_at` considers the size of the image, too."""
         first, second = self.bits_right[0], self.bits_right[min(1, len(self.bits_right) - 1)]
         if self.pixels_right > 0.5:
             return "The image is handed over: most pixels are recovered exactly."
@@ -377,12 +393,12 @@ class Leak:
         )
 
     def verdict_at(self, image_shape: tuple[int, ...]) -> str:
-        """The verdict for images of (channels, height, width): neighbours agree, and their noise
-        averages out.
+        """Return the verdict for images of (channels, height, width), in which noise averages out
+        over neighbouring pixels.
 
-        A part a sixteenth as wide as the picture holds so many pixels that its mean has `noise`
-        divided by its side; where that is small, the part stands out, whatever a single pixel
-        tells.
+        The noise of the mean of a part, a sixteenth of the picture's side, is `noise` divided by
+        the part's side in pixels. Where that is small, the part can be recognised, however little a
+        single pixel reveals.
         """
         part = max(1, min(image_shape[-2:]) // PARTS)
         if self.pixels_right > 0.5 or (self.bits_right[0] > 0.9 and part < 2):
@@ -405,25 +421,30 @@ class Leak:
 
 
 def bit_moments(parameters: SketchParameters) -> tuple[Floats, Floats]:
-    """Mean and variance, a bit, of the posterior that an attacker gives to the bit's true value."""
+    """Return mean and variance of the posterior of each bit's true value."""
     if isinstance(parameters, FlipParameters):
         wrong = np.asarray(parameters.beta)
         mean = (1 - wrong) ** 2 + wrong**2
         return mean, (1 - wrong) ** 3 + wrong**3 - mean**2
-    laws = [bit_law(float(rate), parameters.agreeing_rate) for rate in parameters.differing_rate]
-    return np.array([law.mean for law in laws]), np.array([law.variance for law in laws])
+    distributions = [
+        bit_distribution(float(rate), parameters.agreeing_rate)
+        for rate in parameters.differing_rate
+    ]
+    return np.array([bit.mean for bit in distributions]), np.array(
+        [bit.variance for bit in distributions]
+    )
 
 
 @dataclass(frozen=True)
 class Gains:
-    """What each bit's centred posterior is multiplied by to give a pixel's value, and the noise
-    that is left.
+    """Factors by which the centred posteriors of bits are multiplied to estimate a pixel's value,
+    and the standard deviation of the noise that remains.
 
-    A posterior leans towards one half by a factor that does not depend on the image: given the true
-    bit, its mean is 1/2 +- (m_j - 1/2), with m_j the expected posterior of the truth. Dividing by 2
-    m_j - 1 takes the lean away, and leaves noise whose variance is the same for either value of the
-    bit and independent from pixel to pixel. So a sketch is the image plus white noise of a size
-    that the public parameters tell.
+    A posterior is biased towards one half by a factor that does not depend on the image: given the
+    true bit, its mean is 1/2 +- (m_j - 1/2), where m_j is the expected posterior of the true value.
+    Dividing by 2 m_j - 1 removes the bias. The remaining noise has the same variance for both
+    values of the bit and is independent between pixels. So a sketch is the image plus white noise
+    whose variance follows from the public parameters.
     """
 
     factors: Floats
@@ -431,35 +452,41 @@ class Gains:
 
     @classmethod
     def of(cls, parameters: SketchParameters) -> Gains:
-        """The lean is removed in full from leading bits; trailing ones, which look like noise
-        anyway, are shrunk.
-        """
+        """Remove the whole bias of leading bits; shrink trailing bits, which look like noise."""
         mean, variance = bit_moments(parameters)
         weights = 2.0 ** np.arange(parameters.depth - 1, -1, -1)
         lean = np.maximum(2 * mean - 1, 1e-4)
-        # A bit that tells nothing always has the posterior one half: no variance, and no way to
-        # remove its lean.
+        # The posterior of a bit without information is always one half: its variance is 0, and its
+        # bias cannot be removed.
         noise = np.where(2 * mean - 1 > 1e-4, variance / lean**2, np.inf)
-        kept = 0.25 / (0.25 + noise)  # Wiener's gain for a fair bit
-        kept[:LEADING] = 1.0
-        kept[noise > HOPELESS] = 0.0
-        left = np.where(kept > 0, kept**2 * np.minimum(noise, HOPELESS), 0) + (1 - kept) ** 2 / 4
-        return cls(weights * kept / lean, float(np.sqrt((weights**2 * left).sum())))
+        gain = 0.25 / (0.25 + noise)  # Wiener's gain for a fair bit
+        gain[:LEADING] = 1.0
+        gain[noise > HOPELESS] = 0.0
+        left = np.where(gain > 0, gain**2 * np.minimum(noise, HOPELESS), 0) + (1 - gain) ** 2 / 4
+        return cls(weights * gain / lean, float(np.sqrt((weights**2 * left).sum())))
 
 
 def leak_of(parameters: QKParameters, *, delta: float = DELTA) -> Leak:
-    """The leak of sketches made with these parameters."""
+    """Compute what sketches with these parameters reveal.
+
+    Parameters:
+        parameters: the parameters of the sketches.
+        delta: probability bound of the implied epsilons.
+
+    Returns:
+        The leak, which does not depend on the images.
+    """
     delta = checks.probability("delta", delta, below_one=True)
     agreeing = parameters.agreeing_rate
     rates = [float(rate) for rate in parameters.differing_rate]
-    laws = [bit_law(rate, agreeing) for rate in rates]
+    distributions = [bit_distribution(rate, agreeing) for rate in rates]
     return Leak(
         delta=delta,
         epsilon_bit=tuple(bit_epsilon(rate, agreeing, delta=delta) for rate in rates),
         epsilon_pixel=pixel_epsilon(parameters, delta=delta),
         epsilon_pixel_rdp=pixel_epsilon_rdp(rates, agreeing, delta=delta),
-        guess_bits=sum(law.guess_bits for law in laws),
-        bits_right=tuple(law.right for law in laws),
-        information=sum(law.information for law in laws),
+        guess_bits=sum(bit.guess_bits for bit in distributions),
+        bits_right=tuple(bit.right for bit in distributions),
+        information=sum(bit.information for bit in distributions),
         noise=Gains.of(parameters).noise / (2.0**parameters.depth - 1),
     )

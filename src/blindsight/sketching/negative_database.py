@@ -34,12 +34,16 @@ __all__ = ["NegativeDatabase", "hide", "hide_image", "qk_hidden", "sketch_of"]
 
 
 class NegativeDatabase:
-    """Records over {0, 1, *} of one length, with the operations a negative database is defined
-    with.
+    """A negative database: records over {0, 1, *} of one length, with its defining operations.
 
-    Insert, delete and update speak of the *hidden* database: inserting a string takes it out of
-    what the records match. They are exact: the set of matched strings changes by that string and
-    nothing else.
+    Insert, delete and update refer to the *hidden* database: after a string is inserted, no record
+    matches it. They are exact: the set of matched strings changes by that string only.
+
+    Parameters:
+        length: bits of a string.
+        offsets: (records + 1,) where the entries of each record start.
+        positions: the specified positions of all records.
+        values: the specified bits, 0 or 1.
 
     Examples:
         >>> db = NegativeDatabase.complement(["000", "101", "010"])
@@ -88,12 +92,12 @@ class NegativeDatabase:
             raise InvalidData("a record must specify each of its bits once.")
 
     def _owners(self) -> Ints:
-        """The record that each entry belongs to."""
+        """Return the record to which each entry belongs."""
         return np.repeat(np.arange(len(self)), np.diff(self.offsets))
 
     @classmethod
     def from_records(cls, records: Iterable[str], *, length: int | None = None) -> NegativeDatabase:
-        """From written records such as "0*1"."""
+        """Make a database from records as text, such as "0*1"."""
         rows = list(records)
         if length is None:
             if not rows:
@@ -113,15 +117,15 @@ class NegativeDatabase:
 
     @classmethod
     def empty_hidden(cls, length: int) -> NegativeDatabase:
-        """The negative database of the empty set: one record of don't-cares, which matches
-        everything.
+        """Make the negative database of the empty set: one record without specified bits, which
+        matches everything.
         """
         return cls(length, [0, 0], [], [])
 
     @classmethod
     def complement(cls, strings: Iterable[ArrayLike | str]) -> NegativeDatabase:
-        """An exact negative database of these strings: it matches every other string and none of
-        them.
+        """Make an exact negative database of these strings: it matches every other string and none
+        of them.
         """
         rows = [_bits(string) for string in strings]
         if not rows:
@@ -156,29 +160,27 @@ class NegativeDatabase:
         return np.asarray(cumulated[self.offsets[1:]] == cumulated[self.offsets[:-1]])
 
     def contains(self, string: ArrayLike | str) -> bool:
-        """Select by membership: whether the hidden database holds the string (no record matches
-        it).
-        """
+        """Whether the hidden database contains the string, which is when no record matches it."""
         return not self.matches(string).any()
 
     def select(self, strings: Iterable[ArrayLike | str]) -> list[bool]:
-        """`contains` for several strings."""
+        """Return `contains` for each of several strings."""
         return [self.contains(string) for string in strings]
 
     def insert(self, string: ArrayLike | str) -> NegativeDatabase:
-        """Put a string into the hidden database: each record that matches it is split around it.
+        """Insert a string into the hidden database: each record that matches it is split.
 
-        A record with free bits b_1, b_2, ... becomes one record a free bit: equal to the string on
-        the free bits before, different on this one. Together they match what the record matched,
-        but for the string.
+        A record with free bits b_1, b_2, ... becomes one record for each free bit, which equals the
+        string on the earlier free bits and differs on this one. Together they match what the record
+        matched, except the string.
         """
         bits = _bits(string, self.length)
         matching = self.matches(bits)
         if not matching.any():
             return self
-        kept = np.repeat(~matching, np.diff(self.offsets))
+        unchanged = np.repeat(~matching, np.diff(self.offsets))
         sizes = [np.diff(self.offsets)[~matching]]
-        positions, values = [self.positions[kept]], [self.values[kept]]
+        positions, values = [self.positions[unchanged]], [self.values[unchanged]]
         for k in np.flatnonzero(matching):
             own = slice(self.offsets[k], self.offsets[k + 1])
             free = np.setdiff1d(np.arange(self.length), self.positions[own])
@@ -192,7 +194,7 @@ class NegativeDatabase:
         return self
 
     def delete(self, string: ArrayLike | str) -> NegativeDatabase:
-        """Take a string out of the hidden database: a record that matches it alone is added."""
+        """Delete a string from the hidden database: add a record that matches only this string."""
         bits = _bits(string, self.length)
         if self.contains(bits):
             self.positions = np.concatenate(
@@ -210,8 +212,8 @@ class NegativeDatabase:
         return self if (old == new).all() else self.delete(old).insert(new)
 
     def sketch(self, depth: int) -> Ints:
-        """Algorithm 2, by planes: counts (depth, 2, attributes), [.., 0, .] of the zeros, [.., 1,
-        .] of the ones.
+        """Run Algorithm 2: return counts (depth, 2, attributes), where [.., 0, .] counts zeros and
+        [.., 1, .] ones.
         """
         if self.length % checks.whole("depth", depth):
             raise InvalidParameter(
@@ -223,13 +225,12 @@ class NegativeDatabase:
         return counts.reshape(self.length // depth, depth, 2).transpose(1, 2, 0)
 
     def save(self, path: str | Path, *, unsafe_records: bool = False) -> None:
-        """Write the records. Only on request: an attacker who has them has the image."""
+        """Write the records, if `unsafe_records`: an attacker can recover the image from them."""
         if not unsafe_records:
             raise InvalidParameter(
-                "the records of a negative database give the hidden string away (belief "
-                "propagation reverses them), "
-                "so they are not written. Send the sketch instead, or pass unsafe_records=True to "
-                "study them."
+                "the records of a negative database reveal the hidden string (belief propagation "
+                "reverses them), so they are not written. Send the sketch instead, or pass "
+                "unsafe_records=True to study them."
             )
         arrays: dict[str, Array] = {
             "offsets": self.offsets,
@@ -270,10 +271,10 @@ def hide(
     distinct: bool = False,
     random_state: RandomState = None,
 ) -> NegativeDatabase:
-    """The negative database of a bit string: N = m r records of K specified bits.
+    """Make the negative database of a bit string: N = m r records of K specified bits.
 
-    `distinct=True` reads the algorithm's union literally (no record twice); by default repeats are
-    kept, which is what Equations 4 and 5 assume. Beyond toy strings the two hardly differ.
+    With `distinct=True` no record occurs twice, as the algorithm's union says literally. By default
+    records may repeat, as Equations 4 and 5 assume. For long strings the two hardly differ.
     """
     bits = np.asarray(string)
     if bits.ndim != 1 or bits.dtype.kind not in "iub" or not np.isin(bits, (0, 1)).all():
@@ -301,8 +302,8 @@ def hide_image(
     random_state: RandomState = None,
     distinct: bool = False,
 ) -> NegativeDatabase:
-    """The negative database of one channel of an image (any shape, whole numbers inside the
-    depth).
+    """Make the negative database of one channel of an image (any shape, whole numbers below
+    2^depth).
     """
     pixels = np.asarray(channel)
     top = 2**parameters.depth - 1
@@ -317,19 +318,19 @@ def hide_image(
 def _records(
     bits: Array, parameters: QKParameters, n: int, rng: np.random.Generator
 ) -> tuple[Any, Any]:
-    """n records: positions (n, K), first the differing ones, and the values they show."""
+    """Draw n records: positions (n, K), the differing ones first, and their values."""
     K = parameters.specified
     types = rng.choice(K, size=n, p=parameters.p) + 1  # steps 6 and 7
     differing = np.arange(K) < types[:, None]
     positions = _positions(differing, bits.size, parameters, rng)
-    while True:  # whichever repeats an earlier one of its record is drawn again
+    while True:  # positions that repeat an earlier one of their record are drawn again
         repeats = np.zeros_like(differing)
         for t in range(1, K):
             repeats[:, t] = (positions[:, :t] == positions[:, t : t + 1]).any(axis=1)
         rows = np.flatnonzero(repeats.any(axis=1))
         if not rows.size:
             return positions, bits[positions] ^ differing
-        # Only the first repeat of a record: later ones are judged against its new place.
+        # Only the first repeat of a record is drawn again; later ones are checked after it.
         first = repeats[rows].argmax(axis=1)
         again = _positions(differing[rows, first][:, None], bits.size, parameters, rng)
         positions[rows, first] = again[:, 0]
@@ -338,8 +339,8 @@ def _records(
 def _positions(
     differing: Array, m: int, parameters: QKParameters, rng: np.random.Generator
 ) -> Array:
-    """Steps 8 and 9: bit j by Q of a random attribute where the record differs, any bit where it
-    agrees.
+    """Draw positions (steps 8 and 9): bit j by Q of a random attribute where the record differs,
+    and any bit where it agrees.
     """
     L = parameters.depth
     by_q = rng.choice(L, size=differing.shape, p=parameters.q) + L * rng.integers(
@@ -356,18 +357,18 @@ def _distinct(
     positions: Any,
     values: Array,
 ) -> tuple[Any, Any]:
-    """Draw records until N different ones are there."""
+    """Draw records until there are N different ones."""
     for _ in range(1000):
         order = np.argsort(positions, axis=1)
         cells = np.take_along_axis(positions * 2 + values, order, axis=1)
         _, first = np.unique(cells, axis=0, return_index=True)
         if first.size >= N:
-            kept = np.sort(first)[:N]
-            return positions[kept], values[kept]
+            rows = np.sort(first)[:N]
+            return positions[rows], values[rows]
         more = _records(bits, parameters, checks.whole("missing", max(N - first.size, 16)), rng)
-        kept = np.sort(first)
-        positions = np.concatenate([positions[kept], more[0]])
-        values = np.concatenate([values[kept], more[1]])
+        rows = np.sort(first)
+        positions = np.concatenate([positions[rows], more[0]])
+        values = np.concatenate([values[rows], more[1]])
     raise InvalidParameter(
         f"r must be small enough for {N:,} different records of this string to exist."
     )
@@ -379,8 +380,8 @@ ZERO, ONE = ord("0"), ord("1")
 def qk_hidden(s: Sequence[int], parameters: QKParameters, *, rng: random.Random) -> list[bytearray]:
     """Algorithm 1: the negative database of the bit string `s`, records of b"0", b"1" and b"*".
 
-    The records form a list, not a set: repeats, rare beyond toy strings, are kept, as Equations 4
-    and 5 assume.
+    The records form a list, not a set: repeats, which are rare for long strings, remain, as
+    Equations 4 and 5 assume.
     """
     L, K = parameters.depth, parameters.specified
     m = len(s)

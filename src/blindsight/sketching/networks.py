@@ -1,7 +1,7 @@
 """The networks that learn from sketches: the classifiers of `NegDL`, and the learned attacker.
 
-*Classifiers*: LeNet-5 (MNIST), a whitened network that a CPU trains on CIFAR-10, and ResNets, the
-paper's among them. Each comes with the recipe that it is trained by unless told otherwise.
+*Classifiers*: LeNet-5 (MNIST), a whitened network that a CPU trains on CIFAR-10, and ResNets,
+including the paper's. Each has a default training recipe.
 
 *Attacker*: a network that is trained to invert sketches. The parameters of a sketch are public, so
 an attacker with public images of the same kind can sketch any number of them (`rehearse`) and train
@@ -51,10 +51,18 @@ __all__ = [
 class TrainingRecipe:
     """How a network is trained.
 
-    inputs: "mean", "bits" or "both"; optimizer: "adam", "sgd" or "nesterov"; schedule: "cosine",
-    "triangle" or "constant"; learning_rate: of a batch, or of one sample of it where `per_sample`;
-    shift: pixels that crops move by, None for an eighth of the side; flips: averaged over at the
-    test, too; bfloat16: forward and backward in it, with weights kept in single precision.
+    Parameters:
+        inputs: "mean", "bits" or "both".
+        optimizer: "adam", "sgd" or "nesterov".
+        schedule: "cosine", "triangle" or "constant".
+        learning_rate: the rate for a batch, or for one sample of it if `per_sample`.
+        per_sample: whether the rate is multiplied by the size of the batch.
+        batch_size: sketches per step.
+        augment: whether inputs are cropped and mirrored at random.
+        shift: largest shift of a crop in pixels; None for an eighth of the side.
+        flips: whether predictions are averaged over the mirrored image.
+        smoothing: label smoothing.
+        bfloat16: whether forward and backward passes use bfloat16; weights are in single precision.
     """
 
     inputs: str = "both"
@@ -194,12 +202,12 @@ class ResNet50(_Residual):
 
 
 class Whitened(nn.Module):  # type: ignore[misc]
-    """Patches of 2 x 2 pixels whitened and then fixed; three blocks of two convolutions; a linear
-    head.
+    """A fixed layer that whitens patches of 2 x 2 pixels, three blocks of two convolutions, and a
+    linear head.
 
-    Whitening gives every direction of a patch the same strength at once, which a first layer would
-    spend epochs on. Batch norm has no scale of its own, convolutions start as the identity, and the
-    head is scaled by a ninth.
+    Whitening gives every direction of a patch the same variance, which a first layer would take
+    epochs to learn. Batch norm has no scale parameter, convolutions are initialised as the
+    identity, and the head is scaled by a ninth.
     """
 
     WIDTHS = (32, 128, 128)
@@ -218,8 +226,8 @@ class Whitened(nn.Module):  # type: ignore[misc]
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def prepare(self, images: Tensor) -> None:
-        """Learn the whitening from training inputs: the strongest directions of their patches, and
-        their opposites.
+        """Learn the whitening from training inputs: the directions of largest variance of their
+        patches, with both signs.
         """
         patches = nn.functional.unfold(images, 2).movedim(1, -1).flatten(0, 1).double()
         patches = patches - patches.mean(dim=0)
@@ -237,7 +245,7 @@ class Whitened(nn.Module):  # type: ignore[misc]
 
 
 class Wide(Whitened):
-    """The same at twice the width: about four times the work."""
+    """`Whitened` with twice the channels, and about four times the work."""
 
     WIDTHS = (64, 256, 256)
 
@@ -249,7 +257,7 @@ class _Block(nn.Module):  # type: ignore[misc]
         self.second = nn.Conv2d(outside, outside, 3, padding=1, bias=False)
         self.norms = nn.ModuleList(nn.BatchNorm2d(outside, momentum=0.4) for _ in range(2))
         for convolution in (self.first, self.second):
-            # As far as there are inputs, each output starts as a copy of one.
+            # Each output is initialised as a copy of one input, as far as there are inputs.
             nn.init.dirac_(convolution.weight[: convolution.weight.shape[1]].data)
         for norm in self.norms:
             norm.weight.requires_grad_(False)
@@ -286,23 +294,23 @@ _RECIPES = {"whitened": _WHITENED, "whitened-wide": _WHITENED}
 
 
 def default_network(channels: int, height: int, width: int) -> str:
-    """The network for images of this shape: whitened for colour of 32 x 32 pixels, else LeNet-5."""
+    """Return the default network: whitened for colour images of 32 x 32 pixels, else LeNet-5."""
     return "whitened" if (channels, height, width) == (3, 32, 32) else "lenet5"
 
 
 def recipe_of(network: object) -> TrainingRecipe:
-    """The recipe of one of `NETWORKS` by name; the usual one for others."""
+    """Return the recipe of one of `NETWORKS` by name, or the default recipe for others."""
     return _RECIPES.get(network, TrainingRecipe()) if isinstance(network, str) else TrainingRecipe()
 
 
 def build(name: str, channels: int, height: int, width: int, classes: int) -> nn.Module:
-    """One of `NETWORKS` by name, for inputs of this shape."""
+    """Build one of `NETWORKS` by name, for inputs of this shape."""
     return NETWORKS[checks.one_of("network", name, NETWORKS)](channels, height, width, classes)
 
 
-TILE = 48  # pixels a side of what it learns from; smaller images are taken whole
-VALUES = 1 << 15  # a step's worth of pixels times channels, about
-REACH = 4.0  # deviations that the network adds a unit of
+TILE = 48  # pixels per side of training tiles; smaller images are used whole
+VALUES = 1 << 15  # pixels times channels of a training step, about
+REACH = 4.0  # standard deviations that correspond to one unit of the network's output
 RATE = 3e-3
 
 
@@ -310,8 +318,9 @@ class LearnedPrior:
     """A gated residual network on bits and means of sketches.
 
     Parameters:
-        steps: of training, each on fresh sketches of about 33,000 values: the bound on time.
+        steps: training steps, each on fresh sketches of about 33,000 values; they bound the time.
         width: channels of the finest layer.
+        random_state: seed of the initial weights and of the sketches.
     """
 
     def __init__(self, *, steps: int = 120, width: int = 24, random_state: RandomState = 0) -> None:
@@ -326,7 +335,7 @@ class LearnedPrior:
         *,
         progress: Callable[[int, int], None] | None = None,
     ) -> LearnedPrior:
-        """Learn from public images what images look like behind sketches with these parameters."""
+        """Learn, from public images, to recover images from sketches with these parameters."""
         rng = np.random.default_rng(self.random_state)
         images = as_images(public, parameters.depth)
         self.parameters_, self.channels_ = parameters, images.shape[1]
@@ -346,8 +355,7 @@ class LearnedPrior:
             truth, reading = tiles.draw()
             given = self._given(reading)
             error = (self.module_(*given) - truth) ** 2
-            # Relative to the error that it starts from, so that the rate suits weak and strong
-            # noise alike.
+            # Relative to the initial error, so that one learning rate fits weak and strong noise.
             before = torch.maximum(((given[1] - truth) ** 2).mean(), (given[2] ** 2).mean())
             loss = error.mean() / before.clamp_min(1e-12)
             optimizer.zero_grad(set_to_none=True)
@@ -360,8 +368,8 @@ class LearnedPrior:
         return self
 
     def _best_gate(self, tiles: _Tiles) -> float:
-        """The least-squares factor of what the network adds, on images it did not learn from; none
-        where it harms.
+        """Return the least-squares factor of the network's addition on held-out images, at least
+        0.
         """
         across = power = 0.0
         with torch.inference_mode():
@@ -374,7 +382,7 @@ class LearnedPrior:
         return min(max(across / power, 0.0), 1.5) if power > 0 else 0.0
 
     def recover(self, reading: SketchReading) -> Floats32:
-        """The attacker's images (n, channels, h, w), in 0..2^L - 1."""
+        """Return the recovered images (n, channels, h, w), from 0 to 2^L - 1."""
         channels, depth = reading.planes.shape[1:3]
         if (channels, depth) != (self.channels_, self.parameters_.depth):
             raise InvalidData(
@@ -383,19 +391,18 @@ class LearnedPrior:
             )
         with torch.inference_mode():
             given = self._given(reading)
-            found = given[1] + self.gate_ * (self.module_(*given) - given[1])
-        return np.asarray(found.clamp(0, 1).numpy() * np.float32(2.0**depth - 1), np.float32)
+            images = given[1] + self.gate_ * (self.module_(*given) - given[1])
+        return np.asarray(images.clamp(0, 1).numpy() * np.float32(2.0**depth - 1), np.float32)
 
     def _given(self, reading: SketchReading) -> tuple[Tensor, Tensor, Tensor]:
-        """What the network sees, (n, planes, h, w); the estimate it starts from, and the deviation
-        of that, in 0..1.
+        """Return the network's inputs (n, planes, h, w), and the initial estimate with its standard
+        deviation, in 0..1.
         """
         n, channels, depth, height, width = reading.planes.shape
         peak = np.float32(2.0**depth - 1)
         mean, deviation = moments(reading.planes)
         again, doubt = reading.again / peak, reading.doubt / peak
-        # Unbiased values in units of their noise: what a filter inside the network can average at
-        # once.
+        # Unbiased values in units of their noise, which the network's filters can average.
         level = (reading.values / peak - 0.5) / np.float32(
             max(1.0, reading.noise / 2.0 ** (depth - 2))
         )
@@ -410,9 +417,7 @@ class LearnedPrior:
 
 
 class _Tiles:
-    """Random tiles of public images, whole where the images are small, and what fresh sketches of
-    them show.
-    """
+    """Random tiles of public images (small images are used whole) with fresh sketches of them."""
 
     def __init__(
         self, images: Array, parameters: SketchParameters, rng: np.random.Generator
@@ -422,7 +427,9 @@ class _Tiles:
         self.count = max(2, VALUES // (self.height * self.width * images.shape[1]))
 
     def draw(self) -> tuple[Tensor, SketchReading]:
-        """A step's tiles (k, channels, h, w) in 0..1, and the reading of their sketches."""
+        """Return the tiles of a step (k, channels, h, w) in 0..1, and the reading of their
+        sketches.
+        """
         chosen = self.rng.integers(len(self.images), size=self.count)
         tops = self.rng.integers(self.images.shape[2] - self.height + 1, size=self.count)
         lefts = self.rng.integers(self.images.shape[3] - self.width + 1, size=self.count)
@@ -439,11 +446,12 @@ class _Tiles:
         return torch.from_numpy(picked.astype(np.float32) / peak), reading
 
     def second_reading(self) -> tuple[bool, np.float32]:
-        """Whether it is better than the posterior mean on a few of these tiles, and how much it
-        overrates itself.
+        """Return whether the second reading is better than the posterior mean on a few tiles, and
+        how much its standard deviation is too small.
 
-        Where its errors are larger than its doubt, as on digits, so much of the posterior deviation
-        is to be added in squares that they agree: the network could not correct what nobody doubts.
+        If its errors are larger than its standard deviation, as on digits, a multiple of the
+        posterior's variance is added so that they agree; the network can correct only what is
+        uncertain.
         """
         (given, reading), peak = self.draw(), 2.0**self.parameters.depth - 1
         truth, (mean, deviation) = given.numpy(), moments(reading.planes)
@@ -460,7 +468,7 @@ def _conv(inside: int, outside: int, stride: int = 1) -> nn.Module:
 
 
 class _Gated(nn.Module):  # type: ignore[misc]
-    """Three scales, so that it sees shapes as well as pixels; the last layer starts at zero."""
+    """A network with several scales, for shapes and pixels. Its last layer is initialised at 0."""
 
     def __init__(self, channels: int, depth: int, width: int) -> None:
         super().__init__()

@@ -5,7 +5,7 @@ memory). `SketchUser` sketches, `SketchServer` trains, and only bytes pass betwe
 holds counts, labels and public parameters (`SketchSet.to_bytes`), and the server has no function
 that accepts images. The transport is the caller's choice: a file, a socket, a queue.
 
-`settings_gallery` draws originals above what attackers recover, setting by setting.
+`settings_gallery` draws originals above what the paper's attacker recovers under each setting.
 """
 
 from __future__ import annotations
@@ -53,24 +53,24 @@ __all__ = [
 
 
 class NegativeSketcher(TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Turns images into sketches of their negative databases (Algorithms 1 and 2), drawn directly
-    as counts.
+    """Converts images to sketches of their negative databases (Algorithms 1 and 2), which are drawn
+    directly as counts.
 
     Parameters:
         q: "Q1" to "Q12", a sequence of q_j (one per bit, most significant first), or `QKParameters`
-            (then p and r are those). Q3 hides most, Q12 hands the image over: read `leak_` and
+            (then p and r are those). Q3 hides most and Q12 reveals the image; see `leak_` and
             `disclosure_`.
         p: shares of the K types of records: type i differs from the image in i of its K bits.
         r: records per bit of the image.
         n_jobs: threads; None for all cores.
-        random_state: None draws from the operating system; `Permanent(vault)` gives an image one
-            sketch, however often it is asked for. A seed makes every call repeat its dice: for
-            simulations.
+        random_state: None for the operating system's entropy; `Permanent(vault)` always gives an
+            image the same sketch. With a seed every call repeats its random numbers, for
+            simulations only.
 
     Guarantee:
-        None. A sketch is obfuscation: `leak_` says what it implies (local epsilon a bit and a
-        pixel, the paper's G) and `disclosure_` who sees what. For a proven guarantee see
-        `FlippedBits` and `CodebookSketcher`.
+        None. A sketch is obfuscation: `leak_` states what it implies (local epsilon per bit and per
+        pixel, the paper's G) and `disclosure_` who sees what. For a proven guarantee use
+        `FlippedBits` or `CodebookSketcher`.
 
     Example:
         >>> images = np.arange(32, dtype=np.uint8).reshape(2, 4, 4)
@@ -112,8 +112,8 @@ class NegativeSketcher(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.disclosure_: Disclosure = disclosure_of(parameters, self.leak_, self.image_shape_)
 
     def transform(self, X: ArrayLike) -> Array:
-        """Counts (n, channels, L, 2, height, width), uint8 or uint16; index 0 of the fourth axis
-        counts zeros.
+        """Return counts (n, channels, L, 2, height, width), uint8 or uint16; index 0 of the fourth
+        axis counts zeros.
         """
         check_is_fitted(self, "parameters_")
         images = as_images(pixels_of(X), self.parameters_.depth)
@@ -123,7 +123,7 @@ class NegativeSketcher(TransformerMixin, BaseEstimator):  # type: ignore[misc]
                 f"{images.shape[1:]}."
             )
         n, channels, height, width = images.shape
-        # Each channel is a string of its own, as in the paper's CIFAR-10 experiment.
+        # Each channel is a separate string, as in the paper's CIFAR-10 experiment.
         strings = images.reshape(n * channels, height * width)
         if isinstance(self.random_state, Permanent):
             counts = self._permanent(images, self.random_state)
@@ -134,13 +134,13 @@ class NegativeSketcher(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return counts.reshape(n, channels, self.parameters_.depth, 2, height, width)
 
     def _permanent(self, images: Array, state: Permanent) -> Array:
-        """Counts under dice of each image's own."""
-        law, parameters = self.parameters_.fingerprint, self.parameters_
+        """Draw counts with randomness that depends on the vault and the image only."""
+        fingerprint, parameters = self.parameters_.fingerprint, self.parameters_
         each = [
             draw_sketches(
                 image.reshape(len(image), -1),
                 parameters,
-                dice=Dice.keyed(state.stream(f"{name}/{law}")),
+                dice=Dice.keyed(state.stream(f"{name}/{fingerprint}")),
                 n_jobs=1,
             )
             for name, image in zip(state.names(images), images, strict=True)
@@ -150,21 +150,18 @@ class NegativeSketcher(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def sketch(
         self, X: ArrayLike, y: ArrayLike | None = None, *, classes: Sequence[str] = ()
     ) -> SketchSet:
-        """`transform`, with labels and parameters beside the counts: the set that is sent."""
+        """Sketch images and return the set that is sent: counts, labels and parameters."""
         labels = getattr(X, "labels", None) if y is None else np.asarray(y)
         return SketchSet(
             self.transform(X), self.parameters_, labels, tuple(classes or getattr(X, "classes", ()))
         )
 
     def records(self, image: ArrayLike, *, unsafe_records: bool = False) -> list[NegativeDatabase]:
-        """The records themselves, one negative database per channel: for study, never for
-        sending.
-        """
+        """Return the records, one negative database per channel, for study; never send them."""
         if not unsafe_records:
             raise InvalidParameter(
-                "records give the image away (belief propagation reverses them). Send sketches, or "
-                "pass "
-                "unsafe_records=True to study them."
+                "records reveal the image (belief propagation reverses them). Send sketches, or "
+                "pass unsafe_records=True to study them."
             )
         check_is_fitted(self, "parameters_")
         channels = as_images(np.asarray(image)[None], self.parameters_.depth)[0]
@@ -172,7 +169,7 @@ class NegativeSketcher(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return [hide_image(channel, self.parameters_, random_state=state) for channel in channels]
 
     def save(self, path: str | Path) -> None:
-        """Write parameters and shape; there are no secrets in them."""
+        """Write parameters and shape, which are public."""
         check_is_fitted(self, "parameters_")
         seed = self.random_state if isinstance(self.random_state, int) else None
         fields = {
@@ -205,7 +202,7 @@ class NegativeSketcher(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 def disclosure_of(
     parameters: QKParameters, leak: Leak, image_shape: tuple[int, int, int]
 ) -> Disclosure:
-    """Who sees what of images sketched with these parameters, and what the sketch implies by
+    """Return who sees what of images sketched with these parameters, and what the sketch implies by
     computation.
     """
     channels, height, width = image_shape
@@ -250,30 +247,30 @@ def disclosure_of(
 
 
 class SketchUser:
-    """The owner's side: steps 1 and 2 of both phases."""
+    """The owner of images in Algorithm 3: steps 1 and 2 of training and of inference."""
 
     def __init__(self, sketcher: NegativeSketcher) -> None:
         self.sketcher = sketcher
 
     def contribute(self, images: ArrayLike, labels: ArrayLike) -> bytes:
-        """Sketches and labels of one's images, for training."""
+        """Return a message with sketches and labels of the images, for training."""
         return self.sketcher.fit(images).sketch(images, labels).to_bytes()
 
     def ask(self, images: ArrayLike) -> bytes:
-        """Sketches of new images, for inference."""
+        """Return a message with sketches of new images, for inference."""
         fitted = self.sketcher.fit(images)
         return SketchSet(fitted.transform(images), fitted.parameters_).to_bytes()
 
 
 class SketchServer:
-    """The server's side: collects messages of all users, trains, answers."""
+    """The server in Algorithm 3: it collects the messages of all users, trains and answers."""
 
     def __init__(self, model: NegDL) -> None:
         self.model = model
         self._received: list[SketchSet] = []
 
     def receive(self, message: bytes) -> int:
-        """Step 3: take one user's sketches; returns how many are held now."""
+        """Receive one user's sketches (step 3), and return the number of all sketches received."""
         sketches = SketchSet.from_bytes(message)
         if sketches.labels is None:
             raise ProtocolError("a contribution must carry labels.")
@@ -283,13 +280,13 @@ class SketchServer:
         return sum(map(len, self._received))
 
     def train(self, *, progress: Callable[[int, int], None] | None = None) -> NegDL:
-        """Steps 4 to 11."""
+        """Train on all received sketches (steps 4 to 11)."""
         if not self._received:
             raise ProtocolError("no sketches were received yet.")
         return self.model.fit(SketchSet.concatenate(self._received), progress=progress)
 
     def answer(self, message: bytes) -> Ints:
-        """Testing phase: classes of the sketched images."""
+        """Return the classes of the sketched images (testing phase)."""
         return self.model.predict(SketchSet.from_bytes(message))
 
 
@@ -313,9 +310,8 @@ def draw_gallery(
         for axis in line:
             axis.axis("off")
         for axis, image in zip(line, images, strict=False):
-            step = max(
-                1, max(image.shape[:2]) // _SIDE
-            )  # not averaged: that would be an attack of its own
+            # Pixels are skipped, not averaged: averaging would be an attack.
+            step = max(1, max(image.shape[:2]) // _SIDE)
             axis.imshow(
                 np.clip(image[::step, ::step] / peak, 0, 1),
                 cmap="gray",
@@ -349,7 +345,7 @@ def settings_gallery(
     r: float = PAPER_R,
     random_state: RandomState = None,
 ) -> Path:
-    """Originals, and what the paper's attacker recovers of them under each setting Q1 to Q12."""
+    """Draw originals, and what the paper's attacker recovers under each setting Q1 to Q12."""
     pixels = pixels_of(images)
     rows: list[tuple[str, Array]] = [("original", pixels)]
     for name in names:

@@ -7,8 +7,8 @@ bit is a sketch with exactly one observation of each bit, wrong with probability
 beta_j, Equations 5 to 7 and everything built on them apply unchanged, and epsilon per pixel is the
 sum over its bits of ln((1 - beta_j)/beta_j): randomised response, pure, in the local model.
 
-Images of several sizes and modes are brought to one shape before anything is charged or drawn: a
-job that stops at the ninth photo would have paid for all.
+Images of several sizes and modes are converted to one shape before anything is charged or drawn,
+because a job that failed at the ninth photo would already have been charged for all.
 """
 
 from __future__ import annotations
@@ -58,22 +58,28 @@ def _depth(depth: int) -> int:
 
 
 def to_bits(values: Array, depth: int) -> Bytes:
-    """Bits (..., depth) of whole numbers, most significant first: 16 at depth 8 is 00010000."""
+    """Return the bits (..., depth) of whole numbers, most significant first."""
     shifts = np.arange(_depth(depth) - 1, -1, -1, dtype=np.uint16)
     return ((np.asarray(values, np.uint16)[..., None] >> shifts) & 1).astype(np.uint8)
 
 
 def from_bits(bits: Array) -> NDArray[np.uint16]:
-    """Whole numbers from bits (..., depth), most significant first."""
+    """Return the whole numbers with these bits (..., depth), most significant first."""
     bits = np.asarray(bits)
     weights = 1 << np.arange(_depth(bits.shape[-1]) - 1, -1, -1, dtype=np.uint32)
     return (bits.astype(np.uint32) @ weights).astype(np.uint16)
 
 
 def as_images(images: ArrayLike, depth: int) -> Array:
-    """Whole-number images as (n, channels, height, width), every value inside the depth.
+    """Convert images to whole numbers (n, channels, height, width), each below 2^depth.
 
-    Takes (n, h, w), (n, h, w, channels), or a table (n, pixels), which becomes images of one row.
+    Parameters:
+        images: (n, h, w), (n, h, w, channels), or a table (n, pixels), which becomes images of one
+            row.
+        depth: bits per value.
+
+    Raises:
+        InvalidData: the shape is another one, or a value is not a whole number within the depth.
     """
     array = np.asarray(images)
     if array.dtype.kind == "f":
@@ -105,14 +111,14 @@ def as_images(images: ArrayLike, depth: int) -> Array:
     if low < 0 or high >= 2**depth:
         raise InvalidData(
             f"images must hold values from 0 to {2**depth - 1} at depth {depth}, found values from "
-            f"{low:g} to "
-            f"{high:g}. Choose a q with one entry a bit of the image, or rescale the image."
+            f"{low:g} to {high:g}. Choose a q with one entry for each bit of a pixel, or rescale "
+            "the image."
         )
     return np.ascontiguousarray(array, dtype=np.uint8 if depth <= 8 else np.uint16)
 
 
 def pixels_of(X: ArrayLike) -> Array:
-    """The array behind an image set, or the array itself."""
+    """Return the pixels of an image set, or the array itself."""
     return X.array() if hasattr(X, "array") and not isinstance(X, np.ndarray) else np.asarray(X)
 
 
@@ -153,7 +159,7 @@ def _distribution(name: str, values: Any) -> tuple[float, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class QKParameters:
-    """What the owner and the server agree on before a sketch is made. Nothing here is secret.
+    """The public parameters of sketches, on which the owner and the server agree.
 
     Parameters:
         q: q_1..q_L, how often bit j (1 is the most significant) is chosen to differ from the image;
@@ -190,17 +196,17 @@ class QKParameters:
 
     @property
     def depth(self) -> int:
-        """L: bits per pixel."""
+        """The number L of bits per pixel."""
         return len(self.q)
 
     @property
     def specified(self) -> int:
-        """K: specified bits per record."""
+        """The number K of specified bits per record."""
         return len(self.p)
 
     @property
     def name(self) -> str:
-        """ "Q1" to "Q12" where the paper has this q, else the q's digits."""
+        """The paper's name of this q ("Q1" to "Q12"), or its values."""
         for name, q in PAPER_Q.items():
             if q == self.q:
                 return name
@@ -208,37 +214,37 @@ class QKParameters:
 
     @property
     def mean_differing(self) -> float:
-        """mu = sum of j p_j: differing bits per record, on average."""
+        """The mean number of differing bits per record, mu = sum of j p_j."""
         return math.fsum(i * p for i, p in enumerate(self.p, start=1))
 
     @property
     def differing_rate(self) -> Floats:
-        """lambda_d, a bit: expected sightings of the wrong value, r L mu q_j."""
+        """The expected number of wrong observations of each bit, lambda_d = r L mu q_j."""
         return self.r * self.depth * self.mean_differing * np.asarray(self.q)
 
     @property
     def agreeing_rate(self) -> float:
-        """lambda_s, a bit: expected sightings of the true value, r (K - mu)."""
+        """The expected number of true observations of a bit, lambda_s = r (K - mu)."""
         # fsum over the terms, not K - mu: at p_K = 1 the difference must be exactly zero.
         return self.r * math.fsum((self.specified - i) * p for i, p in enumerate(self.p, start=1))
 
     @property
     def p_diff(self) -> Floats:
-        """P_diff[j] of Equation 4: the share of wrong values among the sightings of bit j."""
+        """The share of wrong values among the observations of each bit, P_diff of Equation 4."""
         differing = self.differing_rate
         total = differing + self.agreeing_rate
-        # A bit that is never sighted tells nothing: one half.
+        # A bit that is never observed reveals nothing: one half.
         return np.asarray(
             np.divide(differing, total, out=np.full(self.depth, 0.5), where=total > 0)
         )
 
     def n_records(self, n_attributes: int) -> int:
-        """N = m r, rounded, for a string of `n_attributes` pixels."""
+        """Return the number of records N = m r, rounded, for a string of `n_attributes` pixels."""
         return max(1, round(self.depth * n_attributes * self.r))
 
     def check_string(self, n_attributes: int) -> None:
-        """Refuse a string too short for K specified bits, or for as many differing bits as p asks
-        for.
+        """Raise `InvalidParameter` if a string is too short for K specified bits, or for as many
+        differing bits as p requires.
         """
         bits = self.depth * checks.whole("n_attributes", n_attributes)
         if self.specified > bits:
@@ -247,17 +253,16 @@ class QKParameters:
                 f"{self.specified}."
             )
         most = max(i for i, p in enumerate(self.p, start=1) if p > 0)
-        places = n_attributes * sum(q > 0 for q in self.q)
-        if most > places:
+        candidates = n_attributes * sum(q > 0 for q in self.q)
+        if most > candidates:
             raise InvalidParameter(
-                f"q must leave room for {most} differing bits in a record, got {places} bits with "
-                "q above 0. "
-                "Use more pixels, a shorter p, or a q without zeros."
+                f"q must allow {most} differing bits in a record, got {candidates} bits with q "
+                "above 0. Use more pixels, a shorter p, or a q without zeros."
             )
 
     @property
     def top_count(self) -> int:
-        """A count that no cell exceeds, but for a chance below 1e-18 (Chernoff's bound for a
+        """A number that a count exceeds with a probability below 1e-18 (Chernoff's bound for a
         Poisson count).
         """
         rate = max(self.differing_rate.max(), self.agreeing_rate, 1e-9)
@@ -275,9 +280,7 @@ class QKParameters:
 
     @property
     def fingerprint(self) -> str:
-        """Sixteen hex digits that differ between different parameters: written into sketches and
-        models.
-        """
+        """A digest of the parameters (16 hexadecimal digits), which sketches and models store."""
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
 
     def to_dict(self) -> dict[str, Any]:
@@ -285,7 +288,7 @@ class QKParameters:
 
     @classmethod
     def from_dict(cls, fields: object) -> QKParameters:
-        """The inverse of `to_dict`; anything else is refused."""
+        """Invert `to_dict`; raise `InvalidData` for anything else."""
         if not isinstance(fields, dict) or fields.keys() != {
             f.name for f in dataclasses.fields(cls)
         }:
@@ -296,7 +299,7 @@ class QKParameters:
 def resolve(
     q: str | Sequence[float] | QKParameters, *, p: Sequence[float], r: float
 ) -> QKParameters:
-    """Parameters from a name ("Q6"), a sequence of q_j, or ready-made ones."""
+    """Return parameters from a name ("Q6") or a sequence of q_j, or the parameters given."""
     if isinstance(q, QKParameters):
         return q
     if isinstance(q, str):
@@ -306,7 +309,12 @@ def resolve(
 
 @dataclass(frozen=True, kw_only=True)
 class FlipParameters:
-    """How likely each bit of a pixel is to be flipped, most significant first; in (0, 1/2]."""
+    """The parameters of flipped bits.
+
+    Parameters:
+        beta: the probability, in (0, 1/2], that each bit of a pixel is flipped, most significant
+            first.
+    """
 
     beta: tuple[float, ...]
 
@@ -327,16 +335,19 @@ class FlipParameters:
 
     @classmethod
     def proven(cls, epsilon_per_pixel: float, *, depth: int = 8) -> FlipParameters:
-        """Spend an epsilon per pixel where it counts most: on the allocation with the least squared
-        error.
+        """Divide an epsilon per pixel among its bits so that the squared error is least.
 
-        The squared error of a pixel is the sum over bits of 4^(L-j) beta_j (1 - beta_j) (posterior
-        variance of a fair bit), beta_j = 1/(1 + e^eps_j); the budget is handed out in small steps
-        to whichever bit gains most.
+        The squared error of a pixel is the sum over bits of 4^(L-j) beta_j (1 - beta_j), where
+        beta_j (1 - beta_j) is the posterior variance of a fair bit and beta_j = 1/(1 + e^eps_j).
+        The budget is assigned in small steps, each to the bit whose error it reduces most.
+
+        Parameters:
+            epsilon_per_pixel: the budget.
+            depth: bits per pixel.
         """
         budget = checks.positive("epsilon_per_pixel", epsilon_per_pixel)
         depth = checks.whole("depth", depth)
-        # A hair less than the budget, so that rounding never spends more than it.
+        # Slightly less than the budget, so that rounding never exceeds it.
         share = _spend(budget * (1 - 1e-12), depth)
         return cls(
             beta=tuple(min(0.5, 1 / (1 + math.exp(min(epsilon, 500.0)))) for epsilon in share)
@@ -344,37 +355,37 @@ class FlipParameters:
 
     @property
     def depth(self) -> int:
-        """L: bits per pixel."""
+        """The number L of bits per pixel."""
         return len(self.beta)
 
     @property
     def p_diff(self) -> Floats:
-        """The share of wrong values among the sightings of each bit: beta."""
+        """The probability of a wrong value of each bit, which is beta."""
         return np.asarray(self.beta)
 
     @property
     def epsilon_bit(self) -> tuple[float, ...]:
-        """ln((1 - beta_j)/beta_j)."""
+        """The epsilon of each bit, ln((1 - beta_j)/beta_j)."""
         return tuple(math.log1p(-b) - math.log(b) for b in self.beta)
 
     @property
     def epsilon_pixel(self) -> float:
-        """The sum over bits."""
+        """The epsilon of a pixel, the sum over its bits."""
         return math.fsum(self.epsilon_bit)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Counts are 0 or 1."""
+        """The type of the counts, which are 0 or 1."""
         return np.dtype(np.uint8)
 
     @property
     def name(self) -> str:
-        """Short name with its epsilon."""
+        """A short name that contains epsilon."""
         return f"flipped bits, epsilon {self.epsilon_pixel:.3g} per pixel"
 
     @property
     def fingerprint(self) -> str:
-        """Sixteen hex digits that differ between different parameters."""
+        """A digest of the parameters (16 hexadecimal digits)."""
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
 
     def to_dict(self) -> dict[str, Any]:
@@ -382,7 +393,7 @@ class FlipParameters:
 
     @classmethod
     def from_dict(cls, fields: object) -> FlipParameters:
-        """The inverse of `to_dict`; anything else is refused."""
+        """Invert `to_dict`; raise `InvalidData` for anything else."""
         if not isinstance(fields, dict) or fields.keys() != {
             f.name for f in dataclasses.fields(cls)
         }:
@@ -394,14 +405,14 @@ SketchParameters = QKParameters | FlipParameters
 
 
 def parameters_from_dict(fields: object) -> SketchParameters:
-    """Parameters of either kind from their fields."""
+    """Read parameters of either kind from what `to_dict` returned."""
     if isinstance(fields, dict) and "beta" in fields:
         return FlipParameters.from_dict(fields)
     return QKParameters.from_dict(fields)
 
 
 def _spend(budget: float, depth: int, steps: int = 512) -> list[float]:
-    """Hand out the budget in small equal steps, each to the bit whose error falls most."""
+    """Assign the budget in small steps, each to the bit whose error it reduces most."""
     step = budget / steps
     weights = 4.0 ** np.arange(depth - 1, -1, -1)
     spent = np.zeros(depth)
@@ -410,8 +421,8 @@ def _spend(budget: float, depth: int, steps: int = 512) -> list[float]:
         beta = 1 / (1 + np.exp(epsilon))
         return np.asarray(weights * beta * (1 - beta))
 
-    # A lone step on an unused bit gains only in second order, so each bit may also be opened with a
-    # lump.
+    # The gain of a single small step on an unused bit is of second order only, so larger steps are
+    # tried too.
     left = steps
     while left > 0:
         sizes = [size for size in (1, 4, 16, 64, 256) if size <= left]
@@ -422,7 +433,7 @@ def _spend(budget: float, depth: int, steps: int = 512) -> list[float]:
     return spent.tolist()
 
 
-# pixels a side of what is kept of larger public images: attackers look no farther than that
+# Pixels per side to which larger public images are cropped; attackers use no larger context.
 WINDOW = 512
 PUBLIC_VALUES = 600_000_000  # bytes of public images that are read, at most
 _LUMINANCE = np.array([0.299, 0.587, 0.114])
@@ -430,7 +441,12 @@ _LUMINANCE = np.array([0.299, 0.587, 0.114])
 
 @dataclass(frozen=True)
 class ImagePreparation:
-    """Turns a slice of a set into one array (n, h, w), or (n, h, w, 3) where the set has colour."""
+    """Converts a slice of an image set to one array (n, h, w), or (n, h, w, 3) with colour.
+
+    Parameters:
+        size: pixels per side to which images are resized; None leaves their size.
+        grey: whether images are converted to grey.
+    """
 
     size: int | None
     grey: bool
@@ -439,11 +455,13 @@ class ImagePreparation:
     def of(
         cls, images: ImageSet, *, size: int | None = None, grey: bool = False
     ) -> ImagePreparation:
-        """For this set: grey where it is asked for or all images are, and of one size, or refused
-        in a sentence.
+        """Choose the preparation for a set: grey if requested or if all images are grey.
 
         Grey images stay grey when they are resized: three equal channels would be sketched with
-        three noises, and tell three times as much.
+        independent noise each, and so reveal three times as much.
+
+        Raises:
+            InvalidData: the images have several sizes, and `size` is None.
         """
         if isinstance(images.images, np.ndarray):
             return cls(size, grey or images.images.ndim == 3)
@@ -452,8 +470,8 @@ class ImagePreparation:
         if size is None and len(sizes) > 1:
             raise InvalidData(
                 f"the images have {len(sizes)} sizes, from {_pixels(sizes[0])} to "
-                f"{_pixels(sizes[-1])}, and sketches "
-                "of one set have one. Say which (--size 256), or sort them into folders."
+                f"{_pixels(sizes[-1])}, and sketches of one set must have one. Say which "
+                "(--size 256), or sort them into folders."
             )
         return cls(size, grey or all(len(shape) == 2 for shape in shapes))
 
@@ -463,16 +481,15 @@ class ImagePreparation:
 
 
 def read_like(images: ImageSet, image_shape: tuple[int, int, int], *, most: int) -> Bytes:
-    """Other people's images as an attacker would use them: of (channels, height, width), at most so
-    many.
+    """Read public images as an attacker would use them, resized to (channels, height, width).
 
-    What is larger than `WINDOW` is cut to its middle, and fewer are read where they are large:
-    memory is bounded.
+    At most `most` images are read, and fewer large ones, to bound memory. Images larger than
+    `WINDOW` are cropped to their middle.
     """
     channels, height, width = image_shape
-    kept = channels * min(height, WINDOW) * min(width, WINDOW)
+    values = channels * min(height, WINDOW) * min(width, WINDOW)
     read = []
-    for image, _ in images[: min(most, max(16, PUBLIC_VALUES // kept))]:
+    for image, _ in images[: min(most, max(16, PUBLIC_VALUES // values))]:
         if image.shape[:2] != (height, width):
             image = np.asarray(
                 Image.fromarray(image).resize((width, height), Image.Resampling.BICUBIC)
@@ -484,13 +501,13 @@ def read_like(images: ImageSet, image_shape: tuple[int, int, int], *, most: int)
 
 
 def window(images: Array, side: int = WINDOW) -> Array:
-    """The middle of images (n, h, w, ...), at most so many pixels a side."""
+    """Crop images (n, h, w, ...) to their middle, at most `side` pixels per side."""
     top, left = (max(0, (length - side) // 2) for length in images.shape[1:3])
     return images[:, top : top + side, left : left + side]
 
 
 def _coloured(array: Bytes, colour: bool) -> Bytes:
-    """Images (n, h, w) or (n, h, w, 3) with or without colour."""
+    """Convert images (n, h, w) or (n, h, w, 3) to colour or to grey."""
     if colour:
         return np.stack([to_rgb(image) for image in array]) if array.ndim == 3 else array
     return np.rint(array @ _LUMINANCE).astype(np.uint8) if array.ndim == 4 else array

@@ -127,18 +127,17 @@ def fill(
         out[14, block], out[15, block] = u32(d2 + n0), u32(d3 + n1)
 
 
-BATCH = 1024  # records whose dice are drawn at once: they stay in the first-level cache
-SPARE = 8  # blocks of spare dice for redraws
-SHARED = (
-    1 << 26
-)  # two positions share a word where so few pairs leave at most one word in 64 to be drawn again
-u32, u64 = np.uint32, np.uint64
+BATCH = 1024  # records whose random numbers are drawn at once: they fit the first-level cache
+SPARE = 8  # blocks of spare random numbers for redraws
+# Two positions share a word if they have at most this many values together; then at most one word
+# in 64 is drawn again.
+SHARED = 1 << 26
 
 
 @dataclass(frozen=True)
 class Dice:
-    """The randomness of one call: a key for the positions, a generator for the numbers of records a
-    type.
+    """The randomness of one call: a key for the positions, and a generator for the numbers of
+    records of each type.
     """
 
     key: NDArray[np.uint32]
@@ -147,7 +146,7 @@ class Dice:
 
     @classmethod
     def throw(cls, random_state: RandomState = None) -> Dice:
-        """From the operating system (None), or a simulation from a seed or generator."""
+        """Use the operating system's entropy (None), or a seed or generator for a simulation."""
         if random_state is None:
             return cls(fresh_key(), aes_generator(), False)
         rng = np.random.default_rng(random_state)
@@ -155,7 +154,7 @@ class Dice:
 
     @classmethod
     def keyed(cls, stream: RecordStream) -> Dice:
-        """From a vault's stream: the same dice whenever the stream is opened."""
+        """Use a vault's stream, which gives the same randomness every time it is opened."""
         key = np.frombuffer(stream.bytes(32), "<u4").astype(np.uint32)
         return cls(
             key,
@@ -169,8 +168,8 @@ class Dice:
 
 @njit()
 def _scaled(word: int, n: int) -> Any:
-    """floor(word n / 2^32): uniform on 0..n-1 once the words of `_biased` are drawn again
-    (Lemire).
+    """Return floor(word n / 2^32), which is uniform on 0..n-1 if the words of `_biased` are drawn
+    again (Lemire).
     """
     return u32((u64(word) * u64(n)) >> u64(32))
 
@@ -185,15 +184,15 @@ def _spare_word(
     key: Integers,
     stream: int,
     spare: Integers,
-    place: Integers,
+    cursor: Integers,
 ) -> Any:
-    """The next word of the stream's second lane; place = [next word, next block]."""
-    if place[0] == spare.size:
-        fill(key, stream, 1, place[1], spare)
-        place[1] += spare.shape[1]
-        place[0] = 0
-    word = spare.flat[place[0]]
-    place[0] += 1
+    """Return the next word of the stream's second lane; cursor = [next word, next block]."""
+    if cursor[0] == spare.size:
+        fill(key, stream, 1, cursor[1], spare)
+        cursor[1] += spare.shape[1]
+        cursor[0] = 0
+    word = spare.flat[cursor[0]]
+    cursor[0] += 1
     return word
 
 
@@ -203,12 +202,12 @@ def _below(
     key: Integers,
     stream: int,
     spare: Integers,
-    place: Integers,
+    cursor: Integers,
 ) -> Any:
-    """A uniform number below n from spare dice."""
-    word = _spare_word(key, stream, spare, place)
+    """Draw a uniform number below n from the spare random numbers."""
+    word = _spare_word(key, stream, spare, cursor)
     while _biased(word, n):
-        word = _spare_word(key, stream, spare, place)
+        word = _spare_word(key, stream, spare, cursor)
     return _scaled(word, n)
 
 
@@ -222,16 +221,16 @@ def _redraw(
     key: Integers,
     stream: int,
     spare: Integers,
-    place: Integers,
+    cursor: Integers,
 ) -> Any:
-    """One position afresh: by Q for a differing bit, uniform for an agreeing one."""
+    """Draw one position again: by Q for a differing bit, uniformly for an agreeing one."""
     plane = 0
     if differing:
-        word = _spare_word(key, stream, spare, place)
+        word = _spare_word(key, stream, spare, cursor)
         plane = base
         for edge in edges:
             plane += word >= edge
-    return u32(plane * M) + _below(M if differing else m, key, stream, spare, place)
+    return u32(plane * M) + _below(M if differing else m, key, stream, spare, cursor)
 
 
 @njit(nogil=True, cache=True)
@@ -241,7 +240,7 @@ def _one(
     row: Integers,
     again: Integers,
 ) -> None:
-    """Uniform positions below n, one a word; mark those whose word would favour some."""
+    """Draw uniform positions below n, one per word, and mark those whose word is biased."""
     rim = u32((u64(1) << u64(32)) % u64(n))
     for k in range(words.size):
         product = u64(words[k]) * u64(n)
@@ -253,9 +252,7 @@ def _one(
 def _two(
     words: Integers, n: int, other: int, row: Integers, next_row: Integers, again: Integers
 ) -> None:
-    """The same for two positions a word, below n and `other`: the two leading digits of word /
-    2^32.
-    """
+    """Draw two positions per word, below n and `other`: the two leading digits of word / 2^32."""
     rim = u32((u64(1) << u64(32)) % (u64(n) * u64(other)))
     for k in range(words.size):
         product = u64(words[k]) * u64(n)
@@ -274,8 +271,8 @@ def _share(
     word_of: Integers,
     span: Integers,
 ) -> Any:
-    """Which of its words gives position t of a record of type i, and how many values that word
-    stands for.
+    """Assign a word to each position t of a record of type i, with the number of values that the
+    word represents. Returns the number of words.
     """
     t, used = 0, 0
     while t < K:
@@ -298,8 +295,8 @@ def _planes(
     M: int,
     positions: Integers,
 ) -> None:
-    """Move each position to the plane of a bit j drawn with probability q_j (edges: the cumulated
-    q).
+    """Move each position to the plane of a bit j drawn with probability q_j; `edges` are the
+    cumulated q.
     """
     for k in range(words.size):
         positions[k] += u32(base * M)
@@ -310,7 +307,7 @@ def _planes(
 
 @njit(nogil=True, cache=True)
 def _sorted_planes(left: Integers, M: int, positions: Integers) -> None:
-    """Move the positions, in order, to planes of which `left[j]` are still to be placed."""
+    """Move the positions, in order, to the planes; `left[j]` positions remain for plane j."""
     k = 0
     for j in range(left.size):
         take = min(left[j], positions.size - k)
@@ -321,17 +318,15 @@ def _sorted_planes(left: Integers, M: int, positions: Integers) -> None:
 
 
 @njit(nogil=True, cache=True)
-def _mark_equal(one: Integers, other: Integers, again: Integers) -> None:
-    """Mark where two rows agree."""
-    for k in range(one.size):
-        again[k] |= u32(1) if one[k] == other[k] else u32(0)
+def _mark_equal(row: Integers, other: Integers, again: Integers) -> None:
+    """Mark the columns in which two rows are equal."""
+    for k in range(row.size):
+        again[k] |= u32(1) if row[k] == other[k] else u32(0)
 
 
 @njit(nogil=True, cache=True)
 def _any(again: Integers) -> Any:
-    """Whether one is marked; without a way out of the loop, which the compiler then turns into
-    vectors.
-    """
+    """Whether any is marked. Without an early exit, the loop compiles to vector instructions."""
     marked = u32(0)
     for k in range(again.size):
         marked |= again[k]
@@ -359,10 +354,10 @@ def _mend(
     key: Integers,
     stream: int,
     spare: Integers,
-    place: Integers,
+    cursor: Integers,
 ) -> None:
-    """Of the marked records, draw again what came from a biased word, then, in order, what repeats
-    an earlier one.
+    """In the marked records, draw again the positions from biased words, and then, in order, those
+    that repeat an earlier position.
     """
     K, n = positions.shape[0], again.size
     for k in range(n):
@@ -371,12 +366,12 @@ def _mend(
         for t in range(K):
             if not _biased(words[word_of[t] * n + k], span[word_of[t]]):
                 continue
-            if t == 0:  # its plane was dealt beforehand, and must stay
+            if t == 0:  # its plane was drawn beforehand and must not change
                 positions[0, k] = positions[0, k] // u32(M) * u32(M) + _below(
-                    M, key, stream, spare, place
+                    M, key, stream, spare, cursor
                 )
             else:
-                positions[t, k] = _redraw(t < i, M, m, base, edges, key, stream, spare, place)
+                positions[t, k] = _redraw(t < i, M, m, base, edges, key, stream, spare, cursor)
         for t in range(1, K):
             fresh = False
             while not fresh:
@@ -384,7 +379,7 @@ def _mend(
                 for earlier in range(t):
                     fresh = fresh and positions[earlier, k] != positions[t, k]
                 if not fresh:
-                    positions[t, k] = _redraw(t < i, M, m, base, edges, key, stream, spare, place)
+                    positions[t, k] = _redraw(t < i, M, m, base, edges, key, stream, spare, cursor)
 
 
 @njit(nogil=True, cache=True)
@@ -403,13 +398,13 @@ def _count(
     """Add the positions of all records of one string to `differ` and `agree` (position = plane M +
     pixel).
 
-    first[i - 1, j] of the records of type i have their first differing bit on plane j: dealt
-    beforehand, since the order of records does not matter.
+    first[i - 1, j] of the records of type i have their first differing bit on plane j. These
+    numbers are drawn beforehand, because the order of records does not matter.
     """
     K = of_type.shape[0]
     words = np.empty(2 * K * BATCH + WORDS, np.uint32)
     spare = np.empty((WORDS, SPARE), np.uint32)
-    place = np.array([spare.size, 0], np.int64)
+    cursor = np.array([spare.size, 0], np.int64)
     positions = np.empty((K, BATCH), np.uint32)
     marks = np.empty(BATCH, np.uint32)
     word_of, span = np.empty(K, np.int64), np.empty(K, np.int64)
@@ -460,7 +455,7 @@ def _count(
                     key,
                     stream,
                     spare,
-                    place,
+                    cursor,
                 )
             for t in range(K):
                 _add(positions[t, :n], differ if t < i else agree)
@@ -477,8 +472,8 @@ def _sketch(
     number: int,
     out: Integers,
 ) -> None:
-    """Sketches of strings (n, M), numbered from `number`, into out (n, L, 2, M); counts stop at the
-    dtype's top.
+    """Write sketches of strings (n, M), numbered from `number`, to out (n, L, 2, M); counts are
+    limited to the largest value of the dtype.
     """
     n, depth, _, M = out.shape
     m = depth * M
@@ -500,10 +495,12 @@ def _sketch(
 
 
 def _cumulated(parameters: QKParameters) -> tuple[int, NDArray[np.uint32]]:
-    """(leading bits with q = 0, inner edges of the cumulated q in units of 2^-32)."""
+    """Return the number of leading bits with q = 0, and the inner edges of the cumulated q in units
+    of 2^-32.
+    """
     likely = np.flatnonzero(parameters.q)
     inner = np.rint(np.cumsum(parameters.q)[likely[0] : likely[-1]] * 2.0**32)
-    # A q below 2^-32 may round onto the rim; it is then one unit wide.
+    # A q below 2^-32 may round to 0 or 2^32; it then gets one unit.
     return int(likely[0]), np.clip(inner, 1, 2.0**32 - 1).astype(np.uint32)
 
 
@@ -516,10 +513,18 @@ def draw_sketches(
     out: Array | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Array:
-    """Sketches of n strings of M pixels: counts (n, L, 2, M), where [.., 0, .] counts the zeros.
+    """Draw sketches of n strings of M pixels: counts (n, L, 2, M), where [.., 0, .] counts zeros.
 
-    Strings are numbered from 0 under the dice's key: every call wants dice of its own, or the same
-    dice would hide two images.
+    Strings are numbered from 0 under the key of `dice`. Every call needs its own `dice`; otherwise
+    two images would get the same noise.
+
+    Parameters:
+        strings: pixels (n, M), whole numbers.
+        parameters: the parameters of the sketches.
+        dice: the randomness of this call.
+        n_jobs: threads; None for all cores.
+        out: an array for the counts; None allocates one.
+        progress: called with (done, total).
     """
     n, M = strings.shape
     parameters.check_string(M)

@@ -6,10 +6,10 @@ and resumes after a crash, and `SketchSet.open` maps them into memory. The secti
 the SHA-256 of the header with the labels, and of every block of sketches; all are checked when a
 set is opened.
 
-Permanent noise: two sketches of an image with independent noise tell more about it than one. With a
-vault's key the noise is a function of the content of the image, the parameters and the shape:
-moved, renamed, copied, or sent a second time, the image has the same sketch, and where a
-guarantee is charged (flipped bits), it is charged once.
+Permanent noise: two sketches of an image with independent noise reveal more than one. With a
+vault's key the noise is a function of the content of the image, the parameters and the shape. An
+image that is moved, renamed, copied or sent again has the same sketch, and where a guarantee is
+charged (flipped bits), it is charged once.
 """
 
 from __future__ import annotations
@@ -58,15 +58,13 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Permanent:
-    """A vault's key as a sketcher's `random_state`.
-
-    It stays where it is: not copied, and not sent to workers.
+    """A vault as a sketcher's `random_state`. The key is not copied and not sent to workers.
 
     Parameters:
         vault: the owner's vault.
-        records: ids in the vault of the photos behind the images; every account whose data set
-            contains one of them is charged.
-        out: where the sketches go (`Vault.charge`).
+        records: ids in the vault of the photos of the images; every account whose data set contains
+            one of them is charged.
+        out: the path to which the sketches will be written (`Vault.charge`).
     """
 
     vault: Vault
@@ -75,7 +73,7 @@ class Permanent:
     name: ClassVar[EntropyName] = "keyed"
 
     def names(self, images: Array) -> list[str]:
-        """The record of each image (n, channels, h, w), by its pixels."""
+        """Return the record id of each image (n, channels, h, w), which follows from its pixels."""
         head = f"{images.shape[1:]} {images.dtype.str}/".encode()
         return [
             self.vault.record_of(
@@ -85,18 +83,18 @@ class Permanent:
         ]
 
     def stream(self, label: str, *, exact: bool = True) -> RecordStream:
-        """The stream of a label, which is a record's id, a slash, and what it is for."""
+        """Return the random stream of a label: a record's id, a slash, and its purpose."""
         record = label.partition("/")[0]
         return self.vault.source([record], about="sketch").stream(label, exact=exact)
 
-    def key(self, law: str) -> str:
-        """The name of a release by this law, which only this vault can tell."""
-        return f"sketches {self.vault.release_of(law)}"
+    def key(self, inputs: str) -> str:
+        """Return the name of the release of these inputs, which only this vault can compute."""
+        return f"sketches {self.vault.release_of(inputs)}"
 
-    def account(self, ledger: Ledger, law: str) -> Ledger:
-        """What charges a ledger for a release by this law: through the vault, and once."""
+    def account(self, ledger: Ledger, inputs: str) -> Ledger:
+        """Return an account that charges the release of these inputs once, through the vault."""
         return self.vault.account(
-            ledger, release=self.vault.release_of(law), records=self.records, out=self.out
+            ledger, release=self.vault.release_of(inputs), records=self.records, out=self.out
         )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Permanent:
@@ -104,7 +102,7 @@ class Permanent:
 
 
 def state_of(random_state: RandomState | Permanent, part: int) -> Any:
-    """The random state of one block of a job; permanent noise does not hang on blocks."""
+    """Return the random state of one block of a job; permanent noise is independent of blocks."""
     return random_state if isinstance(random_state, Permanent) else part_state(random_state, part)
 
 
@@ -119,7 +117,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 _DIGEST = 32
-_BLOCK_BYTES = 32 << 20  # enough for both cores, little enough for any machine
+_BLOCK_BYTES = 32 << 20  # large enough to use several cores, small enough for any machine
 
 Section = tuple[np.dtype[Any], tuple[int, ...], int]
 
@@ -136,9 +134,10 @@ def header_of(
     extra: dict[str, Any] | None = None,
     flags: bool = False,
 ) -> bytes:
-    """The header of a set of n sketches, each of shape `item`.
+    """Return the header of a set of n sketches, each of shape `item`.
 
-    Every `block` sketches have a digest, and with `flags` a byte that says whether they are there.
+    Each block of `block` sketches has a digest, and with `flags` a byte that says whether it is
+    written.
     """
     fields = {
         "parameters": parameters.to_dict(),
@@ -172,8 +171,8 @@ def header_of(
 def parse(
     head: bytes, size: int | None, where: str
 ) -> tuple[dict[str, Section], dict[str, Any], int]:
-    """Sections {name: (dtype, shape, offset)}, the fields, and where the data start; checked
-    against the size.
+    """Read a header: the sections {name: (dtype, shape, offset)}, the fields, and the offset of the
+    data. All are checked against the size of the file.
     """
     try:
         length = struct.unpack("<Q", head[:8])[0]
@@ -212,8 +211,13 @@ def parse(
 
 @dataclass(frozen=True, eq=False)
 class SketchSet:
-    """Sketches (n, channels, L, 2, height, width) with the parameters they were made with, and
-    labels if any.
+    """A set of sketches.
+
+    Parameters:
+        counts: (n, channels, L, 2, height, width), uint8 or uint16.
+        parameters: the parameters with which the sketches were drawn.
+        labels: (n,) class numbers, if there are any.
+        classes: the names of the classes, if there are any.
     """
 
     counts: Array = field(repr=False)
@@ -253,32 +257,32 @@ class SketchSet:
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """(channels, height, width) of the images behind the sketches."""
+        """The shape (channels, height, width) of the sketched images."""
         return self.counts.shape[1], self.counts.shape[4], self.counts.shape[5]
 
     def batches(self, size: int) -> Iterator[SketchSet]:
-        """The set in order, in sets of at most `size`."""
+        """Yield the set, in order, in sets of at most `size` sketches."""
         for start in range(0, len(self), checks.whole("size", size)):
             yield self[start : start + size]
 
     def means(self, *, n_jobs: int | None = None) -> Floats32:
-        """Posterior means of the pixels, (n, channels, height, width), in 0..2^L - 1."""
+        """Return posterior means of the pixels (n, channels, height, width), from 0 to 2^L - 1."""
         return pixel_means(self.counts, self.parameters, n_jobs=n_jobs)
 
     def posteriors(self, *, n_jobs: int | None = None) -> Floats32:
-        """Posteriors of the bits as channels, (n, channels L, height, width)."""
+        """Return the posteriors of the bits as channels (n, channels L, height, width)."""
         channels, height, width = self.image_shape
         planes = bit_posteriors(self.counts, self.parameters, n_jobs=n_jobs)
         return planes.reshape(len(self), channels * self.parameters.depth, height, width)
 
     def pictures(self) -> Floats32:
-        """`means` as images (n, h, w) or (n, h, w, channels): what the paper's attacker sees."""
+        """Return `means` as images (n, h, w) or (n, h, w, channels): the paper's attacker."""
         means = self.means()
         return means[:, 0] if means.shape[1] == 1 else np.moveaxis(means, 1, -1)
 
     @classmethod
     def concatenate(cls, sets: Sequence[SketchSet]) -> SketchSet:
-        """The sketches of several owners as one set; all must share parameters and shape."""
+        """Join the sketches of several owners, which must have the same parameters and shape."""
         if not sets:
             raise InvalidParameter("concatenate needs at least one set of sketches.")
         first = sets[0]
@@ -291,9 +295,7 @@ class SketchSet:
         )
 
     def require(self, parameters: SketchParameters, image_shape: tuple[int, ...]) -> None:
-        """Refuse if these sketches were made with other parameters, or from images of another
-        shape.
-        """
+        """Raise `InvalidData` if the sketches have other parameters or are of another shape."""
         if self.parameters.fingerprint != parameters.fingerprint:
             raise InvalidData(
                 f"sketches must be made with the parameters {parameters.name} "
@@ -307,7 +309,7 @@ class SketchSet:
             )
 
     def to_bytes(self) -> bytes:
-        """The message that crosses from owner to server."""
+        """Return the message that the owner sends to the server."""
         arrays = [np.ascontiguousarray(self.counts)]
         if self.labels is not None:
             arrays.append(self.labels)
@@ -326,7 +328,7 @@ class SketchSet:
 
     @classmethod
     def from_bytes(cls, message: bytes) -> SketchSet:
-        """Read a message from outside; anything malformed is refused."""
+        """Read an untrusted message; raise `HostileFile` if it is malformed."""
         sections, fields, start = parse(message[: LARGEST_HEADER + 8], len(message), "the message")
         arrays: dict[str, Array] = {
             name: np.frombuffer(
@@ -370,7 +372,7 @@ class SketchSet:
 
 
 def _block_of(item: Sequence[int], dtype: np.dtype[Any]) -> int:
-    """How many sketches make a block of about 32 MB."""
+    """Return the number of sketches in a block of about 32 MB."""
     return max(1, _BLOCK_BYTES // (int(np.prod(item)) * dtype.itemsize))
 
 
@@ -389,7 +391,7 @@ def _block_digests(counts: Array, block: int) -> Iterator[bytes]:
 def _check_digests(
     arrays: dict[str, Array], fields: dict[str, Any], header: bytes, where: str
 ) -> None:
-    """Refuse a set of which a bit was changed; sets of version 1 have nothing to compare with."""
+    """Raise `HostileFile` if a bit of a set was changed; version 1 had no digests to compare."""
     digests = arrays.get("digests")
     if digests is None:
         warnings.warn(
@@ -432,18 +434,18 @@ _PIECE = 1 << 24
 
 
 class SketchWriter:
-    """Makes a file of sketches block by block; what is done survives a crash, and the rest is made
-    on resuming.
+    """Writes a file of sketches block by block. Written blocks survive a crash, and the job can be
+    resumed.
 
-    The file is written beside its target as NAME.part with a flag a block, and renamed when all
-    blocks are there. No key or seed is stored: blocks made after resuming have fresh dice. A
-    finished file is never written over: fresh sketches of the same images would be a second release
-    of them.
+    The file is written beside its target as NAME.part with a flag for each block, and renamed when
+    all blocks are written. No key or seed is stored: blocks drawn after resuming have fresh
+    randomness. A finished file is never overwritten, because new sketches of the same images would
+    be a second release of them.
 
-    `source` tells one set of images from another when a job resumes. It is a digest of file names,
-    which whoever guesses the names can test, so it lies behind the end of NAME.part and is cut off
-    before the file gets its name. `mark` is its like for the finished file, made with a key that
-    stays: with it the same job is known again as `finished`, and nothing is drawn.
+    `source` identifies the set of images when a job resumes. It is a digest of file names, which
+    anyone who guesses the names can verify, so it is stored after the end of NAME.part and removed
+    before the file is renamed. `mark` identifies the images of the finished file and is computed
+    with the vault's key: with it the same job is recognised as `finished`, and nothing is drawn.
     """
 
     def __init__(
@@ -504,7 +506,7 @@ class SketchWriter:
         *,
         block: int | None = None,
     ) -> SketchWriter:
-        """A file for the sketches that a fitted sketcher makes of a set of images."""
+        """Make a writer for the sketches of a set of images by a fitted sketcher."""
         state, source = sketcher.random_state, _source(X)
         return cls(
             path,
@@ -523,8 +525,8 @@ class SketchWriter:
             with self.partial.open("rb") as file:
                 same = file.read(len(header)) == header
                 file.seek(self._end)
-                # Nothing behind the end: it died before its first block, or whole, before it got
-                # its name.
+                # Nothing is stored after the end if the job stopped before its first block, or
+                # after the last one but before the file was renamed.
                 if not same or file.read() not in (source, b""):
                     raise InvalidData(
                         f"{self.partial} was begun from other images or with other parameters. "
@@ -532,26 +534,24 @@ class SketchWriter:
                     )
             return
         self.target.parent.mkdir(parents=True, exist_ok=True)
-        durable.write_file(
-            self.partial, header, size=self._end
-        )  # sparse: the disk is filled as blocks come
+        # A sparse file: disk space is used as blocks are written.
+        durable.write_file(self.partial, header, size=self._end)
 
     def _require_same(self, header: bytes, *, known: bool) -> None:
-        """Refuse a finished target unless it is just what would be made now."""
+        """Raise `InvalidData` unless the finished target is what this job would write."""
         with self.target.open("rb") as file:
             if known and file.read(len(header)) == header:
                 return
         held = SketchSet.open(self.target)
         raise InvalidData(
             f"{self.target} already holds {len(held):,} finished sketches "
-            f"({held.parameters.name}). To sketch the same "
-            "images again is a second release of them, which tells more than one. Write to another "
-            "file, or delete "
-            "this one first (--force does that)."
+            f"({held.parameters.name}). To sketch the same images again is a second release of "
+            "them, which reveals more than one. Write to another file, or delete this one first "
+            "(--force does that)."
         )
 
     def missing(self) -> list[slice]:
-        """The blocks still to be made, as slices of the set."""
+        """Return the blocks that are not written yet, as slices of the set."""
         if self.finished:
             return []
         return [
@@ -560,7 +560,7 @@ class SketchWriter:
         ]
 
     def write(self, rows: slice, counts: Array) -> None:
-        """Store a block and its digest, then mark it as done: in that order, each flushed."""
+        """Write a block, its digest and its flag, in this order, and flush each."""
         block = np.ascontiguousarray(counts, self._dtype)
         if block.shape != (rows.stop - rows.start, *self._item):
             raise InvalidData(
@@ -569,9 +569,8 @@ class SketchWriter:
         number = rows.start // self.block
         size = block.nbytes // max(1, len(block))
         at, flat = self._counts_at + rows.start * size, block.reshape(-1).view(np.uint8)
-        for begin in range(
-            0, len(flat), _PIECE
-        ):  # a copy of a large photo's sketch would be as large again
+        # In pieces, because a copy of a large photo's sketch would double the memory.
+        for begin in range(0, len(flat), _PIECE):
             self._file.overwrite(at + begin, flat[begin : begin + _PIECE].tobytes())
         self._file.overwrite(
             self._digests_at + (1 + number) * _DIGEST, next(_block_digests(block, len(block)))
@@ -580,7 +579,7 @@ class SketchWriter:
         self.done[number] = 1
 
     def finish(self) -> SketchSet:
-        """Rename the whole file into place and open it."""
+        """Rename the complete file to its target and open it."""
         if self.missing():
             raise InvalidData(
                 f"{self.partial} is not finished: {len(self.missing())} blocks are missing."
@@ -593,9 +592,7 @@ class SketchWriter:
 
 
 def _source(X: Sized) -> str:
-    """What tells one source of images from another when a job resumes: names and labels; "" where
-    there are none.
-    """
+    """Return a digest of the names and labels of a set of images, or "" if it has neither."""
     parts = [getattr(X, part, None) for part in ("names", "labels")]
     if all(part is None for part in parts):
         return ""

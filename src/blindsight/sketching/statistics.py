@@ -1,15 +1,16 @@
-"""Feature statistics: what a receiver needs to train a classifier, released once with a proof.
+"""Feature statistics: what a receiver needs to train a classifier, released once with a guarantee.
 
-An image becomes a row z of norm at most 1 by public means only (`FeatureBasis`). What is sent is
-one vector with Gaussian noise, the sum over all images of
+An image is converted to a row z of norm at most 1 with public information only (`FeatureBasis`).
+One vector with Gaussian noise is sent, the sum over all images of
 
     sqrt(1 - a) (z, .3) / sqrt(1.09)    in the block of the image's class,
     sqrt(a) z z'                        once for all classes (triangle, off-diagonal times sqrt 2),
 
-so the class sums, the class counts and the pooled second moment. One image and its label move the
-vector by at most (1 - a)(|z|^2 + .09) / 1.09 + a |z|^4 <= 1 in squared norm. A person's images move
-it by at most sqrt(k), because the sum of their vectors is clipped to that norm. The share a of the
-second moment and the width of z follow from public numbers (`rules`); a = 0 sends no second moment.
+so the class sums, the class counts and the pooled second moment. One image and its label change the
+vector by at most (1 - a)(|z|^2 + .09) / 1.09 + a |z|^4 <= 1 in squared norm. A person's images
+change it by at most sqrt(k), because the sum of their vectors is clipped to that norm. The share a
+of the second moment and the width of z follow from public numbers (`statistics_rules`); with a = 0
+no second moment is sent.
 
 Statistics of several senders add (`merge_statistics`), also inside a secure sum, where the noise
 is needed only once (`StatisticsLayout.sum`, `Statistics.from_sum`).
@@ -40,7 +41,7 @@ __all__ = [
 ]
 
 
-# The constant beside z, by which an image is counted, and the norm of (z, constant) at most.
+# The constant that is appended to z to count images, and the largest norm of (z, constant).
 _COUNT = 0.3
 _BLOCK_NORM = math.sqrt(1 + _COUNT**2)
 _LARGEST_WIDTH = 4096
@@ -52,7 +53,7 @@ _LEAST_PUBLIC = 8
 
 @dataclass(frozen=True)
 class FeatureBasis:
-    """How a feature vector becomes a row of norm at most 1: public, and the same for all senders.
+    """The public map from feature vectors to rows of norm at most 1, the same for all senders.
 
     Features are replaced by their square roots (with their sign) and scaled to norm 1; the mean of
     the public pictures is subtracted; the coordinates along their first principal directions are
@@ -145,16 +146,16 @@ class FeatureBasis:
 
     @property
     def n_features(self) -> int:
-        """The length of the feature vectors that it takes."""
+        """The length of the feature vectors."""
         return len(self.mean)
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 by which two senders see that they use the same basis."""
+        """The SHA-256 digest by which two senders check that they use the same basis."""
         return storage.digest("feature basis", {"mean": self.mean, "directions": self.directions})
 
     def rows(self, features: ArrayLike) -> Floats32:
-        """Rows (n, width) of norm at most 1; a vector that is not finite gives a row of zeros.
+        """Return rows (n, width) of norm at most 1; a vector that is not finite becomes zeros.
 
         Raises:
             InvalidData: if the vectors do not have `n_features` numbers.
@@ -177,7 +178,7 @@ class FeatureBasis:
 
 @dataclass(frozen=True)
 class StatisticsLayout:
-    """Where sums, counts and second moments are in the released vector: public.
+    """The public layout of the released vector: class sums, counts and second moment.
 
     Parameters:
         classes: the names of the classes.
@@ -247,7 +248,7 @@ class StatisticsLayout:
 
     @staticmethod
     def bound(most: int = 1) -> float:
-        """How far one unit moves the vector in l2: 1 for an image, sqrt(most) for a person."""
+        """Return the l2 sensitivity of the vector: 1 for an image, sqrt(most) for a person."""
         return math.sqrt(checks.whole("most", most))
 
     def sum(
@@ -258,7 +259,8 @@ class StatisticsLayout:
         units: ArrayLike | None = None,
         most: int = 1,
     ) -> Floats:
-        """The exact sum over all images, without noise: private, and a summand of a secure sum.
+        """Return the exact sum over all images, without noise. It is private; use it as a summand
+        of a secure sum.
 
         Parameters:
             rows: rows (n, width) of `FeatureBasis.rows`.
@@ -276,10 +278,10 @@ class StatisticsLayout:
 
 
 class UnitRows:
-    """The vectors of units (images or persons), never laid out: rows for `Door.total`.
+    """The vectors of units (images or persons) as rows for `Door.total`; they are never formed.
 
     Parameters:
-        layout: where things are in the vector.
+        layout: the layout of the vector.
         rows: rows (n, width).
         labels: the numbers of the classes.
         units: which unit each row belongs to.
@@ -315,7 +317,7 @@ class UnitRows:
             names, self.unit_of = np.unique(given, return_inverse=True)
             self.count = len(names)
         squared = np.einsum("ij,ij->i", z, z, dtype=np.float64)
-        # A row of zeros is an image that could not be encoded; longer rows are not of a basis.
+        # A row of zeros is an image that could not be encoded; a basis gives no row longer than 1.
         self.counted = (y >= 0) & (y < layout.n_classes) & (squared > 0) & (squared <= 1)
         self.z = z
         self.y = np.where(self.counted, y, 0).astype(np.int64)
@@ -325,7 +327,7 @@ class UnitRows:
         return self.count
 
     def norms(self, order: float) -> Floats:
-        """The l2 norm of every unit's vector, from inner products of its rows."""
+        """Return the l2 norm of every unit's vector, from inner products of its rows."""
         if order != 2:
             raise InvalidParameter(f"these rows have l2 norms only, asked for order {order}.")
         a = self.layout.moments
@@ -343,7 +345,7 @@ class UnitRows:
         return np.sqrt(np.maximum(total, 0.0))
 
     def _joint_square(self, members: Ints) -> float:
-        """|sum of the members' vectors|^2, block by block."""
+        """Return |sum of the members' vectors|^2, computed in blocks."""
         a, z, y = self.layout.moments, self.z[members].astype(np.float64), self.y[members]
         square = 0.0
         for start in range(0, len(members), 1024):
@@ -356,7 +358,7 @@ class UnitRows:
         return square
 
     def weighted_sum(self, weights: Floats) -> Floats:
-        """The sum of all units' vectors, each times its weight."""
+        """Return the sum of all units' vectors, each multiplied by its weight."""
         layout = self.layout
         per_row = np.where(self.counted, np.asarray(weights)[self.unit_of], 0.0)
         blocks = math.sqrt(1 - layout.moments) / _BLOCK_NORM
@@ -475,7 +477,7 @@ class Statistics:
 
     @property
     def counts(self) -> Floats:
-        """Noisy class counts (C,)."""
+        """Noisy number of images of each class (C,)."""
         return self._blocks[:, -1] / _COUNT
 
     @cached_property
@@ -543,7 +545,7 @@ def merge_statistics(parts: Sequence[Statistics]) -> Statistics:
 
 
 def _unit_roots(features: Floats) -> Floats:
-    """Square roots with the sign of the feature, scaled to norm 1; rows of zeros stay."""
+    """Return square roots with the sign of the feature, scaled to norm 1; zeros are unchanged."""
     roots = np.sign(features) * np.sqrt(np.abs(np.asarray(features, np.float64)))
     norms = np.linalg.norm(roots, axis=1, keepdims=True)
     return np.asarray(roots / np.where(norms > 0, norms, 1.0))

@@ -1,4 +1,4 @@
-"""The receiver of feature statistics: classifiers from sums alone, without any image."""
+"""The receiver of feature statistics: classifiers that are fitted to sums, without any image."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Method = Literal["lda", "ridge"]
 
 
 def moments_of(statistics: Statistics) -> tuple[Floats, Floats, Floats]:
-    """Class means (C, d), counts (C,) and the covariance within classes (d, d), freed of noise.
+    """Estimate class means (C, d), counts (C,) and the covariance within classes (d, d).
 
-    Counts are shrunk towards their mean by as much as their noise explains. The noise that the
-    means bring into the covariance is subtracted, and its eigenvalues are raised to half the edge
-    of the spectrum that noise alone would have. Without a second moment the covariance is that of
-    rows of norm 1 spread evenly.
+    Counts are shrunk towards their mean according to their noise. The contribution of the noise of
+    the means to the covariance is subtracted, and its eigenvalues are raised to at least half the
+    edge of the spectrum of pure noise. Without a second moment the covariance is that of rows of
+    norm 1 with uniformly distributed directions.
     """
     counts = _shrunk_counts(statistics)
     means = statistics.sums / counts[:, None]
@@ -139,7 +139,7 @@ class StatisticsClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         return self.decide_rows(self.basis_.rows(X))
 
     def decide_rows(self, rows: ArrayLike) -> Floats:
-        """Scores (n, C) of rows that are in the basis already."""
+        """Return scores (n, C) of rows that `FeatureBasis.rows` returned."""
         check_is_fitted(self, "coef_")
         return np.asarray(np.asarray(rows, np.float64) @ self.coef_.T + self.intercept_)
 
@@ -189,19 +189,21 @@ class StatisticsClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
 
 def _shrunk_counts(statistics: Statistics) -> Floats:
-    """Class counts, shrunk to their mean by the known noise, and at least a tenth of it."""
+    """Return class counts, shrunk towards their mean by the known noise, and at least a tenth of
+    the mean.
+    """
     counts = statistics.counts
     mean = max(float(counts.mean()), 1.0)
     spread = float(((counts - mean) ** 2).mean())
-    kept = max(0.0, 1 - statistics.noise_of_counts**2 / spread) if spread > 0 else 0.0
-    return np.maximum(mean + kept * (counts - mean), 0.1 * mean)
+    weight = max(0.0, 1 - statistics.noise_of_counts**2 / spread) if spread > 0 else 0.0
+    return np.maximum(mean + weight * (counts - mean), 0.1 * mean)
 
 
 def _lda(statistics: Statistics) -> tuple[Floats, Floats]:
     means, counts, within = moments_of(statistics)
     inverse = np.eye(len(within)) if statistics.moment is None else np.linalg.inv(within)
     weights = means @ inverse
-    # The noise of a mean makes its squared norm larger by this on average.
+    # The noise of a mean increases its expected squared norm by this.
     noise = np.trace(inverse) * (statistics.noise_of_sums / counts) ** 2
     return weights, -0.5 * (np.einsum("cd,cd->c", weights, means) - noise)
 

@@ -2,8 +2,8 @@
 
 Every rule is a function of epsilon, delta, the number of images N and the number of classes C, so
 nothing private is looked at before a release is charged. mu is the parameter of the Gaussian
-mechanism at (epsilon, delta); a person's k images divide it by sqrt(k). t = mu N / C says how many
-images stand behind a class mean in units of its noise.
+mechanism at (epsilon, delta); for a person with k images it is divided by sqrt(k). t = mu N / C is
+the number of images of a class in units of the noise of its mean.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ WIDTHS = (64, 96, 128, 192, 256, 384, 512)
 # Limits on t: below the first a release is refused, below the second it is poor, below the third
 # it is worse than without noise by a visible amount.
 _REFUSED_BELOW, _POOR_BELOW, _FAIR_BELOW = 10.0, 17.0, 35.0
-# From these t on, a second moment pays: with the smaller share, and with the larger one.
+# From these t on, a second moment is worth its cost: with the smaller and with the larger share.
 _MOMENTS_FROM, _MOMENTS_HALF_FROM = 125.0, 500.0
 _SMALL_SHARE, _HALF = 0.3, 0.5
-# The accuracy that a classifier on the same features would have without noise, where nobody knows.
+# The accuracy without noise that is assumed where it is not known.
 _ASSUMED_ACCURACY = 0.9
-# What class means alone are worse by than means with a second moment, both without noise: about 7
-# points on 1,000 images of CIFAR-10 and of MNIST. From 5 to 15 points rank settings alike.
+# Loss of accuracy of class means without a second moment, both without noise: about 7 points on
+# 1,000 images of CIFAR-10 and of MNIST. Values from 5 to 15 points rank settings in the same order.
 _MEANS_ONLY_LOSS = 0.07
 
 Level = Literal["refused", "poor", "fair", "good"]
@@ -145,7 +145,7 @@ class StatisticsForecast:
 
     @property
     def refused(self) -> bool:
-        """Whether so little could be learned that nothing should be charged."""
+        """Whether too little could be learned, so that the release is refused."""
         return self.level == "refused"
 
     @property
@@ -154,7 +154,7 @@ class StatisticsForecast:
         return 100 * (self.noiseless - self.accuracy)
 
     def line(self) -> str:
-        """The forecast as sentences."""
+        """Return the forecast as sentences for the user."""
         each = self.n_records / self.n_classes
         start = (
             f"{self.n_records:,} images of {self.n_classes} classes are {each:,.0f} per class at "
@@ -245,14 +245,16 @@ _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(80)
 
 
 def _right(gap: float, n_classes: int) -> float:
-    """P(g): how often the right one of C scores is the largest, where its mean is larger by g."""
+    """Return the probability that the true one of C scores is the largest if its mean is larger by
+    `gap`.
+    """
     inner = np.exp((n_classes - 1) * log_ndtr(_NODES + gap))
     return float((_WEIGHTS * inner).sum() / math.sqrt(2 * math.pi))
 
 
 @lru_cache(maxsize=256)
 def _gap_of(accuracy: float, n_classes: int) -> float:
-    """The gap at which `_right` gives this accuracy."""
+    """Return the gap for which `_right` gives this accuracy."""
     if n_classes == 1 or accuracy <= 1 / n_classes:
         return 0.0
     target = min(accuracy, 0.9999)

@@ -42,14 +42,14 @@ CACHE_BYTES = 1 << 30
 
 
 class SketchDataset(Dataset):  # type: ignore[misc]
-    """(input, label) pairs from sketches; label -1 where there is none.
+    """A data set of (input, label) pairs from sketches; the label is -1 if there is none.
 
     Parameters:
         sketches: the set.
         inputs: "mean" gives posterior means of pixels in [0, 1] (channels, h, w), as the paper
             does; "bits" gives the posteriors of all bits (channels L, h, w), from which a network
             learns more; "both" gives the bits and then the means (channels (L + 1), h, w).
-        cache: keep the inputs in memory; None does so where they take at most 1 GB.
+        cache: whether inputs are stored in memory; None does so if they take at most 1 GB.
     """
 
     def __init__(
@@ -90,31 +90,32 @@ class SketchDataset(Dataset):  # type: ignore[misc]
         return self.batch(np.array([row]))[0], self.labels[row]
 
     def __getitems__(self, rows: list[int]) -> list[tuple[Tensor, Tensor]]:
-        """A batch for torch's loader, estimated at once."""
+        """Return a batch for torch's loader, computed together."""
         return list(
             zip(self.batch(np.asarray(rows)), self.labels[torch.as_tensor(rows)], strict=True)
         )
 
     def batch(self, rows: ArrayLike) -> Tensor:
-        """The inputs at these rows, estimated together."""
+        """Return the inputs of these rows, computed together."""
         if self._cached is not None:
             return self._cached[torch.as_tensor(rows)]
         order = np.asarray(rows)
         return self._estimate(order)
 
     def statistics(self, most: int = 4096) -> tuple[Tensor, Tensor]:
-        """Mean and deviation of each plane over (at most) the first `most` sketches."""
+        """Return mean and standard deviation of each plane over the first `most` sketches."""
         values = self.batch(np.arange(min(most, len(self))))
         mean, deviation = values.mean(dim=(0, 2, 3)), values.std(dim=(0, 2, 3))
         return mean, deviation.clamp_min(1e-3)
 
 
 Progress = Callable[[int, int], None] | None
-RATES = {"adam": 1e-3, "sgd": 0.1, "nesterov": 0.1}  # where a recipe has another optimiser
+# Learning rates of an optimiser that is not the recipe's.
+RATES = {"adam": 1e-3, "sgd": 0.1, "nesterov": 0.1}
 
 
 class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """Classifier trained on sketches; it never sees pixels.
+    """A classifier that is trained on sketches and never sees pixels.
 
     Parameters:
         network: "lenet5", "whitened", "whitened-wide", "resnet", "resnet50", or a function
@@ -131,7 +132,8 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         augment: random crops and horizontal flips of the estimates, as the paper does for CIFAR-10.
         random_state: seed of the first weights, the batches and the augmentation.
 
-    What is None is taken from the network's recipe (`networks.TrainingRecipe`), kept as `recipe_`.
+    Parameters that are None come from the network's recipe (`networks.TrainingRecipe`); `recipe_`
+    is the result.
 
     Examples:
         >>> from blindsight import data
@@ -170,7 +172,7 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
 
     def fit(self, X: SketchSet, y: ArrayLike | None = None, *, progress: Progress = None) -> NegDL:
-        """Steps 3 to 11 of Algorithm 3: train on sketches and their labels."""
+        """Train on sketches and their labels (steps 3 to 11 of Algorithm 3)."""
         sketches = self._sketches(X)
         labels = (
             np.asarray(X.labels if y is None else y)
@@ -223,7 +225,7 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             checks.positive("learning_rate", self.learning_rate)
 
     def _settle_recipe(self, image_shape: tuple[int, int, int]) -> None:
-        """The network's name and its recipe, with whatever was given in its place."""
+        """Set the network's name and its recipe, with the parameters that were given."""
         self.network_ = default_network(*image_shape) if self.network == "auto" else self.network
         own = recipe_of(self.network_)
         names = ("inputs", "optimizer", "schedule", "batch_size", "augment")
@@ -256,7 +258,7 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return X
 
     def _optimizer(self, steps: int) -> tuple[torch.optim.Optimizer, Callable[[int], float]]:
-        """The optimiser and, step by step, the factor of its rates."""
+        """Return the optimiser, and the factor of its learning rates at each step."""
         recipe = self.recipe_
         weights = [value for value in self.module_.parameters() if value.requires_grad]
         rate = recipe.learning_rate * (recipe.batch_size if recipe.per_sample else 1)
@@ -265,8 +267,8 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         elif recipe.optimizer == "sgd":
             chosen = torch.optim.SGD(weights, lr=rate, momentum=0.9, weight_decay=5e-4)
         else:
-            # Where norms have no scale, their shifts carry the work: they move faster, and decay as
-            # little.
+            # Batch norms have no scale parameter here, so their biases get a larger learning rate
+            # and a smaller weight decay.
             shifts = [value for value in weights if value.ndim == 1]
             groups = [
                 {
@@ -332,7 +334,7 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _batches(self, n: int, rng: np.random.Generator) -> Iterator[Ints]:
         order, size = rng.permutation(n), self.recipe_.batch_size
         for start in range(0, n, size):
-            # A batch of one has no variance to normalise by: it joins the next epoch instead.
+            # A batch of one has no variance to normalise by and is skipped in this epoch.
             if n - start > 1 or n == 1:
                 yield order[start : start + size]
 
@@ -378,7 +380,7 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def save(self, path: str | Path) -> None:
         """Write weights and settings as safetensors.
 
-        A network of your own is named; `load` then asks for it.
+        A custom network is not written; `load` then needs it as `network=`.
         """
         check_is_fitted(self, "module_")
         arrays = {
@@ -408,7 +410,7 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def load(
         cls, path: str | Path, *, network: Callable[[int, int, int, int], nn.Module] | None = None
     ) -> NegDL:
-        """Read back what `save` wrote; `network` makes the module where it was not one of ours."""
+        """Read what `save` wrote; `network` makes the module of a custom network."""
         arrays, fields = storage.load(path, kind="negdl")
         chosen = network if network is not None else fields.get("network")
         if chosen is None:
@@ -467,9 +469,7 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 class _AnswerNetwork(nn.Module):  # type: ignore[misc]
-    """From estimates to logits: scaled, and averaged with those of the mirrored image where the
-    recipe has flips.
-    """
+    """Scales estimates and computes logits, averaged over the mirrored image if `flips`."""
 
     def __init__(self, module: nn.Module, shift: Tensor, scale: Tensor, flips: bool) -> None:
         super().__init__()
@@ -484,8 +484,8 @@ class _AnswerNetwork(nn.Module):  # type: ignore[misc]
 
 
 def cropped(x: Tensor, rng: np.random.Generator, shift: int | None = None) -> Tensor:
-    """Each image of (n, planes, h, w) moved by up to `shift` pixels either way; None moves by an
-    eighth of its side.
+    """Shift each image of (n, planes, h, w) at random by up to `shift` pixels; None shifts by up to
+    an eighth of its side.
     """
     n, _, height, width = x.shape
     pad = max(1, min(height, width) // 8) if shift is None else shift
@@ -495,11 +495,11 @@ def cropped(x: Tensor, rng: np.random.Generator, shift: int | None = None) -> Te
     tops, lefts = (torch.from_numpy(rng.integers(2 * pad + 1, size=n)) for _ in range(2))
     rows = (tops[:, None] + torch.arange(height))[:, :, None]
     columns = (lefts[:, None] + torch.arange(width))[:, None, :]
-    # Indexing leaves the planes last, which is the layout that convolutions like.
+    # Indexing puts the planes last, the layout in which convolutions are fastest.
     return padded[torch.arange(n)[:, None, None], :, rows, columns].movedim(3, 1)
 
 
 def flipped(x: Tensor, rng: np.random.Generator) -> Tensor:
-    """Each image mirrored, or not, by a coin."""
+    """Mirror each image with probability one half."""
     coins = torch.from_numpy(rng.random(len(x)) < 0.5)
     return torch.where(coins[:, None, None, None], x.flip(3), x)

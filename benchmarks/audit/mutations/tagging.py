@@ -77,13 +77,13 @@ LATE: tuple[Mutant, ...] = (
         "tagging/learning.py",
         (
             "late-tagging-last-gradient-bare",
-            'found["weights"] = descend(',
-            'found["start"] = (labels.T @ rows[:, :1]).astype(float)\n    found["weights"] = descend(',
+            'released["weights"] = descend(',
+            'released["start"] = (labels.T @ rows[:, :1]).astype(float)\n    released["weights"] = descend(',
             "tagging:TestTraining",
         ),
         (
             "late-tagging-rates-exact",
-            'rates = label_rates(found["counts"], facts.n_records)',
+            'rates = label_rates(released["counts"], facts.n_records)',
             "rates = label_rates(labels.sum(axis=0), facts.n_records)",
             "tagging:TestTraining",
         ),

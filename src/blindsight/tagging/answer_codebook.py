@@ -174,12 +174,12 @@ class AnswerSpread:
         # The noise alone has eigenvalues up to sigma sqrt(2 q) / n; half of it keeps a few doubtful
         # directions.
         noise_level = sigma * math.sqrt(q / 2) / n_records
-        kept = (variance > noise_level) | (np.arange(q) == q - 1)
-        deviation = np.sqrt(np.clip(variance[kept], 1e-6, 1.0))
+        selected = (variance > noise_level) | (np.arange(q) == q - 1)
+        deviation = np.sqrt(np.clip(variance[selected], 1e-6, 1.0))
         reach = _REACH * math.sqrt(len(axes_of))
         return cls(
             log_odds(rates) + reach * axes_of @ mean,
-            reach * (axes[:, kept] * deviation).T @ axes_of.T,
+            reach * (axes[:, selected] * deviation).T @ axes_of.T,
         )
 
 
@@ -300,10 +300,10 @@ class AnswerCodebook:
         left = np.asarray(cells, np.int64)
         scores, share = np.zeros((len(left), self.words.shape[1])), np.ones(len(left))
         for stage, size in zip(self.stages[::-1], self.sizes[::-1], strict=True):
-            left, place = np.divmod(left, size)
-            scores += self.words[stage][place]
+            left, word = np.divmod(left, size)
+            scores += self.words[stage][word]
             if self.posterior is not None:
-                share *= self.posterior.shares[stage][place]
+                share *= self.posterior.shares[stage][word]
         scores = np.clip(scores, 0.0, 1.0)
         if self.posterior is None:
             return scores

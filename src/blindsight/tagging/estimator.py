@@ -452,7 +452,7 @@ class PrivateTagger(Protected):
                 f"training must be DPTraining, Ordinary or Untrained, got {self.training!r}."
             )
         if not isinstance(self.answers, _ANSWERS):
-            named = ", ".join(way.__name__ for way in _ANSWERS)
+            named = ", ".join(kind.__name__ for kind in _ANSWERS)
             raise InvalidParameter(f"answers must be one of {named}, got {self.answers!r}.")
         if self.prior is not None and not isinstance(self.prior, Prior):
             raise InvalidParameter(

@@ -392,7 +392,7 @@ class LabelGraph:
 
     @property
     def adjacency(self) -> Floats:
-        """The re-weighted matrix A'."""
+        """The re-weighted correlation matrix A' of the labels."""
         return reweight(correlation(self.conditional, self.threshold), self.p)
 
     @property

@@ -63,7 +63,7 @@ class NoCharge:
     def charge(
         self, cost: Sequence[Cost], *, what: str, key: str | None = None, **details: str
     ) -> None:
-        """Charge nothing."""
+        """Accept any charge without recording it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,7 +186,7 @@ class LaplaceAnswers:
         )
 
     def value(self, logits: Floats) -> Array:
-        """The clipped logits."""
+        """Return the logits, clipped to the bound."""
         return np.clip(logits, -self.bound, self.bound)
 
     def read(self, released: ArrayLike) -> Answers:
@@ -281,9 +281,11 @@ def _replaced(plan: Plan, delta: float) -> Cost:
     """
     twice = []
     for item in plan:
-        law = item.mechanism
-        assert isinstance(law, DiscreteGaussian)  # noqa: S101  (all that training releases)
-        moved = dataclasses.replace(law, sensitivity=2 * law.sensitivity, neighbours="replace one")
+        mechanism = item.mechanism
+        assert isinstance(mechanism, DiscreteGaussian)  # noqa: S101  (all that training releases)
+        moved = dataclasses.replace(
+            mechanism, sensitivity=2 * mechanism.sensitivity, neighbours="replace one"
+        )
         twice.append(dataclasses.replace(item, mechanism=moved))
     return price(tuple(twice), delta=delta)
 

@@ -247,20 +247,22 @@ def read_vocabulary(words: str) -> dict[str, tuple[str, ...]]:
         )
     else:
         listed = words.split(",")
-    found: dict[str, tuple[str, ...]] = {}
+    vocabulary: dict[str, tuple[str, ...]] = {}
     spelled: dict[str, str] = {}
     for line in listed:
         name, _, others = (part.strip() for part in line.partition("="))
         if name:
             name = spelled.setdefault(_plain(name), unicodedata.normalize("NFC", name))
-            found[name] = (
-                *found.get(name, ()),
+            vocabulary[name] = (
+                *vocabulary.get(name, ()),
                 *(word.strip() for word in others.split("/") if word.strip()),
             )
-    if not found or len(found) > _MOST_LABELS:
-        raise InvalidData(f"a vocabulary must have 1 to {_MOST_LABELS} words, got {len(found)}.")
-    check_names(list(found))
-    return found
+    if not vocabulary or len(vocabulary) > _MOST_LABELS:
+        raise InvalidData(
+            f"a vocabulary must have 1 to {_MOST_LABELS} words, got {len(vocabulary)}."
+        )
+    check_names(list(vocabulary))
+    return vocabulary
 
 
 def _plain(label: str) -> str:

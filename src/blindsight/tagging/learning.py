@@ -1,7 +1,7 @@
-"""What a tagger learns from its records: every sum through the door, the rest computed from it.
+"""What a tagger learns from its records: sums that the door releases, and what follows from them.
 
-`learn` gets a `total` that sums records' rows: the door's where training is private, the exact sum
-otherwise. Everything else here is post-processing of what `total` returns and of public numbers.
+`learn` gets a function `total` that sums records' rows: the door's `total` if training is private,
+the exact sum otherwise. Everything else is post-processing of these sums and of public numbers.
 """
 
 from __future__ import annotations
@@ -67,17 +67,17 @@ def learn(
     held: HeldOut | None,
     progress: Any,
 ) -> dict[str, Any]:
-    """What came through the door, and what is computed from it. `total` sums records' rows."""
+    """Return what the door releases and what is computed from it; `total` sums records' rows."""
     training, facts = tagger.training, facts_of(tagger.public_)
     assert not isinstance(training, Untrained)  # noqa: S101  (checked by fit)
-    found: dict[str, Any] = {"counts": total(COUNTS, labels.astype(np.float64))}
+    released: dict[str, Any] = {"counts": total(COUNTS, labels.astype(np.float64))}
     if facts.centred:
-        found["centre"] = total(CENTRE, unit_rows(rows)) / facts.n_records
-    rates = label_rates(found["counts"], facts.n_records)
-    inputs = inputs_of(tagger.public_, found)
+        released["centre"] = total(CENTRE, unit_rows(rows)) / facts.n_records
+    rates = label_rates(released["counts"], facts.n_records)
+    inputs = inputs_of(tagger.public_, released)
 
     def seen(given: Any) -> tuple[Floats, Floats]:
-        """The head's input, and the score that it starts from."""
+        """Return the head's input, and the score to which its output is added."""
         start = np.broadcast_to(log_odds(rates), (len(given), labels.shape[1]))
         return inputs(
             given
@@ -96,7 +96,7 @@ def learn(
         )
     else:
         head, steps = LinearHead(rates, training.step_size, 0.0, training.ridge), training.steps
-    found["weights"] = descend(
+    released["weights"] = descend(
         head,
         x,
         labels,
@@ -108,25 +108,25 @@ def learn(
         progress=progress,
     )
     if isinstance(training, DPTraining) and tagger.prior is not None:
-        found |= _keep_what_was_learned(tagger, found["weights"], facts, head.step)
+        released |= _shrunk_weights(tagger, released["weights"], facts, head.step)
     if facts.spread:
         spread = _spread(
-            tagger, facts, rates, offset + x @ found["weights"].T, found["weights"], total
+            tagger, facts, rates, offset + x @ released["weights"].T, released["weights"], total
         )
-        found |= _codebook(tagger.answers, spread).to_fields()
+        released |= _codebook(tagger.answers, spread).to_fields()
     elif isinstance(tagger.answers, CodebookAnswers) and tagger.answers.words is None:
-        answers = _public_answers(tagger, found, rates, seen, SCENES)
-        found |= _codebook(tagger.answers, answers).to_fields()
+        answers = _public_answers(tagger, released, rates, seen, SCENES)
+        released |= _codebook(tagger.answers, answers).to_fields()
     elif isinstance(tagger.answers, Exact) and tagger.answers.threshold is None:
-        simulated = _public_answers(tagger, found, rates, seen, FEWER_SCENES)
-        found["quotas"] = quota_thresholds(simulated.logits, rates)
-    return found
+        simulated = _public_answers(tagger, released, rates, seen, FEWER_SCENES)
+        released["quotas"] = quota_thresholds(simulated.logits, rates)
+    return released
 
 
-def _keep_what_was_learned(
+def _shrunk_weights(
     tagger: PrivateTagger, weights: Floats, facts: TrainingFacts, step: float
 ) -> dict[str, Any]:
-    """The weights as far as they are more than noise; the free start where they are not."""
+    """Shrink the weights by the share that noise explains; with weights of 0 the prior decides."""
     assert isinstance(tagger.training, DPTraining)  # noqa: S101  (only it has noise)
     gradient = next(item for item in tagger.training.plan(facts) if item.what == GRADIENT)
     variance = noise_variance(
@@ -141,17 +141,18 @@ def _keep_what_was_learned(
 
 def _public_answers(
     tagger: PrivateTagger,
-    found: dict[str, Any],
+    released: dict[str, Any],
     rates: Floats,
     seen: Callable[[Any], tuple[Floats, Floats]],
     count: int,
 ) -> PublicAnswers:
-    """The model's answers about public images and made scenes, shifted to the released rates.
+    """Return the model's answers for public images and simulated scenes, shifted to the released
+    rates.
 
-    Where there is neither, the answers are about inputs of random directions.
+    If there are neither, the answers are for inputs of random directions.
     """
-    rng = np.random.default_rng(0)  # scenes are made of released numbers: nothing to protect
-    centre = found["centre"] if "centre" in found else tagger.public_["centre"]
+    rng = np.random.default_rng(0)  # scenes are computed from released numbers only
+    centre = released["centre"] if "centre" in released else tagger.public_["centre"]
     scenes = None
     if tagger.prior is not None:
         scenes = tagger.prior.scenes(rates, centre, count, rng=rng)
@@ -165,7 +166,7 @@ def _public_answers(
         if tagger.prior is not None:
             start = tagger.training.prior_weight * rng.standard_normal(start.shape)
         seen_rows = [(inputs, start)]
-    weights = found["weights"]
+    weights = released["weights"]
     return PublicAnswers(
         np.vstack([shifted_to(start + at @ weights.T, rates) for at, start in seen_rows])
     )
@@ -179,7 +180,7 @@ def _spread(
     weights: Floats,
     total: Callable[[str, Any], Floats],
 ) -> AnswerSpread:
-    """How the model's answers about the records are spread, released."""
+    """Release the second moments of the model's answers for the records."""
     maps = weights[:, :-1]
     if tagger.prior is not None:
         # Scores of the prior have a deviation of about one: as maps of inputs of length one
@@ -206,9 +207,9 @@ def _spread(
 def words_from_scenes(
     tagger: PrivateTagger, prior: Prior | None, answers: CodebookAnswers
 ) -> AnswerCodebook:
-    """The words of a fitted model's answers, from scenes that its prior makes.
+    """Return the codebook of a fitted model's answers, from scenes that its prior simulates.
 
-    Everything that goes in was released or is public, so words for another epsilon cost nothing.
+    All inputs are released or public, so a codebook for another epsilon costs nothing.
 
     Raises:
         InvalidParameter: the prior makes no scenes, or the model was not trained.
@@ -227,16 +228,16 @@ def words_from_scenes(
 
 
 def _codebook(answers: Exact | AnswerNoise, spread: AnswerSpread | PublicAnswers) -> AnswerCodebook:
-    """The codebook of answers, from what is released or public."""
+    """Choose the codebook of answers, from released and public numbers."""
     assert isinstance(answers, CodebookAnswers)  # noqa: S101  (only they have words)
-    # Simulated answers of released numbers: their randomness protects nobody, and a fixed one
-    # keeps files equal.
+    # The answers are simulated from released numbers, so their randomness protects nobody; a fixed
+    # seed makes equal files.
     public_rng = np.random.default_rng(0)
     return choose_codebook(spread, epsilon=answers.epsilon, size=answers.k, rng=public_rng)
 
 
 def facts_of(public: dict[str, Any]) -> TrainingFacts:
-    """What a tagger's `public_` says about its training; sizes of no data set are refused."""
+    """Read the public facts of training from a tagger's `public_`; refuse impossible sizes."""
     sizes = {
         name: checks.whole(name, public[name], least=0)
         for name in ("n_records", "n_features", "width")
@@ -254,13 +255,13 @@ def facts_of(public: dict[str, Any]) -> TrainingFacts:
 
 
 def inputs_of(public: dict[str, Any], released: dict[str, Any]) -> Inputs:
-    """Centre and directions: public where they can be, and else the released centre."""
+    """Return the inputs' centre, public or released, and their public directions."""
     centre = public["centre"] if "centre" in public else released["centre"]
     return Inputs(centre, public.get("directions"))
 
 
 def label_rates(counts: ArrayLike, n_records: int) -> Floats:
-    """Label rates of (noisy) counts, kept off 0 and 1."""
+    """Return label rates from noisy counts, bounded away from 0 and 1."""
     least = max(2.0, 0.001 * n_records)
     return np.asarray(
         np.clip(counts, least, max(least, 0.9 * n_records)) / max(n_records, 2 * least)
@@ -268,7 +269,7 @@ def label_rates(counts: ArrayLike, n_records: int) -> Floats:
 
 
 def sum_exactly(what: str, rows: ArrayLike) -> Floats:
-    """Where the door would stand: training without privacy."""
+    """Return the exact sum, for training without privacy."""
     if isinstance(rows, Outer):
         return np.asarray(rows.weighted_sum(np.ones(len(rows))))
     return np.asarray(np.asarray(rows, np.float64).sum(axis=0))

@@ -95,7 +95,7 @@ class PaperLaplace:
 
     @property
     def scale(self) -> float:
-        """S_b S / ε."""
+        """The scale of the Laplace noise, S_b S / ε."""
         return self.bound_factor * self._stated / self.epsilon
 
     @property
@@ -192,7 +192,7 @@ class PaperInputs:
     ceiling: float | None = None
 
     def __call__(self, x: ArrayLike) -> Floats32:
-        """The head's input."""
+        """Return the input of the graph head for features x."""
         rows = (_LENGTH * unit_rows(x)).astype(np.float32)
         if self.floor is not None:
             rows = np.where(rows < 0, -1.0, 1.0) * np.maximum(np.abs(rows), self.floor)
@@ -301,21 +301,21 @@ class Corollary:
 
     @property
     def inputs(self) -> PaperInputs:
-        """The condition on features."""
+        """The inputs that meet the corollary's condition on features."""
         if self.number == 1:
             return PaperInputs(floor=1 / self.gamma)
         return PaperInputs(ceiling=self.gamma**2 * self.factor)
 
     @property
     def bounds(self) -> dict[str, float]:
-        """The condition on weights."""
+        """The bounds of the weights that the corollary requires."""
         if self.number == 1:
             return {"weight_ceiling": self.gamma**2 * self.factor}
         return {"weight_floor": 1 / self.gamma}
 
 
 class _GraphModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn says no types
-    """What the three share: training the graph head, logits, a file."""
+    """The base class of the papers' taggers: training of the graph head, logits, and files."""
 
     _kind = ""
     # What a subclass may leave out.
@@ -438,10 +438,10 @@ class _GraphModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn says no 
         checks.one_of("penalty", self.penalty, ("ridge", "mean", "decay"))
 
     def _promise(self) -> None:
-        """Guarantees, from parameters and sizes, before any record is used."""
+        """Set the guarantees, from parameters and sizes, before any record is used."""
 
     def _perturb(self, ledger: Ledger | None) -> Callable[[Any], Any] | None:
-        """Noise on the training outputs, or None."""
+        """Return a function that adds noise to training outputs, or None without noise."""
         return None
 
 
@@ -449,10 +449,10 @@ class Tagger(_GraphModel):
     """ML-GCN (Chen et al. 2019) on features, and with `robust` > 0 R-ML-GCN. Nothing is protected.
 
     Parameters:
-        robust: λ of the Frobenius term, and what it weighs against ("ridge", "mean" or "decay").
-        penalty: λ of the Frobenius term, and what it weighs against ("ridge", "mean" or "decay").
-        head: how the graph head is made and trained.
-        schedule: how the graph head is made and trained.
+        robust: λ of the Frobenius term.
+        penalty: how λ is weighted ("ridge", "mean" or "decay"), as in `RP2MLGCN`.
+        head: the network that computes logits.
+        schedule: epochs, batches and step sizes.
         classes: the labels' names.
         random_state: a seed, or None for fresh randomness.
     """
@@ -486,7 +486,7 @@ class Tagger(_GraphModel):
         return self._learn(X, y, None, validation, progress)
 
     def decision_function(self, X: ArrayLike) -> Floats:
-        """Logits (n, C)."""
+        """Return the logits (n, C) of the labels."""
         return self.logits(X)
 
     def predict(self, X: ArrayLike) -> Bytes:
@@ -566,14 +566,16 @@ class P2MLGCN(_GraphModel):
         return self._learn(X, y, ledger, validation, progress)
 
     def answer(self, X: ArrayLike, *, ledger: Ledger | None = None) -> Answers:
-        """Noisy logits, drawn anew at each call: averaged, they give the outputs away."""
+        """Release noisy logits. Each call draws new noise, so the mean of many answers reveals the
+        exact outputs.
+        """
         logits = self.logits(X)
         what = f"P2-ML-GCN's tags of {len(logits)} images"
         door = Door(self.guarantee_, what=what, ledger=ledger, random_state=self.random_state)
         return self.release_.read(door.release(ANSWER, self.release_.value(logits)))
 
     def decision_function(self, X: ArrayLike, *, ledger: Ledger | None = None) -> Floats:
-        """Noisy logits (n, C)."""
+        """Return noisy logits (n, C) of the labels."""
         return self.answer(X, ledger=ledger).scores
 
     def predict(self, X: ArrayLike, *, ledger: Ledger | None = None) -> Bytes:

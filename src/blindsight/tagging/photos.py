@@ -320,15 +320,15 @@ class Quality:
 
 
 def quality(tagger: PrivateTagger, rows: ArrayLike, labels: ArrayLike) -> Quality:
-    """Measured on these images: a private number, for the owner only, and never saved."""
+    """Measure the quality on these images. It is private, for the owner only, and never saved."""
     truth = label_rows(labels)
     if not truth.any():
         raise InvalidData("no image has a label of the vocabulary, so there is nothing to measure.")
     logits = tagger.logits(rows)
     noisy = tagger.answer_guarantee_ is not None
-    # A trial that leaves nothing: its noise is thrown away with it.
+    # This is a trial: its noisy answers are discarded and not charged.
     answers = tagger.noisy(logits, ledger=NoCharge()) if noisy else tagger.answer(rows)
-    found = evaluate(truth, answers.scores, decisions=answers.tags)
+    scores = evaluate(truth, answers.scores, decisions=answers.tags)
     rates = truth.mean(axis=0)
     named = [
         evaluate(
@@ -336,10 +336,10 @@ def quality(tagger: PrivateTagger, rows: ArrayLike, labels: ArrayLike) -> Qualit
         )
         for t in np.quantile(rates[rates > 0], (0.5, 0.8, 0.95, 1.0))
     ]
-    return Quality(found.mAP, found.OF1, named[0].mAP, max(one.OF1 for one in named))
+    return Quality(scores.mAP, scores.OF1, named[0].mAP, max(baseline.OF1 for baseline in named))
 
 
-# Photos whose answers are noted in the vault together: what a crash leaves to be computed again.
+# Photos whose answers are stored in the vault together; after a crash at most these are lost.
 _TOGETHER = 256
 
 
@@ -354,16 +354,24 @@ def publish(
     out: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Answers:
-    """The published answer of each photo.
+    """Return the published answer of each photo, and draw it if there is none yet.
 
-    `records` are the photos' ids (`Vault.record_of` their content); `rows(places)` gives the
-    features of the photos at these places, and is asked for those only that were never answered.
-    The ledger, or what `account` gives for the release's id (see `train_once`), is charged before
-    the first answer, by the release's number: once. Without either, the vault notes the release,
-    and the first run with a ledger pays for it.
+    The charge has the release's number as its key, so it is made once. Without a ledger the vault
+    records the release, and the first run with a ledger is charged for it.
+
+    Parameters:
+        tagger: the fitted model.
+        records: the ids of the photos (`Vault.record_of` their content).
+        rows: returns the features of the photos at the given positions; it is called only for
+            photos without an answer.
+        vault: the owner's vault.
+        ledger: charged before the first answer.
+        account: called with the release's id, returns the account to charge instead of `ledger`.
+        out: the path to which the answers will be written (`Vault.charge`).
+        progress: called with (done, total).
     """
-    way, single = tagger.answer_mechanism_, tagger.answer_guarantee_
-    if single is None or isinstance(way, Exact):
+    mechanism, single = tagger.answer_mechanism_, tagger.answer_guarantee_
+    if single is None or isinstance(mechanism, Exact):
         raise InvalidParameter(
             "exact answers protect no asked image: publish with answers=CodebookAnswers(...)."
         )
@@ -372,47 +380,51 @@ def publish(
             "permanent noise needs an exact sampler: CodebookAnswers, or Gaussian or Laplace noise."
         )
     promised = guarantees.of_publishing(single)
-    about = _function(tagger, promised.releases)
+    mechanism_id = _function(tagger, promised.releases)
     number = release_of(tagger, vault)
-    first = {record: place for place, record in reversed(list(enumerate(records)))}
-    kept = vault.codes(number)
-    missing = sorted((record for record in first if record not in kept), key=first.__getitem__)
-    law = way.noise(tagger.n_labels_)
+    first = {record: position for position, record in reversed(list(enumerate(records)))}
+    stored = vault.codes(number)
+    missing = sorted((record for record in first if record not in stored), key=first.__getitem__)
+    noise = mechanism.noise(tagger.n_labels_)
     shape = np.asarray(
-        law.release(way.value(np.zeros((1, tagger.n_labels_))), rng=np.random.default_rng(0))
+        noise.release(
+            mechanism.value(np.zeros((1, tagger.n_labels_))), rng=np.random.default_rng(0)
+        )
     )
     what = "tags of photos, each released once"
-    # Also where nothing is missing: charged once by its key, and whoever forgot the ledger before
-    # pays now.
+    # Charged also if nothing is missing: the key makes it a single charge, and a run without a
+    # ledger may have come before.
     charged: Any = vault.account(ledger, release=number, records=records, out=out)
     if account is not None:
         charged = account(number)
     charged.charge(promised.costs, what=what)
     for start in range(0, max(1, len(missing)), _TOGETHER):
         some = missing[start : start + _TOGETHER]
-        source = vault.source(some, about=about)
+        source = vault.source(some, about=mechanism_id)
         door = Door(promised, what=what, ledger=charged, random_state=source)
         if some:
             logits = tagger.logits(rows([first[record] for record in some]))
-            drawn = door.release_each(guarantees.ANSWER, way.value(logits), some, about=about)
+            drawn = door.release_each(
+                guarantees.ANSWER, mechanism.value(logits), some, about=mechanism_id
+            )
             codes = (
                 np.ascontiguousarray(drawn.astype(shape.dtype))
                 .reshape(len(some), -1)
                 .view(np.uint8)
             )
             standing = vault.keep_codes(number, some, codes)
-            kept |= {record: code.tobytes() for record, code in zip(some, standing, strict=True)}
+            stored |= {record: code.tobytes() for record, code in zip(some, standing, strict=True)}
         if progress is not None:
             progress(min(start + _TOGETHER, len(missing)), len(missing))
-    told = np.frombuffer(b"".join(kept[record] for record in records), shape.dtype).reshape(
+    told = np.frombuffer(b"".join(stored[record] for record in records), shape.dtype).reshape(
         -1, *shape.shape[1:]
     )
-    return way.read(told)
+    return mechanism.read(told)
 
 
 def release_of(tagger: PrivateTagger, vault: Vault) -> str:
-    """The number of the release that all published answers of this model belong to, in the vault
-    and the ledger.
+    """Return the number of the release of all published answers of this model, in the vault and
+    the ledger.
     """
     single = tagger.answer_guarantee_
     if single is None:
@@ -435,56 +447,63 @@ def train_once(
     notes: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> PrivateTagger:
-    """Fit, keep the model in the vault, and charge it once; the same training run again gives the
-    model that is kept.
+    """Fit a model, store it in the vault, and charge it once. The same training returns the stored
+    model.
 
-    A model leaves after it was kept, never before: whatever a crash interrupts was seen by nobody,
-    and may be tried again under the same charge. One record more or less, or another setting, is
-    another release. `records` are the ids of the photos that are learned from: every account whose
-    data set contains one of them is charged. `out` is where the model goes (`Vault.charge`).
-    `account`, called with the release's id, gives what is
-    charged in place of the ledger, for whoever charges further units. `notes` are public facts that
-    the file states beside the tagger's own; `options` are `fit`'s. Without a vault nothing is kept:
-    run again, it is another model.
+    A model is returned only after it is stored, so a run that a crash interrupts has released
+    nothing and can be repeated under the same charge. One record more or less, or another setting,
+    is another release. Without a vault nothing is stored, and a second run is another model.
+
+    Parameters:
+        tagger: the model to fit.
+        X: as for `PrivateTagger.fit`.
+        y: as for `PrivateTagger.fit`.
+        vault: the owner's vault.
+        ledger: the ledger to charge.
+        records: ids of the training photos; every account whose data set contains one is charged.
+        out: the path to which the model will be written (`Vault.charge`).
+        account: called with the release's id, returns the account to charge instead of `ledger`,
+            for callers that charge further units.
+        notes: further public facts for the model's file.
+        options: further arguments of `PrivateTagger.fit`.
     """
     if vault is None:
         tagger.fit(X, y, ledger=ledger, **options)
         tagger.public_ |= dict(notes or {})
         return tagger
     number = vault.release_of(_training(tagger, X, y, options.get("n_records")))
-    place = vault.path / "models" / f"{number}.safetensors"
+    path = vault.path / "models" / f"{number}.safetensors"
     simulated = ledger is None and tagger.random_state is not None
     charged: Any = (
         None if simulated else vault.account(ledger, release=number, records=records, out=out)
     )
     if account is not None:
         charged = account(number)
-    if not place.exists():
+    if not path.exists():
         own = copy.copy(tagger)
         if tagger.random_state is None:
             own.random_state = vault.training_source(number)
         own.fit(X, y, ledger=charged, **options)
         own.public_ |= dict(notes or {})
         tagger.owner_only_ = own.owner_only_
-        durable.make_folder(place.parent)
-        made = place.parent / f".{secrets.token_hex(8)}.part"
+        durable.make_folder(path.parent)
+        made = path.parent / f".{secrets.token_hex(8)}.part"
         try:
             own.save(made)
-            with contextlib.suppress(
-                FileExistsError
-            ):  # another process was faster: then its model stands
-                durable.link_new(made, place)
+            # If another process stored its model first, that model is used.
+            with contextlib.suppress(FileExistsError):
+                durable.link_new(made, path)
         finally:
             durable.remove(made)
-    kept = PrivateTagger.load(place)
+    model = PrivateTagger.load(path)
     if charged is not None:
-        charged.charge(kept.guarantee_.costs, what=TRAINING)
-    kept.owner_only_ = getattr(tagger, "owner_only_", {})
-    return kept
+        charged.charge(model.guarantee_.costs, what=TRAINING)
+    model.owner_only_ = getattr(tagger, "owner_only_", {})
+    return model
 
 
 def _training(tagger: PrivateTagger, X: ArrayLike, y: ArrayLike, n_records: int | None) -> str:
-    """Records, settings and public knowledge as text."""
+    """Return digests of the records and of public tables, and the settings, as text."""
     known = {"rows": np.asarray(X), "labels": label_rows(y)}
     if tagger.public is not None:
         known["public"] = np.asarray(tagger.public)
@@ -495,8 +514,7 @@ def _training(tagger: PrivateTagger, X: ArrayLike, y: ArrayLike, n_records: int 
         "random_state": repr(tagger.random_state),
         "n_records": n_records,
     }
-    # A large array's repr has dots where two of them differ: tables go by their bytes, names one by
-    # one.
+    # The repr of a large array is abbreviated, so tables are included by their bytes.
     answers, classes = tagger.answers, tagger.classes
     if isinstance(answers, CodebookAnswers) and answers.words is not None:
         told = answers.words.to_fields()
@@ -515,7 +533,7 @@ def _training(tagger: PrivateTagger, X: ArrayLike, y: ArrayLike, n_records: int 
 
 
 def _function(tagger: PrivateTagger, plan: Any) -> str:
-    """Model and mechanism as text: what makes one release another."""
+    """Return a digest of model and mechanism, which identifies the release."""
     tables: dict[str, Array] = {}
     fields: dict[str, Any] = {"releases": plan_to_fields(plan), "training": repr(tagger.training)}
     for part, values in (("public", tagger.public_), ("released", tagger.released_)):

@@ -206,7 +206,7 @@ class Prior:
                 )
 
     def __call__(self, features: Any) -> Floats:
-        """The scores (n, C)."""
+        """Return the score (n, C) of each label."""
         rows = unit_rows(features) if self.unit else np.asarray(features, np.float64)
         return rows @ self.weights.T + self.offset
 

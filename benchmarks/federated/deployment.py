@@ -212,7 +212,7 @@ class Deployment:
         process.wait()
 
     def close(self) -> None:
-        """End everything."""
+        """End all processes that are still running."""
         for name in list(self.running):
             self.kill(name)
 

@@ -29,7 +29,7 @@ from blindsight.federated import FederatedClassifier, SumNoise
 __all__ = ["flower_rows"]
 
 _USERS, _HOLDERS = 6, 5
-_TURNS, _ROUNDS = 5, 3  # turns of each kind whose CPU time is compared, and rounds in each
+_TURNS, _ROUNDS = 7, 3  # turns of each kind whose CPU time is compared, and rounds in each
 _ACCURACY_ROUNDS = 10  # chosen before it was measured; both arms have as many
 _SMALL, _LARGE = 128, 2000  # hidden units: 71,754 and 1,050,810 weights
 _PASSES, _BATCH = 5, 16  # of a client over its digits, in a round
@@ -245,8 +245,9 @@ def _app_rows(quick: bool, seed: int) -> Iterator[Row]:
             unit="times plain FedAvg",
             seed=seed,
             seconds=own,
-            note=f"median of {len(ratios)} turns of {_ROUNDS} rounds ({ratios[0]:.2f} to "
-            f"{ratios[-1]:.2f}); CPU s of a round for all parties, {own:.2f} against {theirs:.2f}; "
+            note=f"median of {len(ratios)} turns of {_ROUNDS} rounds "
+            f"({', '.join(f'{ratio:.3f}' for ratio in ratios)}); CPU s of a round for all "
+            f"parties, {own:.2f} against {theirs:.2f}; "
             f"a convolutional network of {secure.weights:,} weights, {_USERS} clients with "
             f"{_PASSES} passes over their 240 digits each, {_HOLDERS} holders as nodes, all in one "
             f"process and thread; {secure.bytes_per_weight:.2f} bytes per weight from a client "

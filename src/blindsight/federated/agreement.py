@@ -117,7 +117,7 @@ class Agreement:
         )
 
     def disclosure(self) -> Disclosure:
-        """Who sees what."""
+        """What each party of this federation sees."""
         return discloses(self.settings)
 
 

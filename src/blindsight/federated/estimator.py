@@ -421,10 +421,10 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
         """
         if self.classes is None:
             check_classification_targets(y)
-            found, labels = np.unique(y, return_inverse=True)
-            if len(found) < 2:
+            classes, labels = np.unique(y, return_inverse=True)
+            if len(classes) < 2:
                 raise InvalidData("a classifier needs at least 2 classes, got 1 class.")
-            return found, labels
+            return classes, labels
         classes = np.unique(np.asarray(self.classes))
         if len(classes) < 2 or len(classes) != len(self.classes):
             raise InvalidParameter("classes must name at least 2 different classes.")
@@ -504,8 +504,8 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
             rows, names = self._scaled(np.asarray(test[0], dtype=np.float64)), np.asarray(test[1])
 
         def accuracy(weights: NDArray[np.float64]) -> float:
-            found = classes[linear.predicted(linear.shaped(weights, rows.shape[1]), rows)]
-            return float(np.mean(found == names))
+            answers = classes[linear.predicted(linear.shaped(weights, rows.shape[1]), rows)]
+            return float(np.mean(answers == names))
 
         return accuracy
 
@@ -533,24 +533,28 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
         self.disclosure_, self.advice_ = agreement.disclosure(), agreement.advice()
 
     def _saved_parameters(self) -> dict[str, Any]:
-        found = super()._saved_parameters()
+        parameters = super()._saved_parameters()
         for name in _VALUES:
             value = getattr(self, name)
-            found[name] = None if value is None else {"type": type(value).__name__, **asdict(value)}
+            parameters[name] = (
+                None if value is None else {"type": type(value).__name__, **asdict(value)}
+            )
         return (
-            found
+            parameters
             if self.classes is None
-            else {**found, "classes": np.unique(np.asarray(self.classes)).tolist()}
+            else {**parameters, "classes": np.unique(np.asarray(self.classes)).tolist()}
         )
 
     @classmethod
     def _read_parameters(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        found = super()._read_parameters(fields)
+        parameters = super()._read_parameters(fields)
         for name, kinds in _VALUES.items():
-            if found[name] is not None:
-                given = dict(found[name])
-                found[name] = {kind.__name__: kind for kind in kinds}[given.pop("type")](**given)
-        return found
+            if parameters[name] is not None:
+                given = dict(parameters[name])
+                parameters[name] = {kind.__name__: kind for kind in kinds}[given.pop("type")](
+                    **given
+                )
+        return parameters
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
         """Scores: (n,) for two classes, (n, classes) otherwise."""

@@ -169,7 +169,7 @@ _SAME_SET = 3  # how often a set that failed is tried again where no other can b
 
 
 class Link(Protocol):
-    """How messages travel."""
+    """How messages travel between the aggregator and the other parties."""
 
     @property
     def seen(self) -> Collection[int]:
@@ -387,7 +387,7 @@ class Coordinator:
         """
         users = set(self.role.group_due) - set(self.excluded)
         last = asked = self._clock()
-        said = last - _SAY + _SOON
+        reported = last - _SAY + _SOON
         link.push(self.role.reopen())
         while self.role.phase == "open":
             if users <= set(self.role.contributors) | self.role.declined:
@@ -404,15 +404,15 @@ class Coordinator:
             if now - asked >= _RESEND:
                 asked = now
                 link.push(self.role.reopen())
-            if now - said >= _SAY:
-                said = now
+            if now - reported >= _SAY:
+                reported = now
                 missing = users - set(self.role.contributors) - self.role.declined
                 self._say(sorted(missing), "contribution")
             self._pause(0.05)
 
     def _ask(self, link: Link) -> None:
         """Ask the holders until the sum is there; the same question has the same answer."""
-        asked, said = -float("inf"), self._clock() - _SAY + _SOON
+        asked, reported = -float("inf"), self._clock() - _SAY + _SOON
         enough = parts = 0.0
         while self.role.phase == "closed":
             now, missing = self._clock(), self.role.awaited()
@@ -420,8 +420,8 @@ class Coordinator:
                 asked = now
                 for address in missing:
                     link.push(self.role.ask(address))
-            if now - said >= _SAY:
-                said = now
+            if now - reported >= _SAY:
+                reported = now
                 self._say(missing, "answer")
             self._take(link)
             answered = self.role.settings.n_holders - len(self.role.awaited())

@@ -160,7 +160,7 @@ _STATES = {Role.USER: "user.state", Role.HOLDER: "holder.state", Role.AGGREGATOR
 
 @dataclass(frozen=True)
 class PartyFolder:
-    """One party's folder."""
+    """The folder with one party's keys, roster and state."""
 
     path: Path
 
@@ -185,7 +185,7 @@ class PartyFolder:
 
     @property
     def roles(self) -> Role:
-        """What the party does."""
+        """The roles of the party: user, holder, aggregator."""
         return Role(int(self.about["roles"]))
 
     def require(self, role: Role) -> PartyFolder:
@@ -196,7 +196,7 @@ class PartyFolder:
 
     @property
     def request(self) -> Request:
-        """The party's own request."""
+        """The party's own public request, from its file."""
         return read_request(self.path / "request")
 
     @cached_property
@@ -215,12 +215,12 @@ class PartyFolder:
 
     @property
     def roster(self) -> Roster:
-        """What was agreed on."""
+        """The roster that the party accepted."""
         return self._agreed[0]
 
     @cached_property
     def plan(self) -> Plan:
-        """What is learned."""
+        """What is learned, checked against the roster's digest."""
         path = self.path / "plan.safetensors"
         if self.agreed and not path.exists():
             raise MissingData(
@@ -252,7 +252,7 @@ class PartyFolder:
 
     @property
     def address(self) -> str:
-        """Where the aggregator listens."""
+        """The host and port at which the aggregator listens."""
         address = _extra(self.roster.aggregator).get("address")
         if address is None:
             raise InvalidParameter(

@@ -229,7 +229,7 @@ class Plan:
 
     @property
     def sending(self) -> Sending:
-        """What users send."""
+        """Which entries of an update users send."""
         return from_name(self.send, sparsity=self.sparsity, seed=self.mask_seed)
 
     def checked(

@@ -207,7 +207,7 @@ class HolderService:
         folder.erase_first_key()
 
     def start(self) -> list[Outgoing]:
-        """Nothing: holders only answer."""
+        """No messages, because holders only answer."""
         return []
 
     def handle(self, message: bytes) -> list[Outgoing]:
@@ -279,7 +279,7 @@ class Client:
         return messages
 
     def send(self, answers: list[bytes]) -> None:
-        """Say something, in batches."""
+        """Send messages to the aggregator, in batches."""
         while answers:
             batch, size = [answers[0]], len(answers[0])
             for data in answers[1 : _most_in(answers)]:
@@ -335,7 +335,7 @@ def keep_role(
         raise InvalidParameter("a user needs its rows: data=.")
     with alone(folder, role), contextlib.closing(Client(folder, role)) as client:
         service: Service = UserService(folder, data) if data is not None else HolderService(folder)
-        said, wait, started = -_SAY, 0.1, False
+        reported, wait, started = -_SAY, 0.1, False
         while not (stop() or service.over or client.over):
             try:
                 if not started:
@@ -349,8 +349,8 @@ def keep_role(
                 wait = 0.1
             except (OSError, http.client.HTTPException) as error:
                 now = time.monotonic()
-                if now - said >= _SAY:
-                    said = now
+                if now - reported >= _SAY:
+                    reported = now
                     say(
                         f"{folder.name}: the aggregator at {folder.address} is away ({error}); "
                         "trying again"
@@ -523,8 +523,8 @@ def enrol_sites(
         With the roster, for `run_aggregator` to hand out.
     """
     requests: dict[int, Request] = {}
-    kept = folder.path / "requests"
-    kept.mkdir(exist_ok=True, mode=0o700)
+    received = folder.path / "requests"
+    received.mkdir(exist_ok=True, mode=0o700)
 
     def submit(site: int, data: bytes) -> None:
         request = Request.decode(data)
@@ -532,10 +532,10 @@ def enrol_sites(
         if known is not None and known.encode() != data:
             raise ProtocolError("another request of this site came before.")
         if known is None:
-            (kept / f"{site}").write_bytes(data)
+            (received / f"{site}").write_bytes(data)
             requests[site] = request
 
-    for path in kept.iterdir():
+    for path in received.iterdir():
         requests[int(path.name)] = Request.decode(path.read_bytes())
     enrolment = SiteEnrolment(invitations, submit)
     wanted = set(invitations.values())

@@ -139,7 +139,7 @@ class MailboxLink:
         return set(self.seen) <= self._told
 
     def close(self) -> None:
-        """Nobody waits any longer."""
+        """Wake everybody who waits for messages."""
         self._closed = True
         for number in list(self._filled):
             self._wake(number)

@@ -242,7 +242,7 @@ class FlowerParty:
         return self.enrolment.keys.identity.sign(self.proof(challenge, node))
 
     def proof(self, challenge: bytes, node: int) -> bytes:
-        """What `prove` signs."""
+        """The bytes that `prove` signs: roster, challenge and node."""
         return b"blindsight flower node 1" + self.roster.agreement + challenge + b"%d" % node
 
 

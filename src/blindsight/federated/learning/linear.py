@@ -55,13 +55,13 @@ def scores(weights: Matrix, X: NDArray[Any]) -> Matrix:
 
 
 def predicted(weights: Matrix, X: NDArray[Any]) -> NDArray[np.intp]:
-    """Class numbers."""
+    """The number of the class with the highest score, for each row."""
     values = scores(weights, X)
     return (values[:, 0] > 0).astype(np.intp) if values.shape[1] == 1 else np.argmax(values, axis=1)
 
 
 def sparsity(vector: NDArray[Any]) -> float:
-    """The share of zeros."""
+    """The share of entries that are zero."""
     return float(np.mean(np.asarray(vector) == 0))
 
 

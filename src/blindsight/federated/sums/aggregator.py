@@ -510,10 +510,10 @@ class Aggregator(Party):
         role.result = RoundSum.decode(result, users=role.settings.users) if result else None
         if reader.number("B"):
             role._before = (reader.raw(32), reader.number("Q"), _read_labels(reader.field()))
-        kept = reader.field()
+        stored = reader.field()
         reader.end()
         if store is None:
-            role.store = MemoryStore(kept)
+            role.store = MemoryStore(stored)
         role._restore()
         return role
 

@@ -138,11 +138,11 @@ class PartyKeys:
         return replace(unsigned, signature=self.identity.sign(unsigned._signed()))
 
     def without_private(self) -> PartyKeys:
-        """The identity alone."""
+        """The same identity without the hybrid key pair."""
         return PartyKeys(self.identity, None)
 
     def dump(self) -> bytes:
-        """The secrets, sealed."""
+        """Identity and hybrid key as a sealed state; secret."""
         private = b"" if self.private is None else self.private.dump()
         return seal(b"KEYS", bytes(Writer().field(self.identity.dump()).field(private)))
 
@@ -236,17 +236,17 @@ class Roster:
 
     @cached_property
     def users(self) -> dict[int, Request]:
-        """Requests by user number."""
+        """The request of each user, by user number from 1."""
         return dict(enumerate(self._with(Role.USER), start=1))
 
     @cached_property
     def holders(self) -> dict[int, Request]:
-        """Requests by holder number."""
+        """The request of each holder, by holder number from 1."""
         return dict(enumerate(self._with(Role.HOLDER), start=1))
 
     @cached_property
     def aggregator(self) -> Request:
-        """The aggregator's request."""
+        """The request of the one aggregator."""
         return self._with(Role.AGGREGATOR)[0]
 
     @cached_property

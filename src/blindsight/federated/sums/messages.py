@@ -250,7 +250,7 @@ class Message:
             raise Refused(Code.CHAIN, "the message is bound to another context.")
 
     def require_signature(self, verifiers: Mapping[int, Verifier]) -> None:
-        """Refuse strangers and forgeries."""
+        """Refuse senders who are not enrolled and signatures that do not hold."""
         verifier = verifiers.get(self.header.sender)
         if verifier is None:
             raise Refused(Code.COHORT, "nobody of that number is enrolled.")

@@ -83,15 +83,15 @@ class Identity:
 
     @property
     def verifier(self) -> Verifier:
-        """The public half."""
+        """The public half, for those who check signatures."""
         return Verifier(self._key.public_key().public_bytes_raw())
 
     def sign(self, message: bytes) -> bytes:
-        """RFC 8032's signature."""
+        """The Ed25519 signature of a message (RFC 8032)."""
         return self._key.sign(bytes(message))
 
     def dump(self) -> bytes:
-        """The private seed."""
+        """The private seed of 32 bytes; secret."""
         return self._raw
 
 

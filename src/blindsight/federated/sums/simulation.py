@@ -121,7 +121,7 @@ class Transcript:
     messages: tuple[tuple[int, int, bytes], ...] = ()
 
     def sent_by(self, party: int) -> list[bytes]:
-        """What one party sent."""
+        """The messages that one party sent, in order."""
         return [data for sender, _, data in self.messages if sender == party]
 
     def __repr__(self) -> str:

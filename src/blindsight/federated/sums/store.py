@@ -38,7 +38,7 @@ class ContributionStore(Protocol):
         ...
 
     def erase(self) -> None:
-        """Delete all contributions."""
+        """Delete all contributions of the round."""
         ...
 
     def messages(self) -> Iterator[tuple[int, bytes]]:

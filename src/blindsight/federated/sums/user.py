@@ -379,8 +379,8 @@ class User(Party):
     def dump(self) -> bytes:
         """The enrolment and everything since, sealed; secret."""
         keys = self.enrolment.keys
-        kept = keys if self._private is not None else keys.without_private()
-        enrolment = Enrolment(kept, self.enrolment.roster, self._seed)
+        needed = keys if self._private is not None else keys.without_private()
+        enrolment = Enrolment(needed, self.enrolment.roster, self._seed)
         writer = Writer().field(enrolment.dump())
         counts = (self._last_round, self._contributed, self.ended, self._sums, *self._tries)
         for number in counts:

@@ -67,11 +67,11 @@ class Reader:
 
     @property
     def left(self) -> int:
-        """Bytes not read yet."""
+        """How many bytes are not read yet."""
         return len(self._data) - self._at
 
     def raw(self, length: int) -> bytes:
-        """Exactly that many bytes."""
+        """The next `length` bytes; fewer are an error."""
         if not 0 <= length <= self.left:
             raise ProtocolError(
                 f"a message ends too early: {length} bytes were expected, {self.left} are left."
@@ -84,7 +84,7 @@ class Reader:
         return int(struct.unpack("<" + code, self.raw(struct.calcsize("<" + code)))[0])
 
     def real(self) -> float:
-        """One float64."""
+        """One little-endian float64 number."""
         return float(struct.unpack("<d", self.raw(8))[0])
 
     def field(self) -> bytes:

@@ -38,17 +38,17 @@ def primes(degree: int, bits: int, count: int) -> tuple[int, ...]:
     """The `count` largest primes of at most `bits` bits that are 1 modulo twice the degree, largest
     first.
     """
-    found: list[int] = []
+    chosen: list[int] = []
     candidate = (1 << bits) - 2 * degree + 1
-    while len(found) < count:
+    while len(chosen) < count:
         if candidate < 1 << (bits - 1):
             raise InvalidParameter(
                 f"there are no {count} primes of {bits} bits for degree {degree}."
             )
         if gmpy2.is_prime(candidate, 40):
-            found.append(candidate)
+            chosen.append(candidate)
         candidate -= 2 * degree
-    return tuple(found)
+    return tuple(chosen)
 
 
 def _errors(users: int, coefficients: int) -> int:
@@ -87,37 +87,37 @@ class Parameters:
 
     @property
     def plain_bits(self) -> int:
-        """log2 t."""
+        """log2 t, the bits of one coefficient's plaintext."""
         return self.slots * self.slot_bits
 
     @property
     def block(self) -> int:
-        """Weights in one block."""
+        """How many weights one block holds."""
         return self.slots * self.degree
 
     @cached_property
     def errors(self) -> int:
-        """E."""
+        """E, which the sums of errors exceed with probability at most 2^-40."""
         longest = SMALL if self.degree == min(CAPS) else LONGEST
         return _errors(self.users, -(-longest // self.slots))
 
     @cached_property
     def primes(self) -> tuple[int, ...]:
-        """The residue system."""
+        """The primes whose product is q."""
         taken: dict[int, int] = {}
-        found = []
+        chosen = []
         for bits in self.prime_bits:
             taken[bits] = taken.get(bits, 0) + 1
-            found.append(primes(self.degree, bits, taken[bits])[-1])
-        return tuple(found)
+            chosen.append(primes(self.degree, bits, taken[bits])[-1])
+        return tuple(chosen)
 
     @cached_property
     def modulus(self) -> int:
-        """q."""
+        """q, the product of all primes."""
         return math.prod(self.primes)
 
     def blocks(self, dimension: int) -> int:
-        """Blocks of a vector."""
+        """How many blocks a vector of that length has."""
         return -(-dimension // self.block)
 
     @property
@@ -157,19 +157,19 @@ def choose(users: int, dimension: int, value_bits: int = 16) -> Parameters:
     if not 1 <= checks.whole("dimension", dimension) <= LONGEST:
         raise InvalidParameter(f"dimension must be in [1, {LONGEST:,}], got {dimension:,}.")
     degree = min(CAPS) if dimension < SMALL else max(CAPS)
-    found: list[Parameters] = []
+    fitting: list[Parameters] = []
     slot = value_bits + (users - 1).bit_length()
     for slots in range(1, CAPS[degree] // slot + 1):
         split = _modulus_bits(degree, users, value_bits, slots)
         if split is not None:
-            found.append(
+            fitting.append(
                 Parameters(
                     degree=degree, users=users, value_bits=value_bits, slots=slots, prime_bits=split
                 )
             )
-    if not found:
+    if not fitting:
         raise InvalidParameter(
             f"no pad fits {value_bits}-bit values of {users:,} users: use fewer bits a value."
         )
     # Bytes first; among equals the smaller modulus, which is the safer one.
-    return min(found, key=lambda p: (p.bytes(dimension), sum(p.prime_bits)))
+    return min(fitting, key=lambda p: (p.bytes(dimension), sum(p.prime_bits)))

@@ -442,7 +442,7 @@ def protect(
             )
             expected = None
             if existing is None and coder.codebook is not None:
-                expected = coder.public_use or even_use(coder.codebook, len(contents.records))
+                expected = even_use(coder.codebook, len(contents.records))
                 if check_first:
                     sample = _sample_rows(coder, source, listed, vectors)
                     expected = predict_use(coder.codebook, sample, basis="photos of yours")

@@ -471,10 +471,14 @@ class Codebook:
         kind = KIND if self.embedding.row_mean else f"{KIND} without row means"
         return storage.digest(kind, self.to_parts()[0])
 
-    def save(self, path: str | Path) -> None:
-        """Write it to one file without pickle; everything in it is public."""
+    def to_bytes(self) -> bytes:
+        """The content of its file, without pickle; everything in it is public."""
         arrays, fields = self.to_parts()
-        storage.save(path, kind=KIND, arrays=arrays, fields=fields)
+        return storage.to_bytes(kind=KIND, arrays=arrays, fields=fields)
+
+    def save(self, path: str | Path) -> None:
+        """Write its file, in one step."""
+        storage.write_atomically(path, self.to_bytes())
 
     @classmethod
     def load(cls, path: str | Path) -> Codebook:

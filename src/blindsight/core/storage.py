@@ -31,7 +31,16 @@ from blindsight.core.errors import (
     UncheckedFile,
 )
 
-__all__ = ["digest", "load", "load_any", "open_json", "save", "seal_json", "write_atomically"]
+__all__ = [
+    "digest",
+    "load",
+    "load_any",
+    "open_json",
+    "save",
+    "seal_json",
+    "to_bytes",
+    "write_atomically",
+]
 
 _VERSION = 2
 _UNCHECKED_VERSION = 1  # without a digest
@@ -61,6 +70,21 @@ def save(
     path: str | Path, *, kind: str, arrays: Mapping[str, NDArray[Any]], fields: Mapping[str, Any]
 ) -> None:
     """Write arrays and JSON-able fields as one file of the given kind."""
+    write_atomically(path, to_bytes(kind=kind, arrays=arrays, fields=fields))
+
+
+def to_bytes(*, kind: str, arrays: Mapping[str, NDArray[Any]], fields: Mapping[str, Any]) -> bytes:
+    """The content of a file that `load` reads.
+
+    Parameters:
+        kind: what the file holds, which `load` compares.
+        arrays: arrays of numbers by name.
+        fields: plain JSON values.
+
+    Raises:
+        InvalidParameter: if a field is not a plain JSON value.
+        InvalidData: if an array does not hold numbers.
+    """
     from safetensors.numpy import save as pack
 
     try:
@@ -75,7 +99,7 @@ def save(
         plain[name] = np.ascontiguousarray(value)
     header = {"kind": kind, "version": _VERSION, "fields": told}
     header["sha256"] = _content_digest(kind, plain, told)
-    write_atomically(path, pack(plain, metadata={"blindsight": json.dumps(header)}))
+    return bytes(pack(plain, metadata={"blindsight": json.dumps(header)}))
 
 
 def seal_json(fields: Mapping[str, Any]) -> bytes:

@@ -35,15 +35,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from blindsight.core.checks import optional_module
 from blindsight.core.errors import BlindsightError, HostileFile, MissingDependency
 from blindsight.core.sandbox import confine
 from blindsight.data.limits import LIMITS, Limits, kind_of
 from blindsight.data.reading import (
+    PACKAGES,
     RAW_SUFFIXES,
     decode_here,
+    missing_extra,
     prepare_heif,
     prepare_pillow,
-    require_decoder,
 )
 
 __all__ = [
@@ -427,7 +429,23 @@ class ConfinedReader:
 
     def _answer(self, answers: int, deadline: float) -> tuple[int, tuple[int, int, int], str]:
         """Read the next answer, and wait for it no longer than until the deadline."""
-        head = self._head(answers, deadline)
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        if hasattr(select, "poll"):
+            poll = select.poll()
+            poll.register(answers, select.POLLIN)
+            if not poll.poll(left * 1000):
+                raise TimeoutError
+            head = read_exactly(answers, ANSWER.size)
+        else:  # Windows waits for no pipe: the process is ended at the deadline, and the pipe too
+            assert self._process is not None  # noqa: S101  (it is asked)
+            watch = threading.Timer(left, self._process.kill)
+            watch.start()
+            head = read_exactly(answers, ANSWER.size)
+            watch.cancel()
+            if head is None and time.monotonic() >= deadline:
+                raise TimeoutError
         if head is None:
             raise ConnectionError("the process ended")
         code, height, width, channels, length = ANSWER.unpack(head)
@@ -437,26 +455,6 @@ class ConfinedReader:
         if text is None:
             raise ConnectionError("the process ended")
         return code, (height, width, channels), text.decode(errors="replace")
-
-    def _head(self, answers: int, deadline: float) -> bytearray | None:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        if hasattr(select, "poll"):
-            poll = select.poll()
-            poll.register(answers, select.POLLIN)
-            if not poll.poll(left * 1000):
-                raise TimeoutError
-            return read_exactly(answers, ANSWER.size)
-        # Windows waits for no pipe: the process is ended at the deadline, and the pipe with it.
-        assert self._process is not None  # noqa: S101  (it is asked)
-        watch = threading.Timer(left, self._process.kill)
-        watch.start()
-        head = read_exactly(answers, ANSWER.size)
-        watch.cancel()
-        if head is None and time.monotonic() >= deadline:
-            raise TimeoutError
-        return head
 
     def _stop(self) -> None:
         """End the process, where it is ours."""
@@ -511,7 +509,8 @@ def decode_image(
             f"{name} has {len(data):,} bytes, more than the limit of {limits.image_bytes:,}."
         )
     kind = kind_of(data)
-    require_decoder(kind)
+    if (extra := missing_extra(kind)) is not None:
+        optional_module(PACKAGES[kind][0], extra=extra)  # says how to install it
     # Two readers for each kind, so that two threads decode at once.
     key = (threading.get_ident() % 2, kind)
     with _READERS_LOCK:

@@ -118,7 +118,16 @@ class Inventory:
             copies: how many files show the same picture as another one.
             damaged: names and reasons of photos that could not be read.
         """
-        return FilesRead(read, copies, (*self.skipped, *_by_reason(damaged)))
+        collector = _Collector()
+        for name, reason in damaged:
+            words = reason
+            for start in (f"{name} cannot be read: ", name, name.rpartition("/")[2], "the image"):
+                words = words.removeprefix(start).strip()
+            key = ("photos that cannot be read", words.rstrip(".") or "damaged")
+            if key not in collector.names and len(collector.names) >= _MOST_REASONS:
+                key = ("photos that cannot be read", "for other reasons")
+            collector.add(name, *key)
+        return FilesRead(read, copies, (*self.skipped, *collector.skipped()))
 
 
 @dataclass(frozen=True)
@@ -318,20 +327,6 @@ def _reason(path: Path) -> tuple[str, str] | None:
 
 def _shortened(name: str) -> str:
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}..."
-
-
-def _by_reason(damaged: Iterable[tuple[str, str]]) -> tuple[Skipped, ...]:
-    """Photos that could not be read, by the reason without the photo's name."""
-    collector = _Collector()
-    for name, reason in damaged:
-        words = reason
-        for beginning in (f"{name} cannot be read: ", name, name.rpartition("/")[2], "the image"):
-            words = words.removeprefix(beginning).strip()
-        key = ("photos that cannot be read", words.rstrip(".") or "damaged")
-        if key not in collector.names and len(collector.names) >= _MOST_REASONS:
-            key = ("photos that cannot be read", "for other reasons")
-        collector.add(name, *key)
-    return collector.skipped()
 
 
 def no_photos(folder: str | os.PathLike[str], skipped: Iterable[Skipped]) -> str:

@@ -41,6 +41,7 @@ __all__ = [
     "DICOM_SUFFIXES",
     "FORMATS",
     "HEIF_SUFFIXES",
+    "PACKAGES",
     "RAW_SUFFIXES",
     "SUFFIXES",
     "decode_dicom",
@@ -52,7 +53,6 @@ __all__ = [
     "prepare_pillow",
     "raw_preview",
     "read_image",
-    "require_decoder",
     "silent_pydicom",
     "to_rgb",
     "unnamed_dicom",
@@ -351,7 +351,8 @@ _HEIF = "HEIF"
 _ORIENTATION = 0x0112
 _PLUGINS = ("Bmp", "Gif", "Jpeg2K", "Jpeg", "Png", "Ppm", "Tiff", "WebP")
 # The package that reads a kind of files, and the extra that brings it.
-_PACKAGES = {"heif": ("pi_heif", "heic"), "dicom": ("pydicom", "dicom")}
+#: For each kind of file that needs one: the package that reads it, and the extra that brings it.
+PACKAGES = {"heif": ("pi_heif", "heic"), "dicom": ("pydicom", "dicom")}
 #: camera files whose embedded JPEG preview is read
 RAW_SUFFIXES = frozenset({".arw", ".cr2", ".dng", ".nef", ".nrw", ".orf", ".pef", ".rw2", ".sr2"})
 HEIF_SUFFIXES = frozenset({".heic", ".heif", ".hif"})
@@ -475,16 +476,9 @@ def missing_extra(kind: str) -> str | None:
     Parameters:
         kind: "pictures", "dicom" or "heif".
     """
-    package, extra = _PACKAGES.get(kind, ("PIL", ""))
+    package, extra = PACKAGES.get(kind, ("PIL", ""))
     absent = sys.modules.get(package, package) is None or importlib.util.find_spec(package) is None
     return extra if absent else None
-
-
-def require_decoder(kind: str) -> None:
-    """Raise `MissingDependency` where the files of a kind cannot be read on this machine."""
-    extra = missing_extra(kind)
-    if extra is not None:
-        optional_module(_PACKAGES[kind][0], extra=extra)
 
 
 def _pixels(

@@ -502,7 +502,7 @@ def hash_wanted(
     held = (
         None if isinstance(pool, Here) and not Path(spool).exists() else Spool.begin(spool, number)
     )
-    kept = vault.codes(number)
+    before = vault.codes(number)
     taking = _Taking(index, vault, number, {each.record: each for each in listed})
     if held is not None:
         for key in list(held.finished()):
@@ -510,7 +510,10 @@ def hash_wanted(
             held.taken(key)
     missing = [each for each in listed if each.key not in taking.stored]
     known = len(listed) - len(missing)
-    taking.restore([each for each in missing if each.record in kept], kept)
+    # What was released before and is not in the index: the same codes, at no further cost.
+    again = [each.record for each in missing if each.record in before]
+    if again:
+        taking.store(again, np.stack([np.frombuffer(before[each], np.uint8) for each in again]))
     missing = [each for each in missing if each.key not in taking.stored]
     done = len(listed) - len(missing)
     report = progress or (lambda done, total: None)
@@ -555,18 +558,11 @@ class _Taking:
         records = [fields["records"][row] for row in rows]
         if records:
             codes = self.vault.keep_codes(self.number, records, arrays["codes"][rows])
-            self._store(records, codes)
+            self.store(records, codes)
         return len(fields["records"]) + len(fields["refused"])
 
-    def restore(self, missing: Sequence[Wanted], kept: Mapping[str, bytes]) -> None:
-        """Put back what was released before and is not in the index: the same codes, at no further
-        cost.
-        """
-        if missing:
-            codes = np.stack([np.frombuffer(kept[each.record], np.uint8) for each in missing])
-            self._store([each.record for each in missing], codes)
-
-    def _store(self, records: Iterable[str], codes: NDArray[np.uint8]) -> None:
+    def store(self, records: Iterable[str], codes: NDArray[np.uint8]) -> None:
+        """Put codes into the index that are wanted and not there yet."""
         new = [
             (self.wanted[record].key, row)
             for row, record in enumerate(records)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -23,15 +24,13 @@ from numpy.typing import NDArray
 
 from blindsight.codebooks import (
     CELL,
-    CellUse,
     Codebook,
     PublicKnowledge,
     Reading,
     build_codebook,
-    predict_use,
     text_points,
 )
-from blindsight.core import checks
+from blindsight.core import checks, durable
 from blindsight.core.codes import MatchModel, cell_bits, from_codes, to_codes
 from blindsight.core.errors import HostileFile, InvalidParameter, UnchargedRelease
 from blindsight.encoders import (
@@ -287,8 +286,6 @@ class PhotoEncoder:
         recipe: how photos become codes.
         hasher: the hash function with its mechanism.
         decoding: how distances of flipped codes are read; None for cells.
-        public_use: how the public pictures that the cells were made from use them; None where
-            there were none, or the function was read from a file.
 
     Attributes:
         codebook: the codebook, where cells are released.
@@ -301,10 +298,8 @@ class PhotoEncoder:
         recipe: CodeRecipe,
         hasher: Any,
         decoding: MatchModel | None,
-        public_use: CellUse | None = None,
     ) -> None:
         self.recipe, self.hasher, self.decoding = recipe, hasher, decoding
-        self.public_use = public_use
         self.codebook: Codebook | None = (
             hasher.codebook if isinstance(hasher, CellRelease) else None
         )
@@ -531,12 +526,18 @@ class PhotoEncoder:
             )
         return self._told(index.within(self.hasher.query(rows), radius))
 
+    def file(self) -> tuple[str, bytes]:
+        """The name and the content of the file of the hash function, which is public."""
+        if self.codebook is not None:
+            return _FILES["codebook"], self.codebook.to_bytes()
+        with tempfile.TemporaryDirectory() as folder:
+            self.hasher.save(Path(folder) / _FILES["phashing"])
+            return _FILES["phashing"], (Path(folder) / _FILES["phashing"]).read_bytes()
+
     def save(self, folder: Path) -> None:
-        """Put the hash function, which is public, beside the codes."""
-        if self.codebook is None:
-            self.hasher.save(folder / _FILES["phashing"])
-        else:
-            self.codebook.save(folder / _FILES["codebook"])
+        """Put the file of the hash function beside the codes."""
+        name, content = self.file()
+        durable.write_file(folder / name, content)
 
     def _told(self, hits: Hits) -> Hits:
         """Without pictures to calibrate on there is no probability."""
@@ -576,11 +577,11 @@ def make_encoder(recipe: CodeRecipe) -> PhotoEncoder:
     """
     if recipe.method == "codebook":
         if recipe.own_pictures or recipe.identity is not None:
-            book, use = _codebook(recipe)
+            book = _codebook(recipe)
         else:
             # What has no part in a codebook must not make it another.
-            book, use = _built_in_codebook(dataclasses.replace(recipe, prior=0.01, seed=None))
-        return PhotoEncoder(recipe, CellRelease(book, recipe.seed), None, use)
+            book = _built_in_codebook(dataclasses.replace(recipe, prior=0.01, seed=None))
+        return PhotoEncoder(recipe, CellRelease(book, recipe.seed), None)
     if recipe.of_vectors:
         raise InvalidParameter("vectors need the method codebook: leave --method out.")
     from blindsight.encoders.builtin import head_of
@@ -617,9 +618,8 @@ def _centred(rows: Rows) -> Rows:
     return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12))
 
 
-def _codebook(recipe: CodeRecipe) -> tuple[Codebook, CellUse | None]:
-    """Cells from what is public for a recipe (vectors of pictures, their classes, own names), and
-    how pictures use them.
+def _codebook(recipe: CodeRecipe) -> Codebook:
+    """Cells from what is public for a recipe: vectors of pictures, their classes, own names.
 
     Raises:
         InvalidData: public vectors have another length than the encoder's.
@@ -633,14 +633,13 @@ def _codebook(recipe: CodeRecipe) -> tuple[Codebook, CellUse | None]:
         rows, labels = recipe.image.rows(pictures.images), pictures.classes
     elif isinstance(encoder, BuiltIn) and encoder.network is None:
         rows = encoder.rows(built_in_images(800, recipe.image.size))
-    book = build_codebook(
+    return build_codebook(
         encoder,
         recipe.epsilon,
         PublicKnowledge(rows, labels, recipe.own_names),
         n_cells=recipe.bits or None,
         first_page=recipe.first_page,
     )
-    return book, None if rows is None else predict_use(book, rows)
 
 
 # The same for every folder of photos; a server makes it once.

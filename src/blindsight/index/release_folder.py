@@ -31,6 +31,7 @@ from blindsight.core import checks, durable, storage
 from blindsight.core.codes import MatchModel
 from blindsight.core.errors import BlindsightError, HostileFile, InvalidData
 from blindsight.data.label_tables import read_column
+from blindsight.data.limits import LIMITS, read_bytes
 from blindsight.data.listing import compared_name, shown_name
 from blindsight.data.reading import patient_of
 from blindsight.data.sources import recognising
@@ -330,12 +331,13 @@ def encoder_in_vault(
         header = IndexHeader(n_bits=encoder.n_bits, names=True, decoding=encoder.decoding)
         durable.write_file(unfinished / "decoding.json", storage.seal_json(header.to_fields()))
         try:
-            os.rename(
-                unfinished, folder
-            )  # another process may have been faster: then its function stands
+            os.rename(unfinished, folder)
             durable.sync_folder(folder.parent)
-        except OSError:
+        except OSError:  # another process was faster: its function stands
             shutil.rmtree(unfinished)
+        else:
+            if encoder.codebook is not None:  # the same as it would be read back, bit by bit
+                return encoder
     try:
         path, earlier = folder / "decoding.json", folder / "header.json"
         if earlier.exists():  # in a vault of an earlier version, without a digest
@@ -352,16 +354,10 @@ def encoder_in_vault(
 def mechanism_id(encoder: Any, guarantee: Guarantee) -> str:
     """Mechanism and function as text: what makes one release another.
 
-    The function is known by its file's bytes.
+    The function is known by the name and the bytes of its file.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        encoder.save(Path(folder))
-        digest = hashlib.sha256()
-        for path in sorted(Path(folder).rglob("*")):
-            if path.is_file():
-                digest.update(
-                    path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest()
-                )
+    name, content = encoder.file()
+    digest = hashlib.sha256(name.encode() + b"\0" + hashlib.sha256(content).digest())
     recipe = {
         name: value
         for name, value in encoder.recipe.to_fields().items()
@@ -419,14 +415,21 @@ def scan(
     before = vault.photos(dataset)
     # "é" may be one letter or two: a folder copied between systems holds the same photos.
     by_form = {compared_name(name): photo for name, photo in before.items()}
-    found: list[Photo] = []
+    photos: list[Photo] = []
     refused: list[tuple[str, str]] = []
     with recognising(vault, decoded=decoded) as recognise:
         for number, name in enumerate(names):
             person = "" if persons is None else vault.person_key(persons[name])
             try:
+                facts = (folder / name).stat()
+                size, changed_at = facts.st_size, facts.st_mtime_ns
                 known = before.get(name) or by_form.get(compared_name(name))
-                found.append(_photo(folder / name, name, person, known, recognise))
+                if known is not None and (known.size, known.changed) == (size, changed_at):
+                    record = known.record
+                else:
+                    content = read_bytes(folder / name, largest=LIMITS.image_bytes)
+                    record = recognise(content, name)
+                photos.append(Photo(name, record, person, size, changed_at))
             except (OSError, BlindsightError) as error:
                 words = str((isinstance(error, OSError) and error.strerror) or error)
                 unnamed = words.removeprefix("the image ")
@@ -436,27 +439,14 @@ def scan(
                 refused.append((name, whole))
             if progress is not None:
                 progress(number + 1, len(names))
-    seen = {photo.name for photo in found} | {name for name, _ in refused}
+    seen = {photo.name for photo in photos} | {name for name, _ in refused}
     forms = {compared_name(name) for name in seen}
     absent = [before[name] for name in sorted(before.keys() - seen)]
     gone = tuple(photo for photo in absent if compared_name(photo.name) not in forms)
-    changed = [photo for photo in found if before.get(photo.name) != photo]
+    changed = [photo for photo in photos if before.get(photo.name) != photo]
     if changed or absent:
         vault.keep_photos(changed, gone=[photo.name for photo in absent], dataset=dataset)
-    return Scan(tuple(found), tuple(refused), gone)
-
-
-def _photo(
-    path: Path, name: str, person: str, known: Photo | None, recognise: Callable[[bytes, str], str]
-) -> Photo:
-    from blindsight.data.limits import LIMITS, read_bytes
-
-    facts = path.stat()
-    size, changed = facts.st_size, facts.st_mtime_ns
-    if known is not None and (known.size, known.changed) == (size, changed):
-        return Photo(name, known.record, person, size, changed)
-    content = read_bytes(path, largest=LIMITS.image_bytes)
-    return Photo(name, recognise(content, name), person, size, changed)
+    return Scan(tuple(photos), tuple(refused), gone)
 
 
 def persons_of(

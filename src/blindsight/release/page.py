@@ -346,17 +346,12 @@ def _book_block(codebook: Codebook | FlippedCodes, encoder: BuiltIn | None) -> s
         block.add(name, array, layout)
     if isinstance(codebook.cells, PairCells):
         block.add("norms", codebook.cells.norms, "float32")
-    classes = _class_points(codebook, encoder)
+    classes = None
+    if encoder is not None and encoder.network is not None:
+        classes = class_points(codebook.embedding, head_of(encoder.network))
     if classes is not None and not _atoms_are(codebook, classes):
         block.add("classes", classes, "float16")
     return block.text()
-
-
-def _class_points(codebook: Codebook, encoder: BuiltIn | None) -> NDArray[np.float32] | None:
-    """The public classes as points, by which words and names are found."""
-    if encoder is None or encoder.network is None:
-        return None
-    return class_points(codebook.embedding, head_of(encoder.network))
 
 
 def _atoms_are(codebook: Codebook, classes: NDArray[np.float32]) -> bool:
@@ -432,8 +427,10 @@ def _points_of_names(
 ) -> NDArray[np.floating] | None:
     """The names as points among the cells: by the network's own classes, or by a text tower."""
     if isinstance(encoder, BuiltIn):
-        classes = _class_points(codebook, encoder)
-        return None if classes is None else codebook.embedding.moved(classes)
+        if encoder.network is None:
+            return None
+        classes = class_points(codebook.embedding, head_of(encoder.network))
+        return codebook.embedding.moved(classes)
     if not isinstance(encoder, OnnxEncoder):
         return None
     vectors = public_texts(encoder, names)
@@ -597,7 +594,10 @@ def _filled(
             for name, text in blocks.items()
         ),
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], _asset("page.html"))
+    # The texts between the names in braces, and the values of the names, in turns.
+    parts = re.split(r"\{\{(\w+)\}\}", _asset("page.html"))
+    parts[1::2] = [values[name] for name in parts[1::2]]
+    return "".join(parts)
 
 
 def _seal(release: str, blocks: Mapping[str, str], signer: Signer | None) -> dict[str, str] | None:

@@ -17,7 +17,18 @@ import pytest
 from workbench.photos import album
 
 pytestmark = pytest.mark.real
-PAGES = ("", "protect", "search", "tags", "compare", "together", "send", "budget")
+PAGES = (
+    "",
+    "protect",
+    "search",
+    "received",
+    "tags",
+    "compare",
+    "together",
+    "send",
+    "budget",
+    "people",
+)
 
 
 class Visit:

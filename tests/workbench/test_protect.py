@@ -25,6 +25,7 @@ from PIL import Image
 from blindsight import open_release
 from blindsight.app.library import photos as photo_library
 from blindsight.app.library import risks
+from blindsight.app.library.accounts import account_ledger
 from blindsight.app.library.datasets import Release, today
 from blindsight.audit.release.measurement import measure
 from blindsight.codebooks import Reading
@@ -384,8 +385,9 @@ def test_every_page_shows_the_same_figures_of_a_release(
 
 
 def test_photos_that_look_alike_are_not_sold_as_an_index(
-    make: Callable[..., Any], tmp_path: Path
+    make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("blindsight.app.defaults.NETWORKS_OFFERED", {"lite0": "fast"})
     rng = np.random.default_rng(4)
     for number in range(60):
         pixels = np.full((64, 64, 3), 120) + rng.normal(0, 1.0, (64, 64, 3))
@@ -416,6 +418,19 @@ def test_photos_that_look_alike_are_not_sold_as_an_index(
     assert page.count('class="used"') == len(used), "the groups in use are drawn"
     assert 1 < len(alike) <= 10
     assert f"To this encoder these {len(alike)} photos are the same" in page
+    datasets = app.state.workbench.datasets
+    with account_ledger(datasets, one) as ledger:
+        before = ledger.head()
+        measured["remedies"] = risks.forecast_remedies(datasets, one)
+        assert ledger.head() == before, "a forecast is free"
+    now, other = measured["remedies"]
+    assert (now["name"], other["name"]) == (one.features, "lite0-128")
+    assert now["photos"] == other["photos"] == 60
+    assert now["hits_luck"] == other["hits_luck"], "by the same judge, on the same photos"
+    path.write_text(json.dumps(measured))
+    page = Client(app).get(f"/protect/{one.id}").text
+    assert f"{other['hits']:g} of ten hits fit, by luck {other['hits_luck']:g}" in page
+    assert "nothing was charged" in page
     for remedy in ("another encoder", "--public FOLDER", f"/send?dataset={one.id}"):
         assert remedy in page[page.index("What you can do") :]
 

@@ -32,6 +32,7 @@ from blindsight.app.library.photos import (
 from blindsight.app.result import Progress, no_progress
 from blindsight.core import storage
 from blindsight.core.errors import (
+    BlindsightError,
     HostileFile,
     InvalidData,
     InvalidParameter,
@@ -47,6 +48,7 @@ __all__ = [
     "MIN_ATTACKED",
     "attack_release",
     "find_release",
+    "forecast_remedies",
     "kinds_shown",
     "look_at_own",
     "look_at_public",
@@ -59,6 +61,7 @@ __all__ = [
 
 _MOST_PUBLIC = 1000
 _ASKED = 60
+_REMEDY_PHOTOS = 60
 
 
 def look_at_own(datasets: DataSets, data_set: DataSet, progress: Progress = no_progress) -> None:
@@ -75,6 +78,8 @@ def look_at_own(datasets: DataSets, data_set: DataSet, progress: Progress = no_p
     ids = [photos[row].id for row in chosen]
     _name(found, ids)
     found["groups"] = _groups_used(every[chosen], ids, data_set)
+    if found[f"{defaults.EPSILON_CHOSEN_FIRST:g}"]["at_chance"]:
+        found["remedies"] = forecast_remedies(datasets, data_set, progress)
     storage.write_atomically(_place(datasets, data_set, "own"), json.dumps(found).encode())
 
 
@@ -169,6 +174,58 @@ def _groups_used(
         "used": np.flatnonzero(counts).tolist(),
         "alike": [ids[row] for row in alike],
     }
+
+
+def forecast_remedies(
+    datasets: DataSets, data_set: DataSet, progress: Progress = no_progress
+) -> list[dict[str, Any]]:
+    """Measure on a sample of these photos what search would give if they were read differently.
+
+    Nothing is released or charged. All rows are measured on the same photos, at the epsilon that is
+    chosen first, and by the same judge: the folders where they say something, else what
+    unprotected search shows.
+
+    Returns:
+        The present encoder first, then each other built-in network whose weights are on this
+        machine, then the present encoder with groups learned from the public folder of the
+        settings, where that is a folder. Each with `name`, `photos` and the figures.
+    """
+    from PIL import Image
+
+    from blindsight.audit.release.album import folder_kinds
+    from blindsight.audit.release.measurement import measure
+    from blindsight.encoders import BUILT_IN
+    from blindsight.encoders.network import available
+    from blindsight.index.encoder import make_encoder
+
+    epsilon, photos = defaults.EPSILON_CHOSEN_FIRST, datasets.photos(data_set)[:_REMEDY_PHOTOS]
+    pictures = [Image.open(datasets.thumbnail(data_set, photo.id)) for photo in photos]
+    pixels = [np.asarray(picture.convert("RGB")) for picture in pictures]
+    by_folder = folder_kinds([photo.name for photo in photos])
+    kinds = () if by_folder is None or data_set.person == "folder" else (by_folder,)
+    others = [
+        BUILT_IN[name].name
+        for name in defaults.NETWORKS_OFFERED
+        if available(name) and BUILT_IN[name].name != data_set.features
+    ]
+    folder = Path(datasets.settings.public).expanduser()
+    tried = [(features, "") for features in (data_set.features, *others)]
+    if folder.is_dir() and _public(str(folder), Path(data_set.source)) is not None:
+        tried.append((data_set.features, str(folder)))
+    forecasts = []
+    for done, (features, public) in enumerate(tried):
+        progress("trying other ways to read these photos", done, len(tried))
+        recipe = image_encoder(features)
+        rows = recipe.rows(np.stack([recipe.prepare(each) for each in pixels])).astype(np.float32)
+        made = encoder(epsilon, features, data_set.about)
+        if public:
+            try:
+                made = make_encoder(replace(made.recipe, public=public, own_names=()))
+            except BlindsightError:
+                continue  # too few public pictures to learn groups from
+        measured = measure(made, rows, kinds, rng=np.random.default_rng(0)).figures()
+        forecasts.append({"name": features, "public": bool(public), **measured})
+    return forecasts
 
 
 def _good_question(

@@ -510,6 +510,8 @@ def _preview(request: Request, workbench: Workbench, dataset: str) -> Response:
             "public": measured.get("public"),
             "spread": next((o["spread"] for o in options if o is best), None),
             "groups": mine.get("groups"),
+            "remedies": mine.get("remedies"),
+            "chosen_first": EPSILON_CHOSEN_FIRST,
         }
         if best is not None:
             context |= _folders(workbench, data_set, best["epsilon"])

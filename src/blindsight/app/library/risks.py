@@ -210,7 +210,8 @@ def forecast_remedies(
     ]
     folder = Path(datasets.settings.public).expanduser()
     tried = [(features, "") for features in (data_set.features, *others)]
-    if folder.is_dir() and _public(str(folder), Path(data_set.source)) is not None:
+    public_set = _public(str(folder), Path(data_set.source)) if datasets.settings.public else None
+    if public_set is not None and folder.is_dir():
         tried.append((data_set.features, str(folder)))
     forecasts = []
     for done, (features, public) in enumerate(tried):

@@ -74,7 +74,7 @@ def test_k_larger_than_the_string_is_refused():
 
 
 def test_q_without_room_for_the_differing_bits_is_refused():
-    with pytest.raises(InvalidParameter, match="room for 3 differing bits"):
+    with pytest.raises(InvalidParameter, match="allow 3 differing bits"):
         QKParameters.paper("Q12").check_string(1)
 
 

@@ -5,6 +5,7 @@ kind.
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import time
 from pathlib import Path
@@ -14,7 +15,13 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from blindsight.audit.engine import DoorAudit, audit_door, neighbours_of, unrelated_datasets
+from blindsight.audit.engine import (
+    DoorAudit,
+    audit_door,
+    independent_checks,
+    neighbours_of,
+    unrelated_datasets,
+)
 from blindsight.audit.engine.independent_checks import Gauss, Pure, epsilon_of
 from blindsight.privacy import Guarantee, Planned
 from blindsight.privacy.accounting import price
@@ -64,6 +71,15 @@ def _audited(make: Any, data: Any = X, *, seed: int = 0, **options: Any) -> Door
         seed=seed,
         **{"floats": FLOATS, **options},
     )
+
+
+@pytest.fixture
+def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenth of the draws by which the scale of noise is measured, for bugs that are not in the
+    noise. What is measured is an upper bound with any number of draws.
+    """
+    scale = functools.partial(independent_checks.measured_scale, rolls=20_000)
+    monkeypatch.setattr(independent_checks, "measured_scale", scale)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -289,11 +305,12 @@ def _cheaper(plan: Any, delta: float) -> Any:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
+@pytest.mark.usefixtures("few_draws")
 def test_planted_bugs_are_caught_by_their_kind(
     make: Any, kind: str, data: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(WritesALog, "log", tmp_path / "log", raising=False)
-    found = _audited(make, data, floats=("answers", "gradient"))
+    found = _audited(make, data, floats=("answers", "gradient"), rolls=2000)
     assert kind in {finding.kind for finding in found.findings}, str(found)
 
 
@@ -361,9 +378,10 @@ def test_noise_that_is_not_what_it_states_is_caught(make: Any, mechanism: Any, b
     ],
     ids=["numpy's", "one key", "32 bits", "seeded well"],
 )
+@pytest.mark.usefixtures("few_draws")
 def test_a_weak_source_is_caught(stream: Any) -> None:
     with mock.patch.object(SystemSource, "stream", stream):
-        found = _audited(Summed)
+        found = _audited(Summed, rolls=2000)
     assert "entropy" in {finding.kind for finding in found.findings}, str(found)
 
 
@@ -401,8 +419,9 @@ def test_no_code_asks_who_listens() -> None:
         assert assigned or called, f"line {use.lineno} of door.py does more than call its listener"
 
 
+@pytest.mark.usefixtures("few_draws")
 def test_the_report_says_how_much_of_the_allowance_was_reached() -> None:
-    (reached,) = _audited(Summed).reached
+    (reached,) = _audited(Summed, rolls=2000).reached
     assert reached.what == "sum"
     assert 0.9 < reached.share <= 1
 

@@ -137,8 +137,9 @@ def run_verb(*words: str | Path) -> dict[str, Any]:
 def _step(number: int, title: str, *commands: str) -> None:
     console.print(f"\n[bold]{number}  {title}[/bold]")
     for command in commands:
+        # With 7 columns of indentation and a backslash, no line is wider than 80 columns.
         lines = textwrap.wrap(
-            f"$ blindsight {command}", 76, break_long_words=False, break_on_hyphens=False
+            f"$ blindsight {command}", 71, break_long_words=False, break_on_hyphens=False
         )
         console.print("   " + " \\\n       ".join(lines), style="dim", markup=False)
 

@@ -115,7 +115,7 @@ def assert_private(
     limit = checks.non_negative("epsilon", epsilon)
     false_alarm = checks.probability("false_alarm", false_alarm)
     _require_power(checks.whole("trials", trials, least=100), limit, delta, false_alarm)
-    found = audit_callable(
+    result = audit_callable(
         _fitted(subject) if hasattr(subject, "fit") else subject,
         data,
         neighbour,
@@ -126,7 +126,7 @@ def assert_private(
         name=label,
         confidence=1 - false_alarm,
     )
-    measured = found.attacks[0].audited
+    measured = result.attacks[0].audited
     if measured.epsilon > limit:
         raise PrivacyViolation(
             f"{label}: epsilon = {limit:g} is stated, and the two inputs are told apart with "
@@ -193,18 +193,18 @@ def assert_private_training(
         (0.42, ())
     """
     confidence = 1 - checks.probability("false_alarm", false_alarm)
-    found = audit_training(
+    result = audit_training(
         train, dataset, delta=delta, canaries=canaries, seed=seed, confidence=confidence
     )
-    if found.refuted:
-        raise PrivacyViolation(f"training: {found}", found.audited)
-    if found.claimed > checks.non_negative("epsilon", epsilon):
+    if result.refuted:
+        raise PrivacyViolation(f"training: {result}", result.audited)
+    if result.claimed > checks.non_negative("epsilon", epsilon):
         raise PrivacyViolation(
             f"training: epsilon = {epsilon:g} is stated, and its own accountant says "
-            f"{found.claimed:.3g} at delta = {delta:g}.",
-            found.audited,
+            f"{result.claimed:.3g} at delta = {delta:g}.",
+            result.audited,
         )
-    return found
+    return result
 
 
 def _require_power(trials: int, epsilon: float, delta: float, false_alarm: float) -> None:

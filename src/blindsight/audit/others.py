@@ -191,14 +191,14 @@ def _numbers(answers: list[Any], name: str) -> Floats:
             f"{name} refused every time ({answers[0]}): it takes one argument, the data."
         )
     try:
-        found = np.asarray(answers, np.float64).reshape(len(answers), -1)
-        if np.isfinite(found).all():
-            return found
+        numbers = np.asarray(answers, np.float64).reshape(len(answers), -1)
+        if np.isfinite(numbers).all():
+            return numbers
     except (TypeError, ValueError):
         pass
     kinds = [_kind(answer) for answer in answers]
     usual = [kind for kind, _ in Counter(kinds).most_common(_USUAL)]
-    return np.array([[float(kind == one) for one in usual] for kind in kinds])
+    return np.array([[float(kind == common) for common in usual] for kind in kinds])
 
 
 def _kind(answer: object) -> str:
@@ -297,10 +297,10 @@ class _Watched:
     def __len__(self) -> int:
         return len(self.dataset) + len(self.inputs)
 
-    def __getitem__(self, place: int) -> Any:
-        self.read.append(int(place))
-        own = int(place) - len(self.dataset)
-        return self.dataset[place] if own < 0 else (self.inputs[own], self.classes[own])
+    def __getitem__(self, index: int) -> Any:
+        self.read.append(int(index))
+        own = int(index) - len(self.dataset)
+        return self.dataset[index] if own < 0 else (self.inputs[own], self.classes[own])
 
 
 @dataclass
@@ -385,8 +385,8 @@ def _flat(parts: list[Any]) -> Floats:
 
 
 def _rows(gradients: Any) -> Floats:
-    found: Floats = gradients.detach().double().cpu().numpy()
-    return found.reshape(len(found), -1)
+    rows: Floats = gradients.detach().double().cpu().numpy()
+    return rows.reshape(len(rows), -1)
 
 
 def _canaries(dataset: Any, count: int, rng: np.random.Generator) -> tuple[Any, Any]:
@@ -413,9 +413,9 @@ def _scores(model: Any, inputs: Any, classes: Any) -> Floats:
 
     model.eval()
     with torch.no_grad():
-        found = model(inputs).double()
-    own = found[torch.arange(len(found)), classes]
-    return np.asarray((own - found.mean(dim=1)).cpu().numpy(), np.float64)
+        logits = model(inputs).double()
+    own = logits[torch.arange(len(logits)), classes]
+    return np.asarray((own - logits.mean(dim=1)).cpu().numpy(), np.float64)
 
 
 def _inclusion_problems(inside: Bools, rate: float) -> Iterator[str]:

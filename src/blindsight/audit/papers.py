@@ -59,15 +59,15 @@ def all_verdicts(
         sketching.verdicts(pictures[:: len(pictures) // 8][:8], trials=4 * trials, seed=seed),
         tagging.verdicts(trials=trials, fits=3 * runs // 100, seed=seed),
     ]
-    found: list[Verdict] = []
+    verdicts: list[Verdict] = []
     step: Any = progress or (lambda done, total: None)
     step(0, len(parts))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnchargedRelease)  # toy data, and nothing leaves
         for done, part in enumerate(parts, start=1):
-            found.extend(part)
+            verdicts.extend(part)
             step(done, len(parts))
-    return found
+    return verdicts
 
 
 def report_on_all(verdicts: list[Verdict], *, seed: int = 0) -> Report:
@@ -139,7 +139,7 @@ def figures(verdicts: list[Verdict], *, seed: int = 0) -> list[Figure]:
             "Membership inference with six shadow models on a tagger of 400 records, as usual and "
             "at epsilon 1.",
             roc_curves(members),
-            [{"model": name, "AUC": round(found.auc, 3)} for name, found in members.items()],
+            [{"model": name, "AUC": round(member.auc, 3)} for name, member in members.items()],
         ),
         _rebuilt(digits, seed),
         Figure(
@@ -182,14 +182,14 @@ def _rebuilt(digits: _Digits, seed: int) -> Figure:
     pictures: dict[str, Array] = {"original": truth[:_SHOWN]}
     rows: list[dict[str, Any]] = []
     for name, give in releases.items():
-        found = reconstruct(give(known), images, give(private), truth, decoder="ridge", seed=seed)
-        pictures[f"{name}: {found.psnr:.1f} dB, SSIM {found.ssim:.2f}"] = found.images[:_SHOWN]
+        result = reconstruct(give(known), images, give(private), truth, decoder="ridge", seed=seed)
+        pictures[f"{name}: {result.psnr:.1f} dB, SSIM {result.ssim:.2f}"] = result.images[:_SHOWN]
         rows.append(
-            {"from": name, "PSNR in dB": round(found.psnr, 2), "SSIM": round(found.ssim, 3)}
+            {"from": name, "PSNR in dB": round(result.psnr, 2), "SSIM": round(result.ssim, 3)}
         )
     mean = np.broadcast_to(images.mean(axis=0), truth[:_SHOWN].shape)
-    pictures[f"mean image: {found.psnr_of_mean:.1f} dB"] = mean
-    rows.append({"from": "mean image", "PSNR in dB": round(found.psnr_of_mean, 2), "SSIM": ""})
+    pictures[f"mean image: {result.psnr_of_mean:.1f} dB"] = mean
+    rows.append({"from": "mean image", "PSNR in dB": round(result.psnr_of_mean, 2), "SSIM": ""})
     return Figure(
         "What comes back of an image",
         "Digits rebuilt from features, from plain codes, from flipped codes and from the released "
@@ -220,7 +220,7 @@ def _memberships(seed: int) -> dict[str, Membership]:
     """
     rng = np.random.default_rng(seed)
     rows, labels = rng.standard_normal((400, 300)), (rng.random((400, 4)) < 0.4).astype(np.uint8)
-    found = {}
+    memberships = {}
     for name, training in (
         ("no protection", Ordinary(steps=100)),
         ("epsilon 1", DPTraining(epsilon=1.0)),
@@ -231,14 +231,14 @@ def _memberships(seed: int) -> dict[str, Membership]:
             with drawing_from(dice):
                 return clone(tagger).fit(rows[included], labels[included])
 
-        found[name] = infer_membership(
+        memberships[name] = infer_membership(
             train,
             lambda model: membership_scores(model.logits(rows), labels),
             records=400,
             shadows=6,
             seed=seed,
         )
-    return found
+    return memberships
 
 
 def _recovered(seed: int) -> dict[str, Array]:

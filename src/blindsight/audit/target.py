@@ -167,9 +167,9 @@ def _folder(source: Path, trials: int, seed: int) -> Audit:
     for path in sorted(source.glob("*.safetensors")):
         kind, _, _ = storage.load_any(path)
         if kind in ("hasher", "codebook"):
-            found = audit(_read(kind, path), name=source.name, trials=trials, seed=seed)
+            result = audit(_read(kind, path), name=source.name, trials=trials, seed=seed)
             stored = source / "codes.index"
-            return _stated(found, stored) if stored.exists() else found
+            return _stated(result, stored) if stored.exists() else result
     raise InvalidData(
         f"{source} is no index: it holds no saved hasher or codebook. Make one with blindsight "
         "protect."
@@ -182,10 +182,10 @@ def attacked_index(
     """The verdict on an index whose mechanism is known, and its card with what the attack
     measured.
     """
-    found = _described(source, mechanism, guarantee, trials, seed)
-    assert found.verdict is not None  # noqa: S101  (_judged makes one)
-    assert isinstance(found.card, Guarantee)  # noqa: S101  (a guarantee was given)
-    return found.verdict, found.card
+    result = _described(source, mechanism, guarantee, trials, seed)
+    assert result.verdict is not None  # noqa: S101  (_judged makes one)
+    assert isinstance(result.card, Guarantee)  # noqa: S101  (a guarantee was given)
+    return result.verdict, result.card
 
 
 def _index(source: Path, trials: int, seed: int) -> Audit:
@@ -217,7 +217,7 @@ def _described(
     )
 
 
-def _stated(found: Audit, codes: Path) -> Audit:
+def _stated(result: Audit, codes: Path) -> Audit:
     """The same attack, judged by what the index itself states."""
     from blindsight.index.index_file import IndexHeader
 
@@ -225,12 +225,12 @@ def _stated(found: Audit, codes: Path) -> Audit:
     if guarantee is None:
         raise InvalidData(f"{codes} is an index of plain codes: it promises nothing.")
     return _judged(
-        found.subject,
-        found.name,
+        result.subject,
+        result.name,
         "hashing",
         guarantee,
-        found.attacks,
-        notes=found.notes,
+        result.attacks,
+        notes=result.notes,
         method="index",
     )
 
@@ -289,8 +289,8 @@ def _tagger(tagger: PrivateTagger, name: str, trials: int, seed: int) -> Audit:
         "bound.",
         "Not attacked: training; its own promise is the second card.",
     )
-    found = _judged(tagger, name, "tagging", tagger.answer_guarantee_, attacks, notes=notes)
-    return replace(found, others=(("Training records", tagger.guarantee_),))
+    result = _judged(tagger, name, "tagging", tagger.answer_guarantee_, attacks, notes=notes)
+    return replace(result, others=(("Training records", tagger.guarantee_),))
 
 
 def _statistics(sender: Any, name: str, trials: int, seed: int) -> Audit:
@@ -313,8 +313,8 @@ def _printed_tagger(model: P2MLGCN, name: str, trials: int, seed: int) -> Audit:
 
     attacks = [attack_printed(model.release_, trials=trials, seed=seed)]
     notes = ("One answer about one image was attacked: logits at opposite ends.",)
-    found = _judged(model, name, "tagging", model.guarantee_, attacks, notes=notes)
-    return replace(found, others=(("Training records", model.training_guarantee_),))
+    result = _judged(model, name, "tagging", model.guarantee_, attacks, notes=notes)
+    return replace(result, others=(("Training records", model.training_guarantee_),))
 
 
 def _flips(flipper: FlippedBits, name: str, trials: int, seed: int) -> Audit:

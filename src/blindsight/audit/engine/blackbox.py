@@ -127,11 +127,11 @@ def collect_at_once(
     trials = checks.whole("trials", trials, least=4)
     sides = []
     for value, source in zip((data, neighbour), np.random.SeedSequence(seed).spawn(2), strict=True):
-        rng, one = np.random.default_rng(source), np.asarray(value)
-        rows = max(1, min(_ROWS, _NUMBERS // max(1, one.size)))
+        rng, row = np.random.default_rng(source), np.asarray(value)
+        rows = max(1, min(_ROWS, _NUMBERS // max(1, row.size)))
         parts = [min(rows, trials - start) for start in range(0, trials, rows)]
         sides.append(
-            np.concatenate([release(np.repeat(one[None], size, axis=0), rng) for size in parts])
+            np.concatenate([release(np.repeat(row[None], size, axis=0), rng) for size in parts])
         )
     return Outcomes(*sides)
 
@@ -190,13 +190,13 @@ def tell_apart(
     ):
         cut = _best_cut(sign * here, sign * there, delta, error=min(0.025, 10 * (1 - share)))
         hits, false = int((sign * here_test >= cut).sum()), int((sign * there_test >= cut).sum())
-        found = epsilon_from_rates(
+        bound = epsilon_from_rates(
             hits, len(here_test), false, len(there_test), confidence=share, delta=delta
         )
-        if found > best[0]:
+        if bound > best[0]:
             low, _ = clopper_pearson(hits, len(here_test), error=(1 - share) / 2)
             _, high = clopper_pearson(false, len(there_test), error=(1 - share) / 2)
-            best = found, sign, (high, low)
+            best = bound, sign, (high, low)
     epsilon, sign, rates = best
     name = "black box, given statistic" if statistic else "black box, linear discriminant"
     guilty, innocent = test if sign > 0 else test[::-1]
@@ -255,12 +255,12 @@ def _flat(outputs: Array) -> Floats:
     return np.asarray(outputs, np.float64).reshape(len(outputs), -1)
 
 
-def _forked(one: Callable[[Any], Any], jobs: list[Any], workers: int) -> list[Any]:
+def _forked(function: Callable[[Any], Any], jobs: list[Any], workers: int) -> list[Any]:
     """Map over forked processes, which inherit closures without pickling them; only results travel
     back.
     """
     global _inherited
-    _inherited = one
+    _inherited = function
     try:
         with multiprocessing.get_context("fork").Pool(workers) as pool:
             return pool.map(_call, jobs, chunksize=1)
@@ -299,8 +299,8 @@ class Attack:
     @property
     def audited(self) -> Audited:
         """The lower bound on epsilon between neighbours."""
-        found = self.told.audited
-        return dataclasses.replace(found, epsilon=found.epsilon / self.steps, attack=self.what)
+        bound = self.told.audited
+        return dataclasses.replace(bound, epsilon=bound.epsilon / self.steps, attack=self.what)
 
 
 def worst_inputs(mechanism: Mechanism, *, unit: str | None = None) -> Pair:
@@ -318,11 +318,11 @@ def worst_inputs(mechanism: Mechanism, *, unit: str | None = None) -> Pair:
         raise InvalidData(
             f"no attack is known for {type(mechanism).__name__}: give it a worst_pair()."
         )
-    one, other = mechanism.worst_pair()
+    first, other = mechanism.worst_pair()
     return (
-        (one[0], other[0])
+        (first[0], other[0])
         if isinstance(mechanism, (KaryResponse, SubsetSelection))
-        else (one, other)
+        else (first, other)
     )
 
 

@@ -199,7 +199,7 @@ def audit_door(
     _samplers(audit, exact, set(floats))
     _noise(audit, simulated, rolls)
     _other_noise(audit, data)
-    reached = tuple(Reached(what, *found) for what, found in audit.reached.items())
+    reached = tuple(Reached(what, *measured) for what, measured in audit.reached.items())
     return DoorAudit(
         tuple(audit.findings.values()), reached, len(here.log), audit.replays, tuple(notes)
     )
@@ -239,11 +239,11 @@ def _ledger(audit: _Audit, data: object) -> None:
     """With a ledger, outputs are the same, and every account is charged at least what is due."""
     guarantees = [opening.guarantee for opening in audit.here.openings]
     promised = [guarantee for guarantee in guarantees if guarantee is not None]
-    if not promised or any(math.isinf(one.epsilon) or one.unproven for one in promised):
+    if not promised or any(math.isinf(given.epsilon) or given.unproven for given in promised):
         return  # a ledger refuses what has no finite price
     audit.replays += 1
     listener = ReplayListener(audit.here.log, audit.seed)
-    with charging([cost for one in promised for cost in one.costs]) as account:
+    with charging([cost for given in promised for cost in given.costs]) as account:
         left = collect(audit.run, data, listener, seed=audit.seed)
         problems = list(account.problems())
     if left.raised and not audit.outputs.raised:
@@ -277,13 +277,13 @@ def _among_neighbours(audit: _Audit) -> None:
     extremes.
     """
     for stood in audit.stood.values():
-        for (one, here), (other, there) in itertools.combinations(stood, 2):
-            if one.lacks and other.lacks:
+        for (first, here), (other, there) in itertools.combinations(stood, 2):
+            if first.lacks and other.lacks:
                 continue
-            steps = 1 if one.lacks or other.lacks else 2
+            steps = 1 if first.lacks or other.lacks else 2
             for entry, value, changed in zip(audit.here.log, here, there, strict=False):
                 _sensitivity(
-                    audit, entry, value, changed, steps, f"{one.name!r} against {other.name!r}"
+                    audit, entry, value, changed, steps, f"{first.name!r} against {other.name!r}"
                 )
 
 
@@ -500,15 +500,15 @@ def _other_noise(audit: _Audit, data: object) -> None:
     """
     again = RecordingListener(audit.seed + 1)
     collect(audit.run, data, again, seed=audit.seed)
-    for one, other in zip(audit.here.log, again.log, strict=False):
+    for entry, other in zip(audit.here.log, again.log, strict=False):
         if (
-            one.released.dtype.kind != "f"
-            or one.released.shape != one.value.shape
-            or one.value.size < 2
+            entry.released.dtype.kind != "f"
+            or entry.released.shape != entry.value.shape
+            or entry.value.size < 2
         ):
             continue
-        if np.array_equal(one.released - one.value, other.released - other.value):
-            where = f"{one.planned.what!r} of {one.title!r}"
+        if np.array_equal(entry.released - entry.value, other.released - other.value):
+            where = f"{entry.planned.what!r} of {entry.title!r}"
             audit.find(
                 "entropy", where, "the noise is the same whatever stream the door draws it from"
             )
@@ -531,21 +531,23 @@ def neighbours_of(
     `bounds` are what real numbers may be (pixels: (0, 1)); without them records go far out too.
     """
     arrays, whole = _arrays(data)
-    found = []
+    neighbours = []
     for record in records:
         for name, rows in _rows(arrays, record % len(arrays[0]), bounds):
             changed = [array.copy() for array in arrays]
             for array, row in zip(changed, rows, strict=True):
                 array[record] = row
-            found.append(
+            neighbours.append(
                 Neighbour(
                     f"{name}, record {record}", whole(changed), record=record % len(arrays[0])
                 )
             )
         if removed:
-            place = record % len(arrays[0])
-            found.append(Neighbour(f"absent, record {record}", data, record=place, absent=(place,)))
-    return found
+            position = record % len(arrays[0])
+            neighbours.append(
+                Neighbour(f"absent, record {record}", data, record=position, absent=(position,))
+            )
+    return neighbours
 
 
 def unrelated_datasets(
@@ -554,8 +556,8 @@ def unrelated_datasets(
     """Data of the same shapes and of the same public domains, but otherwise wholly different."""
     arrays, whole = _arrays(data)
     rng = np.random.default_rng(seed)
-    ways = (_random, _constant, _constant_high, _shuffled)
-    return [whole([way(array, rng, bounds) for array in arrays]) for way in ways]
+    makers = (_random, _constant, _constant_high, _shuffled)
+    return [whole([make(array, rng, bounds) for array in arrays]) for make in makers]
 
 
 def _arrays(data: object) -> tuple[list[Array], Any]:
@@ -571,16 +573,19 @@ def _rows(
     arrays: list[Array], record: int, bounds: tuple[float, float] | None
 ) -> Iterator[tuple[str, list[Array]]]:
     """What the record may become: every array at the same extreme, and each array by itself."""
-    kept = [array[record].copy() for array in arrays]
+    own_rows = [array[record].copy() for array in arrays]
     other = (record + len(arrays[0]) // 2) % len(arrays[0])
     yield "a copy of another", [array[other] for array in arrays]
     extremes = [dict(_extremes(array, record, bounds)) for array in arrays]
     for name in dict.fromkeys(name for each in extremes for name in each):
-        yield name, [each.get(name, row) for each, row in zip(extremes, kept, strict=True)]
+        yield name, [each.get(name, row) for each, row in zip(extremes, own_rows, strict=True)]
     if len(arrays) > 1:
-        for place, each in enumerate(extremes):
+        for part, each in enumerate(extremes):
             for name in ("low", "high"):
-                yield f"{name} in part {place}", [*kept[:place], each[name], *kept[place + 1 :]]
+                yield (
+                    f"{name} in part {part}",
+                    [*own_rows[:part], each[name], *own_rows[part + 1 :]],
+                )
 
 
 def _extremes(
@@ -611,8 +616,8 @@ def _extremes(
 def _ends(array: Array, bounds: tuple[float, float] | None) -> tuple[Any, Any]:
     if array.dtype.kind == "f":
         if bounds is not None:
-            found: tuple[Any, Any] = bounds
-            return found
+            ends: tuple[Any, Any] = bounds
+            return ends
         reach = float(np.abs(array).max(initial=0)) or 1.0
         return -reach, reach
     return array.min(), array.max()

@@ -144,9 +144,9 @@ def _weakened(seed: int) -> Any:
     )
 
 
-def _same(one: Array, other: Array) -> bool:
-    return one.shape == other.shape and bool(
-        np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+def _same(first: Array, other: Array) -> bool:
+    return first.shape == other.shape and bool(
+        np.array_equal(first, other, equal_nan=first.dtype.kind == "f")
     )
 
 
@@ -163,11 +163,11 @@ def _additive_problems(mechanism: Mechanism, noise: Array, shape: tuple[int, ...
     n = noise.size
     variance = float(mass @ points**2)
     fourth = float(mass @ points**4)
-    found = float(np.mean(noise**2))
+    measured = float(np.mean(noise**2))
     spread = math.sqrt(max(fourth - variance**2, 1e-300) / n)
-    if abs(found - variance) > _SIGMAS * spread:
+    if abs(measured - variance) > _SIGMAS * spread:
         yield (
-            f"its noise has standard deviation {math.sqrt(found):.4g}, its law "
+            f"its noise has standard deviation {math.sqrt(measured):.4g}, its law "
             f"{math.sqrt(variance):.4g}"
         )
         return
@@ -200,13 +200,13 @@ def _likelihood_score(mechanism: Mechanism, noise: Array, points: Array, mass: A
     """How far the mean of ln Pr(noise) is from what the law says, in standard deviations: sharp for
     heavy tails.
     """
-    kept = mass > 0
-    stated = np.asarray(mechanism.log_prob(points[kept], np.zeros(int(kept.sum()))))
-    mean = float(mass[kept] @ stated)
-    deviation = max(math.sqrt(max(float(mass[kept] @ (stated - mean) ** 2), 0.0)), 1e-2)
+    possible = mass > 0
+    stated = np.asarray(mechanism.log_prob(points[possible], np.zeros(int(possible.sum()))))
+    mean = float(mass[possible] @ stated)
+    deviation = max(math.sqrt(max(float(mass[possible] @ (stated - mean) ** 2), 0.0)), 1e-2)
     flat = noise.ravel()
-    found = np.asarray(mechanism.log_prob(flat, np.zeros(flat.size)))
-    return float((found.mean() - mean) / deviation * math.sqrt(flat.size))
+    drawn = np.asarray(mechanism.log_prob(flat, np.zeros(flat.size)))
+    return float((drawn.mean() - mean) / deviation * math.sqrt(flat.size))
 
 
 def _stated_law(mechanism: Mechanism, noise: Array) -> tuple[Array, Array]:
@@ -246,9 +246,9 @@ def _cell_problems(mechanism: Mechanism, released: Array, cells: Array) -> Itera
             yield f"its answer is true in {share:.4g} of the draws, by its law in {p:.4g}"
             return
         wanted = stated * len(answers)
-        kept = wanted >= 20
-        if kept.sum() > 2 and (
-            (counts[kept] - wanted[kept]) ** 2 / wanted[kept]
+        frequent = wanted >= 20
+        if frequent.sum() > 2 and (
+            (counts[frequent] - wanted[frequent]) ** 2 / wanted[frequent]
         ).sum() > stats.chi2.isf(1e-9, k):
             yield "its answers do not have the distribution that they state"
             return
@@ -285,12 +285,12 @@ def _ratio_problems(
     On A = {ratio r > 1} the mean of 1/r under the first input is the probability of A under the
     second, whatever the mechanism; numbers between 0 and 1, so few draws suffice.
     """
-    pair = [np.asarray(one) for one in mechanism.worst_pair()]
+    pair = [np.asarray(point) for point in mechanism.worst_pair()]
     width = max(1, pair[0].size)
     count = max(200, min(rolls, 2_000_000 // max(width, getattr(mechanism, "k", 1))))
     logs = []
-    for one in pair:
-        stacked = np.repeat(one[None], count, axis=0)
+    for point in pair:
+        stacked = np.repeat(point[None], count, axis=0)
         drawn = mechanism.release(
             stacked, rng=source.stream("audit ratio", exact=mechanism.sampler == "exact")
         )
@@ -311,14 +311,14 @@ def _ratio_problems(
         )
     for near, far in ((first, second), (-second, -first)):
         weights = np.where(near > 0, np.exp(-np.maximum(near, 0)), 0.0)
-        expected, found = weights.mean(), float((far > 0).mean())
+        expected, observed = weights.mean(), float((far > 0).mean())
         # Bernstein's bound on two means of numbers between 0 and 1.
         error = _SIGMAS * math.sqrt(
-            (weights.var() + found * (1 - found)) / count
+            (weights.var() + observed * (1 - observed)) / count
         ) + 2 * _SIGMAS**2 / (3 * count)
-        if abs(expected - found) > error:
+        if abs(expected - observed) > error:
             yield (
-                f"an outcome has probability {found:.4g} at a worst input, its log_prob says "
+                f"an outcome has probability {observed:.4g} at a worst input, its log_prob says "
                 f"{expected:.4g}"
             )
             return
@@ -342,8 +342,8 @@ def _rounding_problems(mechanism: Mechanism) -> Iterator[str]:
         return
     outcomes = np.stack([np.rint(near / grid), np.rint(far / grid)]) * grid
     ratio = [
-        mechanism.log_prob(outcomes, np.broadcast_to(one, outcomes.shape)).sum(axis=1)
-        for one in (near, far)
+        mechanism.log_prob(outcomes, np.broadcast_to(value, outcomes.shape)).sum(axis=1)
+        for value in (near, far)
     ]
     told = float(np.abs(ratio[0] - ratio[1]).max())
     if told > mechanism.cost.epsilon * (1 + 1e-9):
@@ -392,7 +392,7 @@ def source_problems(source: Source, *, simulated: bool) -> Iterator[str]:
 def start_problems(starts: Sequence[bytes]) -> Iterator[str]:
     """How streams begin: no word comes twice in one, and their bits are even."""
     words = [np.frombuffer(start, np.uint64) for start in starts]
-    if any(len(np.unique(one)) < len(one) for one in words):
+    if any(len(np.unique(stream)) < len(stream) for stream in words):
         yield "a stream repeats itself"
     bits = np.unpackbits(np.frombuffer(b"".join(starts), np.uint8))
     if abs(float(bits.mean()) - 0.5) * 2 * math.sqrt(bits.size) > _SIGMAS:
@@ -491,9 +491,9 @@ def _composed(parts: Sequence[Gauss | Pure], delta: float, swapped: bool) -> flo
 
 def _on_grid(losses: Array, mass: Array, step: float, size: int) -> Array:
     """Each loss shared between its two neighbours on the grid, so that the mean is kept exactly."""
-    place = losses / step
-    low = np.floor(place).astype(np.int64)
-    part = place - low
+    position = losses / step
+    low = np.floor(position).astype(np.int64)
+    part = position - low
     laid = np.zeros(size)
     np.add.at(laid, low % size, mass * (1 - part))
     np.add.at(laid, (low + 1) % size, mass * part)

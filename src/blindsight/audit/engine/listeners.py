@@ -191,38 +191,38 @@ def _streams_like(seed: int, number: int, opening: Opening) -> _Streams:
     return kind(seed, number, opening)
 
 
-class _Ear:
-    """What both listeners share."""
+class _Listener:
+    """The base class of both listeners, which draws from the audit's own streams."""
 
     def __init__(self, seed: int, absent: Sequence[int]) -> None:
         self.seed, self._absent = seed, np.asarray(absent, np.int64)
         self.openings: list[Opening] = []
 
     def opened(self, door: Door) -> Any:
-        """Draw from streams of the audit's own."""
+        """Record the opening, and return streams of the audit for it."""
         opening = Opening(door.what, door.guarantee, door._source)
         self.openings.append(opening)
         return _streams_like(self.seed, len(self.openings), opening)
 
     def absent(self, n: int) -> Array | None:
-        """The records that are to count as not there."""
+        """Return a mask of the records that are treated as absent."""
         return np.isin(np.arange(n), self._absent % n) if self._absent.size and n else None
 
     def _door_of(self, passage: Passage) -> int:
-        """The youngest door of this title: doors of one title are used one after the other."""
+        """Return the newest door of this title; doors of one title are used in sequence."""
         titles = [opening.title for opening in self.openings]
         return len(titles) - 1 - titles[::-1].index(passage.title)
 
 
-class RecordingListener(_Ear):
-    """Notes every value before and after its noise."""
+class RecordingListener(_Listener):
+    """Records every value before and after its noise."""
 
     def __init__(self, seed: int = 0, *, absent: Sequence[int] = ()) -> None:
         super().__init__(seed, absent)
         self.log: list[DoorEntry] = []
 
     def passing(self, passage: Passage) -> None:
-        """Let it draw."""
+        """Do nothing, so that the mechanism draws its noise."""
 
     def passed(self, passage: Passage, released: Array) -> None:
         door = self._door_of(passage)
@@ -321,7 +321,7 @@ def charging(costs: Sequence[Cost]) -> Iterator[ChargedAccount]:
         yield account
 
 
-class ReplayListener(_Ear):
+class ReplayListener(_Listener):
     """Hands out what a recording holds, in order, as long as the same doors come in the same order.
 
     `values` are what stood at the door instead; `divergence` says where the runs differ first, if
@@ -348,7 +348,7 @@ class ReplayListener(_Ear):
         return entry.released.copy()
 
     def passed(self, passage: Passage, released: Array) -> None:
-        """Nothing to note."""
+        """Do nothing, because `passing` has recorded the value."""
 
     def finished(self) -> str | None:
         """Where the runs differ first, also by ending too early."""

@@ -63,8 +63,8 @@ def collect(run: Run, data: object, listener: Listener | None, *, seed: int = 0)
         listener: stands at every door; None leaves the doors as they are in production.
         seed: of the frozen entropy.
     """
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
         with _Recorder() as recorder, ExitStack() as stack:
             stack.enter_context(frozen(seed))
             if listener is not None:
@@ -97,7 +97,7 @@ def frozen(seed: int) -> Iterator[None]:
     source = np.random.default_rng(seed)
     python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002
     torch = sys.modules.get("torch")
-    kept = None if torch is None else torch.get_rng_state()
+    torch_state = None if torch is None else torch.get_rng_state()
     random.seed(seed)
     np.random.set_state(np.random.RandomState(seed).get_state())  # noqa: NPY002  (code under audit may use it)
     if torch is not None:
@@ -109,7 +109,7 @@ def frozen(seed: int) -> Iterator[None]:
         random.setstate(python)
         np.random.set_state(legacy)  # noqa: NPY002
         if torch is not None:
-            torch.set_rng_state(kept)
+            torch.set_rng_state(torch_state)
 
 
 def parts_of(value: object, name: str = "returned") -> Iterator[tuple[str, bytes]]:
@@ -181,9 +181,9 @@ def _files(folder: Path, recorder: _Recorder) -> Iterator[tuple[str, bytes]]:
 
 def _attributes(path: Path, recorder: _Recorder) -> str:
     """A file's mode and, where it is not the time of the run, its time of change."""
-    found = path.lstat()
-    during = recorder.began - 2e9 <= found.st_mtime_ns <= recorder.ended + 2e9
-    return f"{stat.filemode(found.st_mode)} {'' if during else found.st_mtime_ns}"
+    status = path.lstat()
+    during = recorder.began - 2e9 <= status.st_mtime_ns <= recorder.ended + 2e9
+    return f"{stat.filemode(status.st_mode)} {'' if during else status.st_mtime_ns}"
 
 
 def _contents(path: Path, name: str) -> Iterator[tuple[str, bytes]]:
@@ -256,8 +256,8 @@ class _Recorder:
     def during(self, given: tuple[Any, ...]) -> bool:
         """Whether a file is given a time of this run, as copies of new files are."""
         _, seconds, nanoseconds, *_ = given
-        times = nanoseconds or [int(one * 1e9) for one in seconds or ()]
-        return all(self.began - 2e9 <= one <= time.time_ns() + 2e9 for one in times)
+        times = nanoseconds or [int(moment * 1e9) for moment in seconds or ()]
+        return all(self.began - 2e9 <= moment <= time.time_ns() + 2e9 for moment in times)
 
     def spoken(self) -> dict[str, str]:
         """What was said or done, by the way in which it was."""
@@ -268,7 +268,7 @@ class _Recorder:
             },
             "logging": "\n".join(self._log.words),
             "warnings": "\n".join(
-                f"{said.category.__name__} {said.message}" for said in self._warnings
+                f"{warning.category.__name__} {warning.message}" for warning in self._warnings
             ),
             "progress": "\n".join(self.progress),
             "system": "\n".join(self.events),
@@ -354,12 +354,12 @@ def _importing() -> bool:
 
 def _note(recorder: _Recorder, path: object) -> None:
     if isinstance(path, (str, bytes, os.PathLike)):
-        found = Path(os.fsdecode(path)).absolute()
-        if "__pycache__" not in found.parts and found.parts[:2] not in (
+        target = Path(os.fsdecode(path)).absolute()
+        if "__pycache__" not in target.parts and target.parts[:2] not in (
             ("/", "dev"),
             ("/", "proc"),
         ):
-            recorder.written.append(found)
+            recorder.written.append(target)
 
 
 def _digest(content: bytes) -> str:

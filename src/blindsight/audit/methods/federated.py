@@ -69,12 +69,15 @@ def _updates(rng: np.random.Generator, users: int, dimension: int, density: floa
 
 
 def match_activity(activity: Bools, published: Bools) -> NDArray[np.intp]:
-    """For each index the one place whose activity over the rounds explains it best, or -1 where
-    several do.
+    """Return, for each index, the position whose activity over the rounds explains it best, or -1
+    if several do.
 
-    activity: (rounds, places), whether anybody sent something for the place. published: (rounds,
-    indices), whether the published sum is not zero there. A place that was silent when the index
-    changed is ruled out; of the others the one with the fewest extra appearances is it.
+    A position that was silent when the index changed is ruled out; of the others the one with the
+    fewest extra appearances is chosen.
+
+    Parameters:
+        activity: (rounds, positions), whether any user sent something for the position.
+        published: (rounds, indices), whether the published sum is not zero there.
     """
     active, shown = activity.astype(np.float64), published.astype(np.float64)
     impossible = shown.T @ (1 - active)
@@ -107,8 +110,8 @@ def support_intersection(
     seed: int = 0,
     key: PrivateKey | None = None,
 ) -> Recovery:
-    """The aggregator matches permuted activity with published sums over rounds; success is an index
-    de-permuted.
+    """Play an aggregator that matches permuted activity with published sums over rounds; it
+    succeeds for an index whose permutation it reverses.
     """
     checks.whole("rounds", rounds)
     rng = np.random.default_rng(seed)
@@ -148,9 +151,7 @@ def single_contributors(
     seed: int = 0,
     key: PrivateKey | None = None,
 ) -> Recovery:
-    """Anybody reads the published sum: where one user alone contributed, it is that user's exact
-    weight.
-    """
+    """Read the published sum: where only one user contributed, it is that user's exact weight."""
     settings = PaperSettings(dimension=dimension, users=users)
     updates = _updates(np.random.default_rng(seed), users, dimension, density)
     shown = PaperSimulation(settings, key=_quick_key(key)).round(updates).total != 0
@@ -208,8 +209,8 @@ def subset_subtraction(
     seed: int = 0,
     key: PrivateKey | None = None,
 ) -> Recovery:
-    """The aggregator asks for the sum of all users and of all but one; the difference is that one's
-    update.
+    """Play an aggregator that requests the sum of all users and of all but one; the difference is
+    that user's update.
     """
     stage = _stage(users, dimension, seed, key)
     everybody = list(stage.contributions)
@@ -231,8 +232,8 @@ def single_user_decryption(
     seed: int = 0,
     key: PrivateKey | None = None,
 ) -> Recovery:
-    """The aggregator passes one user's ciphertexts off as the sum, in every way it can; the best
-    one counts.
+    """Play an aggregator that presents one user's ciphertexts as the sum, in every possible form;
+    the best result counts.
     """
     best = 0.0
     for claimed, power in (([1], 1), (range(1, users + 1), 1), (range(1, users + 1), users)):
@@ -284,18 +285,18 @@ _ATTACKS: tuple[tuple[str, str, str, Callable[..., Recovery], str], ...] = (
 def verdicts(*, seed: int = 0) -> Iterator[Verdict]:
     """Four attacks on the paper's protocol, and every attack by a cheating party on ours."""
     for unit, setting, promise, attack, advice in _ATTACKS:
-        found = attack(seed=seed)
-        broken = found.value > max(0.05, 10 * (found.chance or 0.0))
-        yield _verdict("DPHE", setting, unit, "paper", promise, found, broken, advice)
+        recovery = attack(seed=seed)
+        broken = recovery.value > max(0.05, 10 * (recovery.chance or 0.0))
+        yield _verdict("DPHE", setting, unit, "paper", promise, recovery, broken, advice)
     for unit, setting, promise, attack, advice in _ATTACKS[:1]:
-        found = attack("pad", seed=seed)
-        broken = found.value > max(0.05, 10 * (found.chance or 0.0))
+        recovery = attack("pad", seed=seed)
+        broken = recovery.value > max(0.05, 10 * (recovery.chance or 0.0))
         yield _verdict(
-            "sums under a pad (ours)", setting, unit, "proven", promise, found, broken, advice
+            "sums under a pad (ours)", setting, unit, "proven", promise, recovery, broken, advice
         )
     tried = stopped_by()
     through = [name for name, code in tried.items() if not code]
-    found = Recovery(
+    recovery = Recovery(
         attack=f"{len(tried)} ways to cheat by real messages",
         measure="share that went through",
         value=len(through) / len(tried),
@@ -309,7 +310,7 @@ def verdicts(*, seed: int = 0) -> Iterator[Verdict]:
         "update",
         "proven",
         "only sums are seen",
-        found,
+        recovery,
         bool(through),
         advice,
     )
@@ -321,7 +322,7 @@ def _verdict(
     unit: str,
     calibration: Literal["proven", "paper"],
     promise: str,
-    found: Recovery,
+    recovery: Recovery,
     broken: bool,
     advice: str,
 ) -> Verdict:
@@ -334,7 +335,7 @@ def _verdict(
         claimed=None,
         proven=math.inf,
         promise=promise,
-        recovered=found,
+        recovered=recovery,
         broken=broken,
         advice=advice if broken else "",
     )

@@ -84,7 +84,7 @@ class Stage:
             self.simulation.aggregator.receive(data)
 
     def finish(self) -> None:
-        """End the round honestly."""
+        """Deliver all contributions and end the round as an honest aggregator does."""
         self.deliver()
         self.simulation._deliver(self.simulation.aggregator.close(), self.simulation.users)
         self.simulation._deliver(self.simulation.aggregator.results(), self.simulation.users)

@@ -90,18 +90,18 @@ def _apart(hasher: Any, rng: np.random.Generator, *, one_bit: bool) -> tuple[Arr
     if one_bit:  # on the way from one input to another the bits change one after the other
         rows = rows[0] + np.linspace(0, 1, 4000)[:, None] * (rows[1] - rows[0])
         differing = (np.diff(_plain(hasher, rows).astype(np.int8), axis=0) != 0).sum(axis=1)
-        places = np.flatnonzero(differing == 1)
-        if len(places):
-            return rows[places[0]], rows[places[0] + 1]
+        steps = np.flatnonzero(differing == 1)
+        if len(steps):
+            return rows[steps[0]], rows[steps[0] + 1]
     else:
         # Hash functions differ in what they call far: near their centre, and in units of their own.
         rows = np.concatenate([scale * rows for scale in (1e-2, -1e-2, 1.0, -1.0, 1e2, -1e2)])
         plain = _plain(hasher, rows).astype(np.float32)
         lengths = (plain**2).sum(axis=1)
         apart = lengths[:, None] + lengths - 2 * plain @ plain.T
-        one, other = np.unravel_index(int(apart.argmax()), apart.shape)
-        if apart[one, other] > 0.5:
-            return rows[one], rows[other]
+        first, other = np.unravel_index(int(apart.argmax()), apart.shape)
+        if apart[first, other] > 0.5:
+            return rows[first], rows[other]
     return rows[0], rows[
         -1
     ]  # all inputs are alike to it (cells that noise made may be): that is what is measured
@@ -225,12 +225,12 @@ def _codebook(rows: Array, *, trials: int, seed: int) -> Verdict:
     hasher = CodebookHasher(epsilon=4.0, n_cells=16, random_state=seed, learned_from="public").fit(
         rows
     )
-    found = attack_codes(
+    audited = attack_codes(
         hasher, trials=20 * trials, seed=seed, unit="record", confidence=0.95
     ).audited
     return Verdict.of(
         hasher.guarantee_,
-        found,
+        audited,
         room="hashing",
         method="codebook (ours)",
         setting="16 cells, ε = 4",
@@ -273,9 +273,9 @@ def epsilon_of_shuffled_counts(
     half = runs // 2
     best, threshold = 0.0, 0
     for candidate in np.unique(differences[0][:half]):
-        found = _bound(differences, candidate, slice(0, half), statement.delta, confidence)
-        if found > best:
-            best, threshold = found, int(candidate)
+        bound = _bound(differences, candidate, slice(0, half), statement.delta, confidence)
+        if bound > best:
+            best, threshold = bound, int(candidate)
     return _bound(differences, threshold, slice(half, runs), statement.delta, confidence)
 
 

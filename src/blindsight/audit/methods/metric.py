@@ -350,9 +350,9 @@ def _ours(loss: Literal["plain", "moments", "contrastive"], *, trials: int, seed
     )
 
 
-def figures(found: Audit, *, seed: int = 0, trials: int = 60) -> list[Figure]:
+def figures(audit: Audit, *, seed: int = 0, trials: int = 60) -> list[Figure]:
     """The paper's Figure 1: which of two conjectures about one label gave this metric?"""
-    own, card = found.subject, found.card
+    own, card = audit.subject, audit.card
     assert isinstance(card, Guarantee)  # noqa: S101  (a metric's card)
     pairs, first, second = toy_pairs(own, seed=seed)
     settings = {"your file's settings": {}, "hardly any noise (ε = 10,000)": {"epsilon": 1e4}}
@@ -363,7 +363,7 @@ def figures(found: Audit, *, seed: int = 0, trials: int = 60) -> list[Figure]:
         for name, changes in settings.items()
     }
     bars = {name: (result.accuracy, *result.interval()) for name, result in told.items()}
-    steps = found.attacks[0].steps if found.attacks else 1
+    steps = audit.attacks[0].steps if audit.attacks else 1
     most = 1.0 if math.isinf(card.epsilon) else 1 / (1 + math.exp(-min(steps * card.epsilon, 700)))
     rows = [
         {

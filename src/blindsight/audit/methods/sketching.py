@@ -314,14 +314,14 @@ _TRAIN, _TEST, _SHOWN, _STEPS = 900, 24, 10, 100
 _VALUES = 3_000_000  # pixels times channels of a file that are attacked for the report
 
 
-def figures(found: Audit, *, seed: int = 0) -> list[Figure]:
-    """The galleries."""
-    if isinstance(found.subject, CodebookSketcher):
-        return [_prototypes(found.subject)]
+def figures(audit: Audit, *, seed: int = 0) -> list[Figure]:
+    """Return galleries of what attackers recover under the file's parameters."""
+    if isinstance(audit.subject, CodebookSketcher):
+        return [_prototypes(audit.subject)]
     digits = data.load("mnist5k")
     order = np.random.default_rng(seed).permutation(len(digits))[: _TRAIN + _TEST]
-    own = getattr(found.subject, "parameters", None) or found.subject.parameters_
-    shown = [_in_the_file(found.subject)] if isinstance(found.subject, SketchSet) else []
+    own = getattr(audit.subject, "parameters", None) or audit.subject.parameters_
+    shown = [_in_the_file(audit.subject)] if isinstance(audit.subject, SketchSet) else []
     return [*shown, _gallery(own, digits.array()[order], seed)]
 
 
@@ -345,9 +345,9 @@ def _in_the_file(sketches: SketchSet) -> Figure:
     chosen = np.unique(np.linspace(0, len(sketches) - 1, min(_SHOWN, len(sketches))).astype(int))
     chosen = chosen[: max(1, _VALUES // math.prod(sketches.image_shape))]
     scale = 255 / (2.0**sketches.parameters.depth - 1)
-    found = Suite(sketches.parameters).recover(sketches[chosen])
+    recovered = Suite(sketches.parameters).recover(sketches[chosen])
     step = max(1, min(sketches.image_shape[1:]) // 96)  # thumbnails are enough to recognise
-    shown = {name: images[:, ::step, ::step] * scale for name, images in found.items()}
+    shown = {name: images[:, ::step, ::step] * scale for name, images in recovered.items()}
     width = next(iter(shown.values())).shape[2]
     return Figure(
         "What is in your file",
@@ -365,9 +365,9 @@ def _gallery(own: SketchParameters, images: Array, seed: int) -> Figure:
     truth, known = given[_TRAIN:], given[:_TRAIN]
     suite = Suite(own, public=known, steps=_STEPS, width=12, random_state=seed)
     guesses = suite.recover(_drawn(own, truth, seed + 1))
-    found = [measure(name, truth, guess, depth=own.depth) for name, guess in guesses.items()]
+    results = [measure(name, truth, guess, depth=own.depth) for name, guess in guesses.items()]
     rows = [
-        {"from": result.attack, **_measures(result.psnr, result.ssim or 0.0)} for result in found
+        {"from": result.attack, **_measures(result.psnr, result.ssim or 0.0)} for result in results
     ]
     blank = np.broadcast_to(known.mean(axis=0), truth.shape)
     alone = mean_psnr(truth, blank, peak=peak)
@@ -380,7 +380,7 @@ def _gallery(own: SketchParameters, images: Array, seed: int) -> Figure:
         f"Built-in digits under your file's parameters ({own.name}), with the originals beside; "
         "the network learned "
         f"from {_TRAIN:,} public digits. "
-        f"{measured_verdict(found, (1, 28, 28), missing=suite.missing)} What is seen "
+        f"{measured_verdict(results, (1, 28, 28), missing=suite.missing)} What is seen "
         "depends on size and content: attack your own file with blindsight sketch recover.",
         gallery(pictures),
         rows,
@@ -397,9 +397,11 @@ def _caption(row: dict[str, Any]) -> str:
 
 def _prototypes(sketcher: CodebookSketcher) -> Figure:
     """One of k prototypes is all that is released of an image: here they are, as many as fit."""
-    kept = np.asarray(sketcher.prototypes_)[:_SHOWN]
-    side = math.isqrt(kept[0].size)
-    pictures = kept.reshape(len(kept), *((side, side) if side * side == kept[0].size else (1, -1)))
+    prototypes = np.asarray(sketcher.prototypes_)[:_SHOWN]
+    side = math.isqrt(prototypes[0].size)
+    pictures = prototypes.reshape(
+        len(prototypes), *((side, side) if side * side == prototypes[0].size else (1, -1))
+    )
     true = f"{sketcher.mechanism_.truth_probability:.1%}"
     return Figure(
         "What comes back of an image",

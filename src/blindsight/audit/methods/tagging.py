@@ -81,13 +81,13 @@ def repeated_queries(ask: Ask, images: Array, secret: Floats, *, repeats: int) -
     from scipy.stats import spearmanr
 
     scores, answered = average_answers(ask, images, repeats=repeats)
-    found = 0.0
+    correlation = 0.0
     if answered and np.ptp(scores) > 0:
-        found = float(spearmanr(scores.ravel(), np.asarray(secret).ravel()).statistic)
+        correlation = float(spearmanr(scores.ravel(), np.asarray(secret).ravel()).statistic)
     return Recovery(
         attack=f"averaging {answered} answers about the same images",
         measure="rank correlation with the unprotected outputs",
-        value=found,
+        value=correlation,
         chance=0.0,
     )
 
@@ -114,8 +114,8 @@ def attack_answers(tagger: PrivateTagger, *, trials: int, seed: int) -> list[Att
     noise = tagger.answer_mechanism_.noise(tagger.n_labels_)
 
     def answer(logits: Array) -> Array:
-        found = tagger.noisy(logits)
-        return np.hstack([found.scores, found.tags])
+        answers = tagger.noisy(logits)
+        return np.hstack([answers.scores, answers.tags])
 
     return [
         attack_mechanism(noise, trials=trials, seed=seed),
@@ -134,11 +134,11 @@ def attack_training(tagger: PrivateTagger, *, runs: int, seed: int) -> Attack:
     """Training itself, again and again from 40 toy records: was the first of them there?"""
     rng = np.random.default_rng(seed)
     columns, labels = min(_COLUMNS, tagger.n_features_in_), min(_LABELS, tagger.n_labels_)
-    rows, said = (
+    rows, targets = (
         rng.standard_normal((40, columns)),
         (rng.random((40, labels)) < 0.3).astype(np.uint8),
     )
-    rows[0], said[0] = 5 * np.eye(columns)[0], 1  # a record that looks like no other
+    rows[0], targets[0] = 5 * np.eye(columns)[0], 1  # a record that looks like no other
     named = (
         None if tagger.classes is None else label_names(tagger.classes, tagger.n_labels_)[:labels]
     )
@@ -148,7 +148,7 @@ def attack_training(tagger: PrivateTagger, *, runs: int, seed: int) -> Attack:
 
     def run(absent: tuple[int, ...], dice: np.random.Generator) -> Array:
         with drawing_from(dice, absent=absent):
-            fitted = clone(toy).fit(rows, said)
+            fitted = clone(toy).fit(rows, targets)
         return np.concatenate([fitted.logits(rows[:1])[0], np.ravel(fitted.released_["counts"])])
 
     return attack_outcomes(
@@ -268,13 +268,13 @@ def verdicts(*, trials: int, fits: int, seed: int = 0) -> Iterator[Verdict]:
 def _toy(answers: Any, seed: int) -> PrivateTagger:
     """A tagger whose training is not the question."""
     rng = np.random.default_rng(seed)
-    rows, said = (
+    rows, targets = (
         rng.standard_normal((20, 4)),
         (rng.random((20, _TOY_LABELS)) < 0.4).astype(np.uint8),
     )
     names = tuple(f"label {number}" for number in range(_TOY_LABELS))
     return PrivateTagger(DPTraining(steps=2), answers, classes=names, random_state=seed).fit(
-        rows, said
+        rows, targets
     )
 
 
@@ -340,8 +340,8 @@ def _features(*, trials: int, seed: int) -> Iterator[Verdict]:
 
     def ratio(seen: Array) -> Floats:
         outputs, here, there = seen / gamma, np.ones(_TOY_LABELS), np.zeros(_TOY_LABELS)
-        found = (noise.log_prob(outputs, here) - noise.log_prob(outputs, there)).sum(axis=1)
-        return np.asarray(found, np.float64)
+        log_ratio = (noise.log_prob(outputs, here) - noise.log_prob(outputs, there)).sum(axis=1)
+        return np.asarray(log_ratio, np.float64)
 
     outcomes = collect_at_once(
         disturbed, np.array([gamma]), np.array([0.0]), trials=trials, seed=seed
@@ -405,9 +405,9 @@ def _average(release: PaperLaplace, logits: Array, rng: np.random.Generator) -> 
     return total / 100
 
 
-def figures(found: Audit, *, seed: int = 0) -> list[Figure]:
+def figures(audit: Audit, *, seed: int = 0) -> list[Figure]:
     """The averaged answers; none where answers carry no noise."""
-    tagger: PrivateTagger = found.subject
+    tagger: PrivateTagger = audit.subject
     if isinstance(tagger, PrivateTagger) and isinstance(tagger.answer_mechanism_, Exact):
         return []
     rng = np.random.default_rng(seed)
@@ -426,7 +426,7 @@ def figures(found: Audit, *, seed: int = 0) -> list[Figure]:
         )
         for repeats in (1, 3, 10, 30, 100)
     ]
-    line = [(repeats, found.value) for repeats, found in points]
+    line = [(repeats, recovery.value) for repeats, recovery in points]
     return [
         Figure(
             "What asking again reveals",
@@ -449,7 +449,7 @@ def _answered_scores(tagger: PrivateTagger, logits: Array, rng: np.random.Genera
     """A simulation that leaves nothing: the release's own noise on logits."""
     if not isinstance(tagger, PrivateTagger):
         return np.asarray(tagger.release_.answer(logits, rng=rng).scores)
-    way: Any = tagger.answer_mechanism_
-    released = way.noise(tagger.n_labels_).release(way.value(logits), rng=rng)
-    read = way.read(released)
+    mechanism: Any = tagger.answer_mechanism_
+    released = mechanism.noise(tagger.n_labels_).release(mechanism.value(logits), rng=rng)
+    read = mechanism.read(released)
     return np.asarray(read.scores)

@@ -24,18 +24,18 @@ __all__ = ["changes", "report_of"]
 LARGE = 10.0
 
 
-def changes(found: Audit) -> list[str]:
+def changes(audit: Audit) -> list[str]:
     """Each sentence names one thing to change and how; empty where nothing was found."""
-    if isinstance(found.card, Disclosure):
-        return list(_sketches(found))
-    sentences = [*_promise(found.card, found), *_release(found.card, found)]
-    for name, other in found.others:
-        sentences += [f"{name.lower()}: {sentence}" for sentence in _training(other, found)]
+    if isinstance(audit.card, Disclosure):
+        return list(_sketches(audit))
+    sentences = [*_promise(audit.card, audit), *_release(audit.card, audit)]
+    for name, other in audit.others:
+        sentences += [f"{name.lower()}: {sentence}" for sentence in _training(other, audit)]
     return list(dict.fromkeys(sentences))
 
 
-def _promise(card: Guarantee, found: Audit) -> Iterator[str]:
-    if found.verdict is not None and found.verdict.refuted and card.calibration == "proven":
+def _promise(card: Guarantee, audit: Audit) -> Iterator[str]:
+    if audit.verdict is not None and audit.verdict.refuted and card.calibration == "proven":
         yield (
             "the attack contradicts what is stated: do not release; the noise is not what the file "
             "says it is"
@@ -43,8 +43,8 @@ def _promise(card: Guarantee, found: Audit) -> Iterator[str]:
     if card.calibration == "paper":
         yield f"use calibration='proven' with the epsilon you can afford: {_claim(card)}"
     elif math.isinf(card.epsilon):
-        yield _unproven(card, found)
-    yield from _unit(card, found)
+        yield _unproven(card, audit)
+    yield from _unit(card, audit)
     if card.delta > 1e-3:
         yield (
             f"lower delta ({card.delta:.3g}): it is the share of people who may lose all protection"
@@ -68,8 +68,8 @@ def _claim(card: Guarantee) -> str:
     return f"{claimed} has no proof ({proof})"
 
 
-def _unproven(card: Guarantee, found: Audit) -> str:
-    if found.room == "federated":
+def _unproven(card: Guarantee, audit: Audit) -> str:
+    if audit.room == "federated":
         return (
             "give epsilon=...: without noise the exact sums are revealed, and no epsilon bounds "
             "what they tell"
@@ -81,7 +81,7 @@ def _unproven(card: Guarantee, found: Audit) -> str:
     )
 
 
-def _unit(card: Guarantee, found: Audit) -> Iterator[str]:
+def _unit(card: Guarantee, audit: Audit) -> Iterator[str]:
     record = card.cost if card.unit == "record" else _per(card, "record")
     if card.unit == "bit":
         whole = (
@@ -107,7 +107,7 @@ def _unit(card: Guarantee, found: Audit) -> Iterator[str]:
         )
     if card.unit not in ("bit", "pixel") and LARGE < card.epsilon < math.inf:
         odds = f"{card.epsilon:.4g} per {card.unit} {_odds(card.epsilon)}"
-        yield f"lower epsilon below {LARGE:g}: {odds}{_cheaper(found)}"
+        yield f"lower epsilon below {LARGE:g}: {odds}{_cheaper(audit)}"
 
 
 def _odds(epsilon: float) -> str:
@@ -116,21 +116,21 @@ def _odds(epsilon: float) -> str:
     return f"lets an attacker's odds grow {size} times"
 
 
-def _cheaper(found: Audit) -> str:
-    if type(found.subject).__name__ in ("PHashing", "BitFlip"):
+def _cheaper(audit: Audit) -> str:
+    if type(audit.subject).__name__ in ("PHashing", "BitFlip"):
         return (
             "; fewer bits, or the cell of a codebook (CodebookHasher), keep more at the same budget"
         )
     return ""
 
 
-def _release(card: Guarantee, found: Audit) -> Iterator[str]:
+def _release(card: Guarantee, audit: Audit) -> Iterator[str]:
     if card.simulation:
         yield (
             "make it again with random_state=None: a fixed seed is a simulation, and who knows it "
             "removes the noise"
         )
-    kind = type(found.subject).__name__
+    kind = type(audit.subject).__name__
     if card.sampler == "float" and kind in (
         "PrivUnitHasher",
         "Laplace",
@@ -151,7 +151,7 @@ def _release(card: Guarantee, found: Audit) -> Iterator[str]:
         )
 
 
-def _training(card: Guarantee, found: Audit) -> Iterator[str]:
+def _training(card: Guarantee, audit: Audit) -> Iterator[str]:
     if math.isinf(card.epsilon):
         yield (
             "train with PrivateTagger(DPTraining(epsilon=2)): nothing bounds what the model "
@@ -165,8 +165,8 @@ def _training(card: Guarantee, found: Audit) -> Iterator[str]:
         yield "train again with random_state=None: a fixed seed is a simulation"
 
 
-def _sketches(found: Audit) -> Iterator[str]:
-    card: Any = found.card
+def _sketches(audit: Audit) -> Iterator[str]:
+    card: Any = audit.card
     verdict = card.verdict.rstrip(".")
     yield f"do not send these sketches to someone who must not see the images. {verdict}"
     yield (
@@ -182,27 +182,27 @@ def _per(card: Guarantee, unit: str) -> Cost | None:
 _HOMES = ("metric", "tagging", "sketching")
 
 
-def report_of(found: Audit, *, seed: int = 0) -> Report:
+def report_of(audit: Audit, *, seed: int = 0) -> Report:
     """Card, three numbers, the attack's curve, pictures and what to change, of what `audit` or
     `audit_file` found.
     """
-    verdicts = [] if found.verdict is None else [found.verdict]
+    verdicts = [] if audit.verdict is None else [audit.verdict]
     pictures = []
     # The verdict needs no pictures: without the extra `plots` the report has none.
-    if found.attacks and importlib.util.find_spec("matplotlib") is not None:
-        pictures += [Figure("The three numbers", _NUMBERS, three_numbers(verdicts)), _roc(found)]
-    if found.room in _HOMES and found.subject is not None:
-        home = importlib.import_module(f"blindsight.audit.methods.{found.room}")
-        pictures += home.figures(found, seed=seed)
-    stated = found.card.mechanism if isinstance(found.card, Guarantee) else found.card.method
+    if audit.attacks and importlib.util.find_spec("matplotlib") is not None:
+        pictures += [Figure("The three numbers", _NUMBERS, three_numbers(verdicts)), _roc(audit)]
+    if audit.room in _HOMES and audit.subject is not None:
+        home = importlib.import_module(f"blindsight.audit.methods.{audit.room}")
+        pictures += home.figures(audit, seed=seed)
+    stated = audit.card.mechanism if isinstance(audit.card, Guarantee) else audit.card.method
     return Report(
-        title=f"Audit of {found.name}",
+        title=f"Audit of {audit.name}",
         verdicts=verdicts,
-        cards=[(found.name, found.card), *found.others],
+        cards=[(audit.name, audit.card), *audit.others],
         figures=pictures,
-        notes=[stated[:1].upper() + stated[1:] + ".", *found.notes],
-        changes=changes(found),
-        summary=_summary(found),
+        notes=[stated[:1].upper() + stated[1:] + ".", *audit.notes],
+        changes=changes(audit),
+        summary=_summary(audit),
     )
 
 
@@ -213,11 +213,11 @@ _NUMBERS = (
 )
 
 
-def _roc(found: Audit) -> Figure:
-    attack = found.attacks[0]
-    sketch = isinstance(found.card, Disclosure)
-    proven = math.inf if found.verdict is None else found.verdict.proven
-    claimed = None if found.verdict is None else found.verdict.claimed
+def _roc(audit: Audit) -> Figure:
+    attack = audit.attacks[0]
+    sketch = isinstance(audit.card, Disclosure)
+    proven = math.inf if audit.verdict is None else audit.verdict.proven
+    claimed = None if audit.verdict is None else audit.verdict.claimed
     picture, rows = attack_roc(
         attack.told,
         proven=proven * attack.steps,
@@ -243,11 +243,11 @@ def _roc(found: Audit) -> Figure:
     return Figure("Claim, proof and attack", caption, picture, rows)
 
 
-def _summary(found: Audit) -> str:
-    card: Any = found.card
+def _summary(audit: Audit) -> str:
+    card: Any = audit.card
     if isinstance(card, Disclosure):
         return f"Nothing here states an epsilon. {card.verdict}"
-    verdict = found.verdict
+    verdict = audit.verdict
     if verdict is None or verdict.audited is None:
         return "Nothing was attacked: see the notes."
     if verdict.claimed is not None:

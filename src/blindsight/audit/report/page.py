@@ -211,11 +211,13 @@ def attack_roc(
     return plots.draw(paint, width=5.6, height=4.2), rows
 
 
-def roc_curves(found: Mapping[str, Membership]) -> str:
+def roc_curves(memberships: Mapping[str, Membership]) -> str:
     """Membership inference on log-log axes: what matters is the left edge."""
 
     def paint(axes: Axes) -> None:
-        for (name, membership), color in zip(found.items(), (_RED, _GREEN, _BLUE), strict=False):
+        for (name, membership), color in zip(
+            memberships.items(), (_RED, _GREEN, _BLUE), strict=False
+        ):
             fpr, tpr = roc(membership.scores, membership.included)
             label = f"{name}, AUC {membership.auc:.2f}"
             axes.plot(np.maximum(fpr, 1e-3), np.maximum(tpr, 1e-3), color=color, label=label)

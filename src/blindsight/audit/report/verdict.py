@@ -122,12 +122,12 @@ class Verdict:
         return {**fields, "verdict": self.word}
 
 
-def _recovered(found: Recovery | None) -> str:
+def _recovered(recovery: Recovery | None) -> str:
     """Shares as percent; the report's own columns say of what."""
-    if found is None:
+    if recovery is None:
         return ""
     return (
-        f"{found.value:.0%} recovered"
-        if "share" in found.measure
-        else f"{found.value:.3g} {found.measure}"
+        f"{recovery.value:.0%} recovered"
+        if "share" in recovery.measure
+        else f"{recovery.value:.3g} {recovery.measure}"
     )

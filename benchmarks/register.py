@@ -247,7 +247,7 @@ _FEDERATED = (
           "federated.table2_accuracy_sgd_791", "federated.table2_accuracy_sgd_956")),
     Item("Figure 4", "accuracy by number of users", "yes",
          "flat with as many images each, falling where the same images are split; ten splits, but "
-         "three with 100 users, where ten take some 350 CPU seconds more",
+         "three with 100 users of as many images, where ten take some 350 CPU seconds more",
          ("benchmarks.federated.accuracy.accuracy_rows",),
          ("federated.figure4_left_n5", "federated.figure4_left_n50", "federated.figure4_left_n100",
           "federated.figure4_right_n5", "federated.figure4_right_n50",

@@ -7,6 +7,8 @@ STAMP := $(VENV)/.installed
 RUNS ?= 5
 BUSY ?= 0
 AT_ONCE ?= 1
+# Three test processes keep two cores busy: many tests wait for servers, browsers and processes.
+WORKERS ?= 3
 MEMORY := $(shell [ -w /dev/shm ] && [ "$$(df --output=avail -k /dev/shm | tail -1)" -gt 6000000 ] && echo PYTEST_DEBUG_TEMPROOT=/dev/shm)
 
 .PHONY: run test suite check serve bench docs examples sbom clean apt
@@ -17,11 +19,11 @@ run: $(STAMP)
 # Tests write to memory where it is large enough: a vault's commits wait for the disk otherwise. Python keeps
 # what it compiled, even where it is told not to: tests start many processes.
 test: $(STAMP) apt check
-	PYTHONDONTWRITEBYTECODE= $(MEMORY) $(BIN)/python -m pytest -n 2 -rs --durations=12 $(if $(SEED),-p randomly --randomly-seed=$(SEED))
+	PYTHONDONTWRITEBYTECODE= $(MEMORY) $(BIN)/python -m pytest -n $(WORKERS) -rs --durations=12 $(if $(SEED),-p randomly --randomly-seed=$(SEED))
 
 # The suite again and again in fresh clones: make suite RUNS=5 BUSY=4 AT_ONCE=2
 suite: $(STAMP) apt
-	PYTHONDONTWRITEBYTECODE= $(MEMORY) $(BIN)/python -m benchmarks.suite --runs $(RUNS) --busy $(BUSY) --at-once $(AT_ONCE) $(if $(SEED),--seed $(SEED))
+	PYTHONDONTWRITEBYTECODE= $(MEMORY) $(BIN)/python -m benchmarks.suite --runs $(RUNS) --busy $(BUSY) --at-once $(AT_ONCE) --workers $(WORKERS) $(if $(SEED),--seed $(SEED))
 
 check: $(STAMP)
 	$(BIN)/ruff check .

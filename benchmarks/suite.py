@@ -192,7 +192,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--busy", type=int, default=0, help="processes at full load beside it")
     parser.add_argument("--at-once", type=int, default=1, help="runs at the same time")
-    parser.add_argument("--workers", type=int, default=2, help="processes of the suite itself")
+    parser.add_argument("--workers", type=int, default=3, help="processes of the suite itself")
     parser.add_argument("--seed", type=int, help="random orders, from this seed on")
     parser.add_argument("--alone", action="store_true", help="each test in a process of its own")
     parser.add_argument("--sample", type=int, help="with --alone: so many tests, at random")

@@ -28,9 +28,11 @@ from blindsight.federated.deploy.folders import (
 )
 from blindsight.federated.deploy.running import (
     Client,
+    UserService,
     enrol_by_invitation,
     enrol_sites,
     invitation_digest,
+    keep_role,
     read_status,
     run_aggregator,
     run_party,
@@ -179,6 +181,23 @@ def test_messages_wait_until_they_are_acknowledged(box: tuple, clients: Callable
     assert [message for _, message in client.fetch()] == [b"two"]
     assert link.pull() == [said(1)]
     assert clients(folders["site-1"]).fetch()[0][1] == b"two"  # a party that comes back
+
+
+def test_nobody_waits_for_a_user_who_has_the_last_result(
+    box: tuple, clients: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither where the result is sent once more after the user has gone, nor where the user was
+    killed before it could say that it has the result.
+    """
+    folders, link = box
+    rows = (np.zeros((1, 64)), np.zeros(1, np.int64))
+    monkeypatch.setattr(UserService, "over", True)
+    link.push([Outgoing(1, b"the last result")])
+    assert link.unread() == {1}
+    keep_role(folders["site-1"], Role.USER, data=rows)  # started again after a kill
+    link.push([Outgoing(1, b"the last result"), Outgoing(1, b"again")])
+    assert link.unread() == set()
+    assert clients(folders["site-1"]).fetch() and link.unread() == {1}  # it came back
 
 
 def test_nobody_speaks_for_others_and_strangers_have_no_mailbox(

@@ -265,6 +265,7 @@ class Client:
         self._number = folder.number(role)
         self._boot, self._after = "", 0
         self.over = False
+        self.done = False  # whether this role needs nothing more of the aggregator
 
     def fetch(self) -> list[tuple[int, bytes]]:
         """Messages in the mailbox, with their positions; earlier ones are acknowledged by this."""
@@ -300,8 +301,9 @@ class Client:
 
     def close(self) -> None:
         """Say what was handled, so that nobody waits for this party, and leave."""
-        if self._after:
-            where = f"as={self._number}&boot={quote(self._boot)}&after={self._after}&leave=1"
+        if self._after or self.done:
+            where = f"as={self._number}&boot={quote(self._boot)}&after={self._after}"
+            where += "&leave=done" if self.done else "&leave=1"
             with contextlib.suppress(OSError, http.client.HTTPException, ProtocolError):
                 self._connection.request("GET", f"/v1/messages?{where}")
         self._connection.forget()
@@ -357,6 +359,7 @@ def keep_role(
                     )
                 time.sleep(wait)
                 wait = min(2.0, 2 * wait)
+        client.done = service.over  # also where it was killed before it could say so
 
 
 def _handled(service: Service, message: bytes) -> list[bytes]:

@@ -2,7 +2,8 @@
 
     GET  /v1/messages?as=A&boot=B&after=I   waits up to 20 s; the messages of address A above I (or
                                             all, where boot is another); with &leave=1 it only
-                                            acknowledges, and is answered at once
+                                            acknowledges, and is answered at once; with
+                                            &leave=done the party also needs nothing more
     POST /v1/answers?as=A                   what the party at address A has to say
     GET  /v1/metrics                        counters in Prometheus' text format
     POST /v1/requests                       an invited site's request
@@ -61,6 +62,7 @@ class MailboxLink:
         self._next = 1
         self._closed = self.over = False
         self._told: set[int] = set()
+        self._done: set[int] = set()  # parties that left and need nothing more
         self._loop: asyncio.AbstractEventLoop | None = None
         self._filled: dict[int, asyncio.Event] = {}
 
@@ -99,9 +101,16 @@ class MailboxLink:
         return True
 
     def unread(self) -> set[int]:
-        """Addresses in whose mailboxes something waits."""
+        """Addresses in whose mailboxes something waits, without parties that left for good: a
+        result may be put there again after its user has taken it and gone.
+        """
         with self._lock:
-            return {number for number, box in self._boxes.items() if box}
+            return {number for number, box in self._boxes.items() if box} - self._done
+
+    def leave(self, number: int) -> None:
+        """Note that a party needs nothing more; it is waited for again if it comes back."""
+        with self._lock:
+            self._done.add(number)
 
     def take(self, number: int, boot: str, after: int) -> list[tuple[int, bytes]]:
         """Drop what was acknowledged, and return what is left."""
@@ -115,6 +124,7 @@ class MailboxLink:
         """Messages for an address; waits for one, up to 20 seconds, where there is none."""
         self._loop = asyncio.get_running_loop()
         self.seen[number] = self._loop.time()
+        self._done.discard(number)
         filled = self._filled.setdefault(number, asyncio.Event())
         filled.clear()
         waiting = self.take(number, boot, after)
@@ -214,8 +224,11 @@ def application(
         except ValueError:
             return responses.Response(status_code=400)
         boot = request.query_params.get("boot", "")
-        if request.query_params.get("leave") == "1":
+        leave = request.query_params.get("leave")
+        if leave in ("1", "done"):
             link.take(number, boot, after)
+            if leave == "done":
+                link.leave(number)
             return responses.Response(status_code=204)
         waiting = await link.fetch(number, boot, after)
         writer = Writer().text(link.boot).number("B", link.over and not waiting)

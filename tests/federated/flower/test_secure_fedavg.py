@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+import errno
 import os
+import shutil
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedAvg
 
@@ -31,7 +36,7 @@ from blindsight.federated.flower import (
 from blindsight.federated.flower.mod import QUERY_TYPE, RECORD_KEY
 from blindsight.federated.flower.parties import Site, site_of
 from blindsight.federated.flower.plan import Model
-from blindsight.federated.sums import Role
+from blindsight.federated.sums import Role, User
 from blindsight.federated.sums.messages import Kind
 from federated.flower.local_grid import (
     FIRST_NODE,
@@ -213,11 +218,7 @@ def test_a_contribution_whose_reply_was_lost_is_repeated_not_made_anew(
     strategy, grid = federation.strategy, federation.grid
     messages = list(strategy.configure_train(1, record(START), ConfigRecord(), grid))
     asked = messages[0]
-    again = Message(
-        RecordDict(dict(asked.content.items())),
-        dst_node_id=asked.metadata.dst_node_id,
-        message_type=asked.metadata.message_type,
-    )
+    again = copied(asked)
     first = grid.handle(asked).content[RECORD_KEY]["messages"]
     federation.changes[0]["layer.bias"] += 0.05
     assert grid.handle(again).content[RECORD_KEY]["messages"] == first
@@ -227,14 +228,7 @@ def test_a_contribution_whose_reply_was_lost_is_repeated_not_made_anew(
 def test_a_client_that_was_killed_while_it_trained_trains_again(federation: Federation) -> None:
     strategy, grid = federation.strategy, federation.grid
     messages = list(strategy.configure_train(1, record(START), ConfigRecord(), grid))
-    copies = [
-        Message(
-            RecordDict(dict(message.content.items())),
-            dst_node_id=message.metadata.dst_node_id,
-            message_type=message.metadata.message_type,
-        )
-        for message in messages
-    ]
+    copies = [copied(message) for message in messages]
 
     def killed(message: Message, context: Any) -> Message:
         raise KeyboardInterrupt
@@ -314,6 +308,134 @@ def test_a_process_holds_no_more_sites_than_its_memory_allows(
         user = site._user()
         assert user.enrolment.keys.private is None
         assert user._private is None
+
+
+def copied(message: Message) -> Message:
+    """The same message once more, because a client app takes its records away."""
+    return Message(
+        RecordDict(dict(message.content.items())),
+        dst_node_id=message.metadata.dst_node_id,
+        message_type=message.metadata.message_type,
+    )
+
+
+def app_that(train: Callable[[], None], folder: Path) -> ClientApp:
+    """A client app that does something while it trains, and then returns the arrays as they are."""
+    app = ClientApp(mods=[secure_sum_mod(folder)])
+
+    @app.train()
+    def trained(message: Message, context: Any) -> Message:
+        arrays = message.content["arrays"]
+        train()
+        content = {"arrays": arrays, "metrics": MetricRecord({"num-examples": 10})}
+        return Message(RecordDict(content), reply_to=message)
+
+    return app
+
+
+def sent_by(reply: Message) -> list[bytes]:
+    return list(reply.content[RECORD_KEY]["messages"])
+
+
+def test_processes_that_hold_the_same_sites_read_what_the_others_wrote(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a fork: both have the same sites in memory, and go on by turns."""
+    monkeypatch.setattr(parties, "_idle", {})
+    federation.run(1)
+    forked = {}
+    for path, site in parties._idle.items():
+        twin = copy.copy(site)
+        twin._checksums, twin._held = dict(site._checksums), copy.copy(site._held)
+        twin._held_holder = copy.copy(site._held_holder)
+        forked[path] = twin
+    assert any(twin._held is not None for twin in forked.values())
+    for memory in (parties._idle, forked, parties._idle):
+        monkeypatch.setattr(parties, "_idle", memory)
+        final = federation.run(1)
+    assert_moved_by_means(federation, final, *[EVERYBODY] * 4)
+
+
+def test_of_two_threads_that_train_for_one_round_only_one_contributes(
+    federation: Federation,
+) -> None:
+    strategy, grid = federation.strategy, federation.grid
+    asked = next(iter(strategy.configure_train(1, record(START), ConfigRecord(), grid)))
+    both_train = threading.Barrier(2)
+    app = app_that(lambda: both_train.wait(60) and None, federation.root / "node-0")
+    with ThreadPoolExecutor(2) as pool:
+        replies = list(pool.map(lambda message: app(message, None), [copied(asked), copied(asked)]))
+    [contribution] = [data for reply in replies for data in sent_by(reply)]
+    assert sent_by(app(copied(asked), None)) == [contribution]
+
+
+def test_a_folder_put_back_from_a_backup_while_its_site_trains_contributes_nothing(
+    federation: Federation, tmp_path: Path
+) -> None:
+    folder, backup = federation.root / "node-0", tmp_path / "backup"
+    federation.run(1)
+    shutil.copytree(folder, backup)
+    federation.run(1)
+    arrays = federation_arrays(federation)
+    asked = next(
+        iter(federation.strategy.configure_train(3, arrays, ConfigRecord(), federation.grid))
+    )
+
+    def put_back() -> None:
+        shutil.rmtree(folder)
+        shutil.copytree(backup, folder)
+
+    assert sent_by(app_that(put_back, folder)(asked, None)) == []
+    federation.restart_server()
+    assert_moved_by_means(federation, federation.run(1), *[EVERYBODY] * 3)
+
+
+def test_a_folder_put_back_to_its_enrolment_while_held_is_read_anew(
+    federation: Federation, tmp_path: Path
+) -> None:
+    """Only files that changed are put back, as rsync does: the roster stays the same file."""
+    folder, backup = federation.root / "node-0", tmp_path / "backup"
+    shutil.copytree(folder, backup)
+    federation.run(1)
+    for path in (*folder.glob("*.state"), *folder.glob("model-*")):
+        path.unlink()
+    shutil.copy2(backup / "keys.bin", folder / "keys.bin")
+    assert PartyFolder(folder).keys.private is not None
+    with site_of(folder) as site:
+        site.seeds()
+    assert PartyFolder(folder).keys.private is None  # erased again, also on the disk
+
+
+def test_a_folder_without_its_files_is_refused_also_while_its_site_is_held(
+    federation: Federation,
+) -> None:
+    strategy, grid = federation.strategy, federation.grid
+    asked = next(iter(strategy.configure_train(1, record(START), ConfigRecord(), grid)))
+    shutil.rmtree(federation.root / "node-0")
+    reply = grid.handle(asked)
+    assert "is no party's folder" in reply.error.reason
+
+
+@pytest.mark.parametrize("failing", ["write_sealed", "_delete_other_models"])
+def test_a_contribution_that_could_not_be_saved_does_not_leave(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    """Before the state is on the disk the site trains again; after it, it repeats what it has."""
+    strategy, grid, trained = federation.strategy, federation.grid, federation.sites.trained
+    asked = next(iter(strategy.configure_train(1, record(START), ConfigRecord(), grid)))
+
+    def full(*arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    owner = parties if failing == "write_sealed" else Site
+    with monkeypatch.context() as disk:
+        disk.setattr(owner, failing, full)
+        assert grid.handle(copied(asked)).has_error()
+    stored = User.load((federation.root / "node-0" / "user.state").read_bytes())
+    assert (stored._sent == b"") is (failing == "write_sealed")
+    [contribution] = sent_by(grid.handle(copied(asked)))
+    assert trained == ([0, 0] if failing == "write_sealed" else [0])
+    assert stored._sent in (b"", contribution)
 
 
 def test_clients_refuse_a_model_that_does_not_follow_from_the_sums(

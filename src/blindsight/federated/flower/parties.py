@@ -256,15 +256,23 @@ class Site(FlowerParty):
 
     def __init__(self, folder: str | Path) -> None:
         super().__init__(folder)
-        self._roster_file = _identity(self.path / "roster")
+        self._files = self._identities()
         self._held: User | None = None  # secret
         self._held_holder: KeyHolder | None = None  # secret
         self._checksums: dict[Role, bytes] = {}  # of the state files when last read or written
 
     @property
     def current(self) -> bool:
-        """Whether the folder still has the roster that this object read."""
-        return _identity(self.path / "roster") == self._roster_file
+        """Whether the folder still has the roster and the keys that this object read."""
+        try:
+            return self._identities() == self._files
+        except OSError:  # there is no such file any longer
+            return False
+
+    def _identities(self) -> list[tuple[int, int, int]]:
+        """What changes when the roster or the keys are replaced."""
+        files = [os.stat(self.path / name) for name in ("roster", "keys.bin")]
+        return [(file.st_ino, file.st_mtime_ns, file.st_size) for file in files]
 
     @cached_property
     def addresses(self) -> list[int]:
@@ -281,11 +289,11 @@ class Site(FlowerParty):
         held, self._held = self._held, None
         path = self.folder.state(Role.USER)
         checksum = read_checksum(path)
-        if not checksum:
-            return User(self.enrolment)
         if held is not None and checksum == self._checksums.get(Role.USER):
             return held
         self._stored, self._tidied = None, b""  # another process may have changed them
+        if not checksum:
+            return User(self.enrolment)
         data = read_sealed(path)
         self._checksums[Role.USER] = data[-CHECKSUM_BYTES:]
         return User.load(data)
@@ -321,6 +329,7 @@ class Site(FlowerParty):
             self._write_state(Role.HOLDER, self._holder().dump())
         self.folder.erase_first_key()
         del self.enrolment  # the first key goes from memory, too
+        self._files = self._identities()
 
     def seeds(self) -> list[bytes]:
         """The sealed tag seeds, of user 1 before the first sum; otherwise nothing."""
@@ -441,12 +450,6 @@ class Site(FlowerParty):
                 self._write_model(model)
             self._save_user(user)
             return [message.data for message in sent]
-
-
-def _identity(path: Path) -> tuple[int, int, int]:
-    """What changes when a file is replaced."""
-    file = os.stat(path)
-    return file.st_ino, file.st_mtime_ns, file.st_size
 
 
 @contextmanager

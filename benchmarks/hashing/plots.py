@@ -2,15 +2,52 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.plots import legend_below
-from blindsight.evaluation.retrieval import Curve
 
-__all__ = ["by_bits", "by_epsilon", "precision_recall"]
+__all__ = ["Curve", "by_bits", "by_epsilon", "lookup_curve", "precision_recall"]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Precision and recall of everything within a Hamming radius, averaged over queries.
+
+    Parameters:
+        radius: the radii 0 to c.
+        precision: the mean over the queries that retrieve anything at that radius; NaN if none do.
+        recall: the mean over all queries.
+    """
+
+    radius: NDArray[np.int64]
+    precision: NDArray[np.float64]
+    recall: NDArray[np.float64]
+
+
+def lookup_curve(counts: NDArray[np.int64], n_bits: int) -> Curve:
+    """The precision-recall curve of hash lookup: everything within Hamming radius 0, 1, ..., c.
+
+    Parameters:
+        counts: what `blindsight.evaluation.retrieval.distance_counts` returns.
+        n_bits: the length of the codes, c.
+    """
+    retrieved = np.cumsum(counts, axis=2)[:, :, : n_bits + 1].astype(np.float64)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        precision = retrieved[:, 1] / retrieved[:, 0]
+        recall = retrieved[:, 1] / counts[:, 1].sum(axis=1)[:, None]
+    return Curve(np.arange(n_bits + 1), _column_means(precision), _column_means(recall))
+
+
+def _column_means(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    known = ~np.isnan(values)
+    total = np.where(known, values, 0).sum(axis=0)
+    means = np.full(values.shape[1], np.nan)
+    return np.asarray(np.divide(total, known.sum(axis=0), out=means, where=known.any(axis=0)))
 
 
 def _pyplot() -> Any:

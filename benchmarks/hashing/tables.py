@@ -16,6 +16,7 @@ from benchmarks.hashing import plots
 from benchmarks.hashing.paper import BITS
 from benchmarks.hashing.protocols import Repeated
 from benchmarks.hashing.sets import Collection
+from blindsight.core.codes import pack, unpack
 from blindsight.evaluation import retrieval
 from blindsight.hashing import ADSH, DPSH, DSH, ITQ, KSH, LSH, PITQ, SDH, SH, HashNet
 from blindsight.privacy.mechanisms import BitFlip
@@ -50,7 +51,7 @@ def tables(
     """Tables 1 and 2, then Figure 2 (precision-recall by radius, over the seeds) and Figure 3 (mAP
     at epsilon 1).
     """
-    curves: dict[tuple[str, int, float], list[retrieval.Curve]] = {}
+    curves: dict[tuple[str, int, float], list[plots.Curve]] = {}
     found: list[Row] = []
     for name in bases:
         for n_bits in bits:
@@ -102,7 +103,7 @@ def _table_1(
     collection: Collection,
     name: str,
     n_bits: int,
-    curves: dict[tuple[str, int, float], list[retrieval.Curve]],
+    curves: dict[tuple[str, int, float], list[plots.Curve]],
 ) -> Iterator[Row]:
     """mAP of a base without noise and under PHashing (paper calibration). As in the paper, the hash
     function is learned from the database itself.
@@ -117,7 +118,7 @@ def _table_1(
             found[epsilon].append(precision.mean)
             if name in FIGURE_2:
                 curves.setdefault((name, n_bits, epsilon), []).append(
-                    retrieval.precision_recall(counts, n_bits)
+                    plots.lookup_curve(counts, n_bits)
                 )
             if epsilon == 0 and seed == collection.seeds[0]:
                 said = f"by tie order {precision.bounds[0]:.3f} to {precision.bounds[1]:.3f}"
@@ -167,9 +168,8 @@ def _flipped(
 ) -> NDArray[np.uint8]:
     if epsilon == 0:
         return stored
-    return BitFlip.paper(epsilon, n_bits=n_bits).release_packed(
-        stored, rng=np.random.default_rng(1000 + seed)
-    )
+    flip, rng = BitFlip.paper(epsilon, n_bits=n_bits), np.random.default_rng(1000 + seed)
+    return pack(flip.release(unpack(stored, n_bits), rng=rng))
 
 
 def _counts(

@@ -46,10 +46,10 @@ def rows(
 
 def _noise_rows(rng: np.random.Generator, seed: int, quick: bool) -> Iterator[Row]:
     repeats = 3 if quick else 7
-    codes = np.zeros((100_000_000 // 64, 8), np.uint8)
+    bits = np.zeros((100_000_000 // 64, 64), np.bool_)
     flip = BitFlip.proven(4.0, n_bits=64, unit="record")
     outcome = race(
-        lambda: flip.release_packed(codes, rng=rng),
+        lambda: flip.release(bits, rng=rng),
         lambda: rng.random(100_000_000),
         repeats=repeats,
         clock=time.process_time,

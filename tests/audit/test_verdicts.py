@@ -105,7 +105,7 @@ def test_the_page_shows_table_figures_advice_and_cards(table: Table) -> None:
     assert 'class="card"' in table.page
 
 
-def test_a_verdict_against_a_proof_is_unsound() -> None:
+def test_an_attack_beyond_a_proof_refutes_it() -> None:
     measured = Audited(epsilon=2.0, confidence=0.95, attack="x", trials=10)
     verdict = Verdict(
         room="hashing",
@@ -118,5 +118,4 @@ def test_a_verdict_against_a_proof_is_unsound() -> None:
         audited=measured,
     )
     assert verdict.refuted
-    assert verdict.unsound
     assert not Verdict(**{**vars(verdict), "proven": math.inf}).refuted

@@ -38,8 +38,6 @@ def test_components_remember_what_matters() -> None:
         .score(pca.transform(test), test.labels)
     )
     assert score > 0.95
-    back = pca.inverse_transform(pca.transform(test))
-    assert np.abs(back - pixels(test)).mean() < 0.1
 
 
 def test_photos_of_any_size_are_resized_first(tmp_path: Path) -> None:

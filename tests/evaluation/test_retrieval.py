@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.hashing.plots import lookup_curve
 from blindsight.core import codes
 from blindsight.core.errors import InvalidData
 from blindsight.evaluation import retrieval
@@ -49,24 +50,6 @@ def test_tie_aware_precision_equals_the_average_over_all_permutations(items):
     assert found.least[0] == pytest.approx(min(every), abs=1e-12)
     assert found.most[0] == pytest.approx(max(every), abs=1e-12)
     assert ranked[0] == pytest.approx(np.mean(every), abs=1e-12)
-
-
-@settings(deadline=None, max_examples=30)
-@given(st.integers(0, 2**31), st.integers(1, 5))
-def test_precision_at_k_equals_the_average_over_all_permutations(seed, k):
-    rng = np.random.default_rng(seed)
-    distances, relevant = rng.integers(0, 3, 5), rng.integers(0, 2, 5)
-    counts = np.stack(
-        [np.bincount(distances, minlength=4), np.bincount(distances, weights=relevant, minlength=4)]
-    )
-    values = [
-        np.mean([relevant[i] for i in order[:k]])
-        for order in itertools.permutations(range(5))
-        if all(distances[a] <= distances[b] for a, b in itertools.pairwise(order))
-    ]
-    assert retrieval.precision_at(counts[None].astype(np.int64), k) == pytest.approx(
-        np.mean(values)
-    )
 
 
 @pytest.mark.parametrize("n_bits", [12, 64, 100])
@@ -125,9 +108,7 @@ def test_precision_recall_by_radius_is_hash_lookup():
     rng = np.random.default_rng(7)
     a, b = (rng.integers(0, 2, (n, 9)) for n in (12, 80))
     y, z = rng.integers(0, 2, 12), rng.integers(0, 2, 80)
-    curve = retrieval.precision_recall(
-        retrieval.distance_counts(codes.pack(a), codes.pack(b), y, z), 9
-    )
+    curve = lookup_curve(retrieval.distance_counts(codes.pack(a), codes.pack(b), y, z), 9)
     distance, relevant = (a[:, None] != b[None]).sum(axis=2), y[:, None] == z[None]
     for radius in range(10):
         within = distance <= radius

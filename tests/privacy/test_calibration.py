@@ -110,18 +110,6 @@ def test_best_subset_tells_at_least_as_much_as_k_ary(epsilon: float, k: int) -> 
     )
 
 
-def test_packed_flips_equal_unpacked_flips_in_distribution_and_spare_the_padding() -> None:
-    flip = BitFlip(beta=0.25, n_bits=12)
-    packed = np.zeros((100_000, 2), np.uint8)
-    released = flip.release_packed(packed, rng=np.random.default_rng(1))
-    bits = np.unpackbits(released, axis=1, bitorder="little")
-    assert not bits[:, 12:].any()
-    # 12 x 100,000 coins: five deviations are 1e-6
-    share = bits[:, :12].mean(axis=0)
-    assert np.abs(share - 0.25).max() < 6 * math.sqrt(0.25 * 0.75 / 100_000)
-    assert not packed.any()
-
-
 @pytest.mark.parametrize("beta, expected", [(0.0, 0.0), (1.0, 1.0)])
 def test_never_and_always_are_exact_and_cost_infinity(beta: float, expected: float) -> None:
     flip = BitFlip(beta=beta)

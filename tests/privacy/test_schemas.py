@@ -22,8 +22,9 @@ def test_every_card_fits_its_schema(guarantee: Guarantee) -> None:
 
 
 def test_every_disclosure_fits_its_schema() -> None:
-    disclosure = Disclosure(method="m", sees=(("server", "counts"),)).with_recovery(
-        Recovery(attack="a", measure="PSNR", value=1.0), verdict="leaks"
+    recovery = Recovery(attack="a", measure="PSNR", value=1.0)
+    disclosure = Disclosure(
+        method="m", sees=(("server", "counts"),), recovered=(recovery,), verdict="leaks"
     )
     jsonschema.validate(json.loads(disclosure.to_json()), DISCLOSURE)
 

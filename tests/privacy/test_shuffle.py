@@ -10,9 +10,15 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from blindsight.audit.methods.hashing import epsilon_of_shuffled_counts
+from blindsight.audit.engine.blackbox import epsilon_from_rates
 from blindsight.core.errors import InvalidParameter
-from blindsight.privacy.accounting import ShuffleStatement, shuffled_delta, shuffled_epsilon
+from blindsight.privacy.accounting import ShuffleStatement, _Counts, shuffled_epsilon
+from blindsight.privacy.mechanisms import KaryResponse
+
+
+def shuffled_delta(epsilon: float, local_epsilon: float, cells: int, records: int) -> float:
+    """Our upper bound on delta at a central epsilon, from which `shuffled_epsilon` is found."""
+    return _Counts(local_epsilon, cells, records, 1e-9).delta(epsilon)
 
 
 def law(values: tuple[int, ...], epsilon: float, k: int) -> Counter[tuple[int, ...]]:
@@ -106,6 +112,43 @@ def test_the_statement_says_both_numbers_and_what_it_assumes() -> None:
     assert "adds no protection" in str(ShuffleStatement(8.0, 1e-3, 8.0, 414, 2))
     with pytest.raises(InvalidParameter, match="at least 2"):
         shuffled_epsilon(1.0, 1, 10, 1e-6)
+
+
+def epsilon_of_shuffled_counts(
+    statement: ShuffleStatement, *, trials: int = 20_000, rng: np.random.Generator
+) -> float:
+    """A central epsilon that the release exceeds, with confidence 1 - 1e-6; 0 where none is seen.
+
+    The attacker knows the cell of every photo but one and sees how often each cell occurs. It must
+    tell which of two cells the remaining photo has. Every other photo lies in a third cell where
+    there is one, so that nothing but noise falls into the two. The threshold of the guess is chosen
+    on one half of the trials and evaluated on the other.
+    """
+    differences = [_differences(statement, own, trials, rng) for own in (0, 1)]
+    half = trials // 2
+    best, threshold = 0.0, 0
+    for candidate in np.unique(differences[0][:half]):
+        bound = _bound(differences, candidate, slice(0, half), statement.delta)
+        if bound > best:
+            best, threshold = bound, int(candidate)
+    return _bound(differences, threshold, slice(half, trials), statement.delta)
+
+
+def _differences(
+    statement: ShuffleStatement, own: int, runs: int, rng: np.random.Generator
+) -> np.ndarray:
+    """How much more often cell 0 occurs than cell 1, in each run."""
+    mechanism = KaryResponse(epsilon=statement.local_epsilon, k=statement.cells, unit="record")
+    values = np.full(statement.records, min(2, statement.cells - 1), np.int64)
+    values[0] = own
+    answers = mechanism.release(np.tile(values, runs), rng=rng).reshape(runs, -1)
+    return (answers == 0).sum(axis=1) - (answers == 1).sum(axis=1)
+
+
+def _bound(differences: list[np.ndarray], threshold: int, part: slice, delta: float) -> float:
+    first, second = (int((each[part] >= threshold).sum()) for each in differences)
+    count = len(differences[0][part])
+    return epsilon_from_rates(first, count, second, count, confidence=1 - 1e-6, delta=delta)
 
 
 @pytest.mark.parametrize(("local", "k", "n"), [(3.0, 4, 200), (4.0, 29, 300), (2.0, 2, 100)])

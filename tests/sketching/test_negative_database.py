@@ -41,7 +41,8 @@ def test_the_empty_set_is_negated_by_dont_cares():
 
 def test_table_1s_first_database_leaves_111_out():
     # The paper's NDB_1 = {0*1, 1*0} matches none of DB = {000, 101, 010}, but misses 111 of U - DB.
-    database = NegativeDatabase.from_records(["0*1", "1*0"])
+    database = NegativeDatabase(3, [0, 2, 4], [0, 2, 0, 2], [0, 1, 1, 0])
+    assert database.records() == ["0*1", "1*0"]
     universe = ["".join(bits) for bits in itertools.product("01", repeat=3)]
     assert [s for s in universe if database.contains(s)] == ["000", "010", "101", "111"]
 
@@ -82,7 +83,9 @@ def test_more_distinct_records_than_exist_are_refused():
 
 def test_sketch_counts_the_specified_bits():
     # Algorithm 2 by hand: bits of two pixels at depth 2.
-    counts = NegativeDatabase.from_records(["0*1*", "01**", "1***"]).sketch(2)
+    database = NegativeDatabase(4, [0, 2, 4, 5], [0, 2, 0, 1, 0], [0, 1, 0, 1, 1])
+    assert database.records() == ["0*1*", "01**", "1***"]
+    counts = database.sketch(2)
     assert counts.shape == (2, 2, 2)
     assert counts[0].tolist() == [[2, 0], [1, 1]]  # first bits: zeros of pixels 1, 2; ones
     assert counts[1].tolist() == [[0, 0], [1, 0]]

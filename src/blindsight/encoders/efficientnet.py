@@ -351,14 +351,6 @@ class PixelPCA(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         result: NDArray[np.floating[Any]] = ((rows - self.mean_) @ self.components_.T) / self.scale_
         return result
 
-    def inverse_transform(self, Z: Any) -> NDArray[np.floating[Any]]:
-        """Back to rows of pixels in [0, 1], as far as the components remember."""
-        check_is_fitted(self)
-        result: NDArray[np.floating[Any]] = (
-            np.asarray(Z) * self.scale_
-        ) @ self.components_ + self.mean_
-        return result
-
     def save(self, path: str | Path) -> None:
         """Write what was learned as one safetensors file."""
         check_is_fitted(self)

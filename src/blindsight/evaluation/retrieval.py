@@ -1,4 +1,4 @@
-"""Measures of a ranking: mean average precision, precision at k, precision-recall curves.
+"""Mean average precision of a ranking.
 
 Short codes have many equal distances, so that a query has many rankings. Every measure here is the
 exact expectation over all orders of tied items; `average_precisions` also gives the best and the
@@ -24,14 +24,11 @@ from blindsight.core.checks import njit, optional_module
 from blindsight.core.errors import InvalidData
 
 __all__ = [
-    "Curve",
     "Precision",
     "average_precisions",
     "distance_counts",
     "label_words",
     "mean_average_precision",
-    "precision_at",
-    "precision_recall",
     "ranked_precisions",
     "score_precisions",
 ]
@@ -64,21 +61,6 @@ class Precision:
     def bounds(self) -> tuple[float, float]:
         """Mean average precision with the worst and with the best order of tied items."""
         return _mean(self.least), _mean(self.most)
-
-
-@dataclass(frozen=True)
-class Curve:
-    """Precision and recall of everything within a Hamming radius, averaged over queries.
-
-    Parameters:
-        radius: the radii 0 to c.
-        precision: the mean over the queries that retrieve anything at that radius; NaN if none do.
-        recall: the mean over all queries.
-    """
-
-    radius: Ints
-    precision: Floats
-    recall: Floats
 
 
 def mean_average_precision(
@@ -241,26 +223,6 @@ def score_precisions(scores: ArrayLike, relevant: ArrayLike) -> Floats:
     return np.fromiter(rows, dtype=np.float64, count=len(values))
 
 
-def precision_at(counts: Ints, k: int) -> float:
-    """Precision among the first k, in expectation over ties, averaged over queries."""
-    k = checks.whole("k", k)
-    n, r = counts[:, 0], counts[:, 1]
-    before = np.cumsum(n, axis=1) - n
-    taken = np.clip(k - before, 0, n)  # how many of the tied group are among the first k
-    hits = np.divide(r * taken, n, out=np.zeros(n.shape), where=n > 0).sum(axis=1)
-    return float((hits / np.maximum(taken.sum(axis=1), 1)).mean())
-
-
-def precision_recall(counts: Ints, n_bits: int) -> Curve:
-    """The precision-recall curve of hash lookup: everything within Hamming radius 0, 1, ..., c."""
-    n_bits = checks.whole("n_bits", n_bits)
-    retrieved = np.cumsum(counts, axis=2)[:, :, : n_bits + 1].astype(np.float64)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        precision = retrieved[:, 1] / retrieved[:, 0]
-        recall = retrieved[:, 1] / counts[:, 1].sum(axis=1)[:, None]
-    return Curve(np.arange(n_bits + 1), _column_means(precision), _column_means(recall))
-
-
 def _class_index(labels: Array) -> Ints:
     """Labels of any kind as whole numbers from 0."""
     if labels.dtype.kind in "iu" and len(labels) and labels.min() >= 0 and labels.max() < 1024:
@@ -282,16 +244,6 @@ def _keys(scores: Floats32, relevant: Bools) -> Ints:
 def _mean(values: Floats) -> float:
     known = values[~np.isnan(values)]
     return float(known.mean()) if len(known) else float("nan")
-
-
-def _column_means(values: Floats) -> Floats:
-    known = ~np.isnan(values)
-    total = np.where(known, values, 0).sum(axis=0)
-    return np.asarray(
-        np.divide(
-            total, known.sum(axis=0), out=np.full(values.shape[1], np.nan), where=known.any(axis=0)
-        )
-    )
 
 
 # The inner loops, compiled.

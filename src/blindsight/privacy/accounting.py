@@ -61,7 +61,6 @@ __all__ = [
     "plan_from_fields",
     "plan_to_fields",
     "price",
-    "shuffled_delta",
     "shuffled_epsilon",
 ]
 
@@ -334,23 +333,6 @@ def shuffled_epsilon(local_epsilon: float, cells: int, records: int, delta: floa
         else:
             low = middle
     return high
-
-
-def shuffled_delta(
-    epsilon: float, local_epsilon: float, cells: int, records: int, delta: float = 1e-9
-) -> float:
-    """Compute an upper bound on delta at a central epsilon.
-
-    Parameters:
-        epsilon: The central epsilon.
-        local_epsilon, cells, records: As for `shuffled_epsilon`.
-        delta: The size of delta that matters: at most a thousandth of it is added by cutting off
-            tails.
-
-    Returns:
-        float.
-    """
-    return _Counts(local_epsilon, cells, records, delta).delta(epsilon)
 
 
 class _Counts:

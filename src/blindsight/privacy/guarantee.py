@@ -474,14 +474,6 @@ class Disclosure:
         object.__setattr__(self, "recovered", tuple(self.recovered))
         object.__setattr__(self, "assumptions", tuple(self.assumptions))
 
-    def with_recovery(self, *recovered: Recovery, verdict: str | None = None) -> Disclosure:
-        """The same disclosure with further attacks' results."""
-        return dataclasses.replace(
-            self,
-            recovered=self.recovered + recovered,
-            verdict=self.verdict if verdict is None else verdict,
-        )
-
     def rows(self) -> list[tuple[str, str]]:
         """(field, value) rows, the same shape as a guarantee's card."""
         return [

@@ -96,26 +96,6 @@ class NegativeDatabase:
         return np.repeat(np.arange(len(self)), np.diff(self.offsets))
 
     @classmethod
-    def from_records(cls, records: Iterable[str], *, length: int | None = None) -> NegativeDatabase:
-        """Make a database from records as text, such as "0*1"."""
-        rows = list(records)
-        if length is None:
-            if not rows:
-                raise InvalidParameter(
-                    "length must be given for a negative database without records."
-                )
-            length = len(rows[0])
-        offsets, positions, values = [0], [], []
-        for row in rows:
-            if len(row) != length or set(row) - set("01*"):
-                raise InvalidData(f"a record must be {length} characters of 0, 1 and *.")
-            specified = [(at, int(bit)) for at, bit in enumerate(row) if bit != "*"]
-            positions += [at for at, _ in specified]
-            values += [bit for _, bit in specified]
-            offsets.append(len(positions))
-        return cls(length, offsets, positions, values)
-
-    @classmethod
     def empty_hidden(cls, length: int) -> NegativeDatabase:
         """Make the negative database of the empty set: one record without specified bits, which
         matches everything.

@@ -52,11 +52,6 @@ class Membership:
         fpr, tpr = roc(self.scores, self.included)
         return float(np.trapezoid(tpr, fpr))
 
-    def tpr_at(self, fpr: float) -> float:
-        """The share of members found at this share of false accusations."""
-        false, true = roc(self.scores, self.included)
-        return float(true[false <= checks.probability("fpr", fpr)].max())
-
 
 def infer_membership(
     train: Train,

@@ -25,8 +25,7 @@ from blindsight.audit.report.page import Figure, guesses
 from blindsight.audit.report.verdict import Verdict
 from blindsight.audit.target import Audit
 from blindsight.core import checks
-from blindsight.core.arrays import Array, Bools, Floats
-from blindsight.core.errors import InvalidData
+from blindsight.core.arrays import Array, Floats
 from blindsight.metric import Contrastive, DPPMetric, RowNoise, algorithm1
 from blindsight.metric.guarantee import paper_guarantee
 from blindsight.privacy import Audited, Guarantee, Recovery
@@ -35,8 +34,6 @@ __all__ = [
     "Conjectures",
     "attack_metric",
     "figures",
-    "flip_hub",
-    "flip_pair",
     "match_conjectures",
     "pair_learner",
     "pair_settings",
@@ -75,21 +72,6 @@ class Conjectures:
             value=self.accuracy,
             chance=0.5,
         )
-
-
-def flip_pair(y: ArrayLike, pair: int) -> Bools:
-    """The other conjecture about one pair's label."""
-    other = np.array(y, dtype=bool)
-    other[pair] = ~other[pair]
-    return other
-
-
-def flip_hub(pairs: ArrayLike, y: ArrayLike, hub: int) -> Bools:
-    """The labels if the hub were of the other of two classes: all its pairs change."""
-    touched = (np.asarray(pairs) == hub).any(axis=1)
-    if not touched.any():
-        raise InvalidData("the hub must be in a pair; this record is in none.")
-    return np.where(touched, ~np.asarray(y, dtype=bool), np.asarray(y, dtype=bool))
 
 
 def match_conjectures(

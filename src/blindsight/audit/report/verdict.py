@@ -77,11 +77,6 @@ class Verdict:
         )
 
     @property
-    def unsound(self) -> bool:
-        """Whether the attack contradicts a *proof*: that must never happen."""
-        return self.audited is not None and self.audited.epsilon > self.proven
-
-    @property
     def word(self) -> str:
         """ "REFUTED" or "not refuted"; never "private"."""
         return REFUTED if self.refuted else NOT_REFUTED

@@ -130,25 +130,6 @@ class BitFlip:
             return np.where(mask, -bits, bits)
         return np.asarray(np.bitwise_xor(bits, mask.astype(bits.dtype)))
 
-    def release_packed(self, codes: ArrayLike, *, rng: Rng) -> NDArray[np.uint8]:
-        """Flip packed codes: (n, ceil(n_bits/8)) bytes, bits from the low end; padding bits stay
-        zero.
-        """
-        packed = np.asarray(codes)
-        width = -(-self.n_bits // 8)
-        if packed.dtype != np.uint8 or packed.ndim != 2 or packed.shape[1] != width:
-            raise InvalidData(
-                f"codes must be uint8 of shape (n, {width}) for {self.n_bits} bits, "
-                f"got {packed.dtype} of shape {packed.shape}."
-            )
-        result = packed.copy()
-        rows = max(1, _CHUNK // self.n_bits)
-        for start in range(0, len(packed), rows):
-            block = result[start : start + rows]
-            mask = self._mask(len(block) * self.n_bits, rng).reshape(len(block), self.n_bits)
-            block ^= np.packbits(mask, axis=1, bitorder="little")
-        return result
-
     def log_prob(self, released: ArrayLike, x: ArrayLike) -> NDArray[np.float64]:
         """ln Pr(released | x) of every bit; sum over a record's bits for the record."""
         changed = np.asarray(np.not_equal(released, x))

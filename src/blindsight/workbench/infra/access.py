@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Administrator",
-    "Anyone",
     "Asker",
     "Attacker",
     "BudgetKeeper",
@@ -192,7 +191,6 @@ CardReader = Annotated[RequestIdentity, Depends(_holder(right="card"))]
 HistoryReader = Annotated[RequestIdentity, Depends(_holder(right="history"))]
 Attacker = Annotated[RequestIdentity, Depends(_holder(right="attack"))]
 BudgetKeeper = Annotated[RequestIdentity, Depends(_holder(right="budget"))]
-Anyone = Parts
 DataSetId = Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="A data set's number.")]
 
 

@@ -9,15 +9,21 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi.routing import APIRoute
 
+from blindsight.app.library.accounts import (
+    charge_training,
+    set_spending_limit,
+    spending_limit,
+)
 from blindsight.app.library.datasets import Release, today
-from blindsight.core.errors import InvalidParameter
+from blindsight.app.library.photos import release_photos
+from blindsight.core.errors import BudgetExceeded, HostileFile, InvalidParameter
 from blindsight.workbench import WorkbenchSettings, create_app
 from blindsight.workbench.infra.identity import Grant, RequestIdentity
 from workbench.asgi import Client
@@ -113,6 +119,7 @@ RIGHTS: dict[tuple[str, str], tuple[str, set[str]]] = {
     ("POST", "/api/rights/roles"): ("any", set()),
     ("POST", "/api/rights/withdraw"): ("any", set()),
     ("POST", "/api/people/bar"): ("any", set()),
+    ("POST", "/api/people/limit"): ("any", set()),
     ("GET", "/api/access"): ("any", HISTORY),
     ("POST", "/api/access/verify"): ("any", HISTORY),
     ("GET", "/api/access/export.{kind}"): ("any", set()),
@@ -132,6 +139,7 @@ BODIES: dict[str, Any] = {
     "/api/rights/roles": {},
     "/api/rights/withdraw": {},
     "/api/people/bar": {},
+    "/api/people/limit": {},
     "/api/protect/folder": {},
     "/api/protect/new": {"name": 1},
 }
@@ -368,6 +376,53 @@ def test_the_table_of_people_gives_one_role_per_data_set_all_or_none(ward: Ward)
     assert held("table") == {Grant("owner", first.id)}
     assert head.get("/people?show=photos").status_code == 200
     keys.revoke("table")
+
+
+def test_a_spending_limit_refuses_what_a_person_may_not_release(
+    ward: Ward, stocked: Path, make: Callable[..., Any]
+) -> None:
+    workbench = make(state=stocked).state.workbench
+    (data_set,) = workbench.datasets.listed()
+    budget = workbench.budgets.named(data_set.account)
+    before = budget.head()
+    set_spending_limit(workbench.settings, "jonas", 1.0)
+    second = Release("2e" * 6, "search", "second", 2.0, 0, today(), False)
+    for epsilon in (2.0, 1.5):
+        with pytest.raises(BudgetExceeded, match=r"'jonas' may spend ε = 1 .* smaller epsilon"):
+            charge_training(
+                workbench.datasets, data_set, budget, "run", (epsilon, 1e-9), ["*"], actor="jonas"
+            )
+    with pytest.raises(BudgetExceeded, match="'jonas' may spend ε = 1 "):
+        release_photos(workbench.datasets, data_set, second, accept_chance=True, actor="jonas")
+    assert budget.head() == before, "nothing was charged"
+    assert not list((stocked / "releases" / "second").glob("*")), "nothing was released"
+    set_spending_limit(workbench.settings, "jonas", 3.0)
+    release_photos(workbench.datasets, data_set, second, accept_chance=True, actor="jonas")
+    assert budget.charged_by("jonas") == {("record", "replace one"): 2.0}
+    (limit_file,) = (stocked / "limits").iterdir()
+    limit_file.write_text(limit_file.read_text().replace("3.0", "9.0"))
+    with pytest.raises(HostileFile):
+        spending_limit(workbench.settings, "jonas")
+
+
+def test_a_spending_limit_is_set_on_the_page(ward: Ward) -> None:
+    workbench, head = ward.app.state.workbench, ward.people["administrator"]
+    workbench.keys.make("spender", "analyst")
+    order: dict[str, Any] = {"subject": "spender", "limit": "4"}
+    assert head.post("/api/people/limit", json=order).status_code == 200
+    assert spending_limit(workbench.settings, "spender") == 4
+    page = head.get("/people").text
+    assert 'value="4" aria-label="Epsilon that spender may spend of each data set"' in page
+    assert "<small>0 used</small>" in page
+    for wrong in ("-1", "four", "inf", "nan", None):
+        refused = head.post("/api/people/limit", json={**order, "limit": wrong})
+        assert refused.status_code == 422, wrong
+    unknown = {"subject": "nobody known", "limit": 4}
+    assert head.post("/api/people/limit", json=unknown).status_code == 404
+    assert spending_limit(workbench.settings, "spender") == 4
+    assert head.post("/api/people/limit", json={**order, "limit": ""}).status_code == 200
+    assert spending_limit(workbench.settings, "spender") is None
+    workbench.keys.revoke("spender")
 
 
 def test_a_name_never_passes_to_another_account(ward: Ward) -> None:

@@ -264,7 +264,7 @@ def open_vault(given: str | Path | None, model: Path) -> Vault:
 
 
 def open_ledger(
-    where: str | PathLike[str] | None,
+    where: str | PathLike[str] | Ledger | None,
     dataset: str,
     vault: Vault | None,
     *,
@@ -275,7 +275,8 @@ def open_ledger(
 
     Parameters:
         where: the ledger's file or postgresql:// address; None opens the one that earlier releases
-            of the vault were charged to, or nothing where there is none.
+            of the vault were charged to, or nothing where there is none. An open ledger is
+            returned as it is.
         dataset: the name of the account.
         vault: the vault that the releases come from.
         actor: who asks for the releases; by default the operating system's user.
@@ -289,6 +290,8 @@ def open_ledger(
     """
     from blindsight.privacy.ledger import Ledger
 
+    if isinstance(where, Ledger):
+        return where
     noted = None if vault is None else vault.fact("ledger")
     if where is None and vault is not None and noted is not None:
         if "://" not in str(noted) and not Path(noted).is_file():

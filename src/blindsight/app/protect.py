@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,6 +76,9 @@ from blindsight.privacy import Guarantee
 from blindsight.privacy.reconcile import ReleaseOnDisk
 from blindsight.privacy.vault import Vault
 from blindsight.release.contents import refuse_foreign_files, share_release
+
+if TYPE_CHECKING:
+    from blindsight.privacy.ledger import Ledger
 
 __all__ = ["ProtectedPhotos", "protect"]
 
@@ -227,7 +230,7 @@ def protect(
     embeddings: PathText | Embeddings | RowSource | None = None,
     model: str | None = None,
     epsilon: float | None = None,
-    ledger: PathText | None = None,
+    ledger: PathText | Ledger | None = None,
     dataset: str | None = None,
     actor: str | None = None,
     purpose: str = "",
@@ -274,8 +277,8 @@ def protect(
             `Embeddings.from_rows` takes them. Searching then needs vectors of the same model.
         model: with `embeddings`, the name of the model that made them (default: the file's name).
         epsilon: the privacy budget per unit (default 8).
-        ledger: file or postgresql:// address of the ledger that is charged; by default the one that
-            earlier releases of this vault were charged to, or none.
+        ledger: file or postgresql:// address of the ledger that is charged, or an open ledger; by
+            default the one that earlier releases of this vault were charged to, or none.
         dataset: the photos' name in the ledger (default: the folder's name).
         actor: who asks for the release, for the ledger (default: the operating system's user).
         purpose: what the release is for, for the ledger.
@@ -660,7 +663,7 @@ def _charge(
     vault: Vault,
     number: str,
     guarantee: Guarantee,
-    ledger: PathText | None,
+    ledger: PathText | Ledger | None,
     dataset: str,
     *,
     records: Iterable[str],
@@ -678,8 +681,7 @@ def _charge(
             "know. Put the newest copy of the vault in its place, or start anew with "
             "--new-release. Nothing was released."
         )
-    # A release folder on the disk that vault and ledger do not know is newer than they are.
-    shown = []
+    shown = []  # a release folder that vault and ledger do not know is newer than they are
     if existing is not None:
         shown = [ReleaseOnDisk(str(existing.path), existing.vault, number, guarantee.costs)]
     with nullcontext() if opened is None else opened:
@@ -694,6 +696,5 @@ def _charge(
         )
     if opened is None:
         return "not charged: no ledger was given"
-    if charged.new:
-        return f"{guarantee.cost} charged to {opened.dataset}"
-    return f"charged to {opened.dataset} by an earlier run"
+    account = f"charged to {opened.dataset}"
+    return f"{guarantee.cost} {account}" if charged.new else f"{account} by an earlier run"

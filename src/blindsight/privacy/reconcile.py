@@ -236,12 +236,12 @@ def charge(
             )
         with ExitStack() as opened:
             _require_agreement(vault, ledger, shown)
-            ledger.check(costs, key=RELEASE + release)
+            ledger.check(costs, key=RELEASE + release, actor=actor)
             account, gained = _join(vault, ledger, listed)
             others = list(_other_ledgers(vault, ledger, account, listed, opened))
             for other in others:
                 _require_agreement(vault, other)
-                other.check(costs, key=RELEASE + release)
+                other.check(costs, key=RELEASE + release, actor=actor)
             before = {each: each.head() for each in (ledger, *others)}
             _catch_up(vault, ledger, account, release, actor, purpose)
             generation = _note(vault, release, what, costs, most, "pending", listed)
@@ -298,7 +298,7 @@ def _catch_up(
     """Charge an account for earlier releases of its records, other than the one being made."""
     due = _overdue(vault, account, release)
     for missing in due:
-        _post(vault, ledger, missing, actor, purpose)
+        _post(vault, ledger, missing, actor, purpose, limited=False)
         _settle(vault, account, missing.release, ledger.head())
     return due
 
@@ -368,7 +368,7 @@ def resolve(
                     ledger.close_budget(balance.unit, balance.neighbours, what=what, actor=actor)  # type: ignore[arg-type]
         else:
             for missing in _missing(vault, ledger):
-                _post(vault, ledger, missing, actor, "taken over from the vault")
+                _post(vault, ledger, missing, actor, "taken over from the vault", limited=False)
         _adopt(vault, ledger)
         return reconcile(vault, ledger, shown)
 
@@ -444,7 +444,12 @@ def _other_ledgers(
             yield opened.enter_context(
                 ledger.sibling(other.dataset)
                 if same
-                else Ledger(other.place, dataset=other.dataset, create=False)
+                else Ledger(
+                    other.place,
+                    dataset=other.dataset,
+                    create=False,
+                    actor_limit=ledger.actor_limit,
+                )
             )
         except BlindsightError as error:
             raise InvalidData(
@@ -534,7 +539,13 @@ def _settle(vault: Vault, account: str, release: str, head: Head, *, state: str 
 
 
 def _post(
-    vault: Vault, ledger: Ledger, release: VaultRelease, actor: str | None, purpose: str
+    vault: Vault,
+    ledger: Ledger,
+    release: VaultRelease,
+    actor: str | None,
+    purpose: str,
+    *,
+    limited: bool = True,
 ) -> Entry:
     return ledger.charge(
         _read(release.costs),
@@ -544,6 +555,7 @@ def _post(
         purpose=purpose,
         vault=vault.number,
         generation=release.generation,
+        limited=limited,
     )
 
 

@@ -426,6 +426,75 @@ class LedgerContract:
             thread.join()
         assert len(found) == 8 and len(set(found)) == 1
 
+    def test_charges_of_one_actor_at_once_never_exceed_the_limit(self, granted, where):
+        barrier, outcomes = threading.Barrier(4), []
+
+        def site(number):
+            with Ledger(where, dataset=granted.dataset, actor_limit=lambda _: 0.5) as own:
+                barrier.wait()
+                try:
+                    own.charge(Cost(epsilon=0.2, unit="record"), what="codes", actor="jonas")
+                    outcomes.append("charged")
+                except BudgetExceeded as refused:
+                    outcomes.append(str(refused))
+
+        threads = [threading.Thread(target=site, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        refusals = [words for words in outcomes if words != "charged"]
+        assert len(outcomes) == 4 and len(refusals) == 2
+        assert granted.charged_by("jonas") == {("record", "replace one"): 0.4}
+        assert granted.balance("record").spent.epsilon == 0.4
+        for part in ("needs ε = 0.2", "'jonas' may spend ε = 0.5", "has spent ε = 0.4", "nothing"):
+            assert all(part in words for words in refusals)
+
+    def test_a_limit_is_asked_inside_the_transaction_that_charges(self, granted, where):
+        """The second charge waits for the first, whose limit is being looked up, and counts it."""
+        looking, second_ended, outcomes = threading.Event(), threading.Event(), []
+
+        def slow(actor):
+            looking.set()
+            assert not second_ended.wait(0.3), "the second charge did not wait"
+            return 0.15
+
+        def second():
+            with Ledger(where, dataset=granted.dataset, actor_limit=lambda _: 0.15) as own:
+                try:
+                    own.charge(TENTH, what="codes", actor="jonas")
+                    outcomes.append("charged")
+                except BudgetExceeded:
+                    outcomes.append("refused")
+            second_ended.set()
+
+        with Ledger(where, dataset=granted.dataset, actor_limit=slow) as first:
+            thread = threading.Thread(target=lambda: (looking.wait(60), second()))
+            thread.start()
+            first.charge(TENTH, what="codes", actor="jonas")
+            thread.join()
+        assert outcomes == ["refused"]
+        assert granted.charged_by("jonas") == {("record", "replace one"): 0.1}
+
+    def test_a_limit_counts_each_actor_and_each_account_alone(self, granted, where):
+        limits = {"jonas": 0.15, "aiko": 0.0}
+        granted.grant(Cost(epsilon=1, unit="person"))
+        both = (TENTH, Cost(epsilon=0.2, unit="person"))
+        with Ledger(where, dataset=granted.dataset, actor_limit=limits.get) as own:
+            own.charge(both, what="codes", actor="ines", key="index 1")
+            for actor, costs in (("jonas", both), ("aiko", both)):
+                with pytest.raises(BudgetExceeded, match=f"{actor}' may spend"):
+                    own.charge(costs, what="codes", actor=actor)
+                with pytest.raises(BudgetExceeded, match=f"{actor}' may spend"):
+                    own.check(costs, actor=actor)
+            assert own.head().sequence == 4, "a refused charge is in none of the accounts"
+            own.charge(both, what="codes", actor="jonas", key="index 1")
+            assert own.head().sequence == 4, "what was paid before is not charged again"
+            with own.sibling(granted.dataset) as same, pytest.raises(BudgetExceeded):
+                same.charge(both, what="codes", actor="jonas")
+            own.charge(both, what="made before", actor="jonas", limited=False)
+            assert own.charged_by("jonas")["person", "replace one"] == 0.2
+
     @pytest.fixture
     def unharmed(self, where):
         """A database in which no other test has broken a chain."""

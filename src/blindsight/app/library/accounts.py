@@ -3,6 +3,7 @@
     STATE/vault/        one vault for all data sets: the key, which photo is which record, what was
                         released of it
     STATE/ledger.db     one account for each data set
+    STATE/limits/       what single people may spend of each data set
     STATE/releases/*/release.json
                         for each release its id, the vault's number and its cost
 
@@ -25,6 +26,8 @@ owner's decision (`mark_restored`).
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -34,6 +37,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from blindsight.app.library.datasets import DataSet, DataSets, LibrarySettings, Release
+from blindsight.core import checks
 from blindsight.core.errors import (
     BlindsightError,
     BudgetExceeded,
@@ -89,7 +93,9 @@ __all__ = [
     "require_agreement",
     "restore_ledger",
     "restored_from",
+    "set_spending_limit",
     "settings_purpose",
+    "spending_limit",
     "vault_of",
 ]
 
@@ -135,6 +141,7 @@ class Budgets:
                         create=create,
                         timeout=_PATIENCE,
                         purpose=settings_purpose(self._settings),
+                        actor_limit=functools.partial(spending_limit, self._settings),
                     )
                 )
             except BaseException as error:
@@ -221,13 +228,57 @@ def settings_purpose(settings: LibrarySettings) -> str:
     return str(getattr(settings, "purpose", ""))
 
 
-def account_ledger(datasets: DataSets, data_set: DataSet) -> Ledger:
-    """Open the ledger of a data set's account; its charges state the settings' purpose."""
+def account_ledger(datasets: DataSets, data_set: DataSet, *, actor: str | None = None) -> Ledger:
+    """Open the ledger of a data set's account.
+
+    Its charges state the settings' purpose, and no person's charges exceed the spending limit.
+    """
     return Ledger(
         datasets.settings.ledger_place,
         dataset=data_set.account,
+        actor=actor,
         purpose=settings_purpose(datasets.settings),
+        actor_limit=functools.partial(spending_limit, datasets.settings),
     )
+
+
+def spending_limit(settings: LibrarySettings, person: str) -> float | None:
+    """Return the epsilon that a person's charges may add up to in each data set; None for no limit.
+
+    Raises:
+        HostileFile: the file of the limit was changed or cut off, so that nothing is charged.
+    """
+    path = _limit_file(settings, person)
+    try:
+        fields = open_json(path.read_bytes(), path)
+    except FileNotFoundError:
+        return None
+    epsilon = fields.get("epsilon")
+    if fields.get("person") != person or not isinstance(epsilon, int | float) or not epsilon >= 0:
+        raise HostileFile(f"{path} is no spending limit. Set the limit again on the page People.")
+    return float(epsilon)
+
+
+def set_spending_limit(settings: LibrarySettings, person: str, epsilon: float | None) -> None:
+    """Let a person's charges add up to at most this epsilon in each data set.
+
+    Parameters:
+        settings: where the state is.
+        person: the name under which the person's charges are in the ledger.
+        epsilon: the limit, 0 for no charges at all; None for no limit.
+    """
+    path = _limit_file(settings, person)
+    if epsilon is None:
+        path.unlink(missing_ok=True)
+        return
+    epsilon = checks.non_negative("epsilon", epsilon)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    fields = {"format": "blindsight spending limit 1", "person": person, "epsilon": epsilon}
+    write_atomically(path, seal_json(fields))
+
+
+def _limit_file(settings: LibrarySettings, person: str) -> Path:
+    return settings.state / "limits" / f"{hashlib.sha256(person.encode()).hexdigest()[:32]}.json"
 
 
 def has_own_vault(datasets: DataSets, data_set: DataSet) -> bool:
@@ -337,6 +388,7 @@ def _charge_earlier_vaults(
                 what=f"released before from {other.name}",
                 key=f"earlier vault {other.id} {key}"[:200],
                 actor=actor,
+                limited=False,
             )
 
 

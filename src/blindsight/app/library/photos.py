@@ -27,7 +27,6 @@ from blindsight.app.library.accounts import (
     join_account,
     release_note,
     require_agreement,
-    settings_purpose,
     vault_of,
 )
 from blindsight.app.library.datasets import DataSet, DataSetPhoto, DataSets, Release, inside, today
@@ -341,7 +340,7 @@ def release_photos(
     from blindsight.release.contents import amend_release
     from blindsight.release.manifest import NOTE_FILE, Signer
 
-    with account_ledger(datasets, data_set) as ledger:
+    with account_ledger(datasets, data_set, actor=actor) as ledger:
         require_agreement(datasets, data_set, ledger)
     if not accept_chance:
         refuse_chance(datasets, data_set, release.epsilon)
@@ -355,10 +354,8 @@ def release_photos(
         data_set.source,
         folder,
         epsilon=release.epsilon,
-        ledger=datasets.settings.ledger_place,
+        ledger=ledger,
         dataset=data_set.account,
-        actor=actor,
-        purpose=settings_purpose(datasets.settings),
         vault=vault.path,
         vault_dataset=data_set.id,
         encoder=image_encoder(data_set.features),

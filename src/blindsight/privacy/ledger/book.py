@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Balance", "Ledger", "datasets"]
 
+ActorLimit = Callable[[str], float | None]
 STRIDE = 1000  # how often verify reports progress
 LONGEST = 1000
 NOTHING = Amount(0, 0)
@@ -126,6 +127,9 @@ class Ledger:
         actor: who charges and grants where a call does not say; by default the operating system's
             user.
         purpose: what releases are for where a call does not say.
+        actor_limit: the largest epsilon that the charges of an actor may add up to in each account
+            of a data set, by the actor's name; None for no limit. It is asked within the
+            transaction that charges, so that charges made at once cannot exceed it together.
 
     A charge is on disk before `charge` returns, or it raises and nothing was written. Many
     processes and threads may charge one budget at once. A ledger is passed to `fit` as an argument:
@@ -155,8 +159,10 @@ class Ledger:
         readonly: bool = False,
         actor: str | None = None,
         purpose: str = "",
+        actor_limit: ActorLimit | None = None,
     ) -> None:
         given = _text("dataset", dataset)
+        self.actor_limit = actor_limit
         self.actor = None if actor is None else _text("actor", actor)
         self.purpose = _text("purpose", purpose) if purpose else ""
         self._place = Place(where)
@@ -192,7 +198,10 @@ class Ledger:
         already spent is refused, and so is any grant on a closed budget.
         """
         checks.one_of("composition", composition, get_args(Composition))
-        amount, what = budget_amount(_a_cost("grant", total), composition), _text("what", what)
+        amount, what = (
+            budget_amount(units.require_cost("grant", total), composition),
+            _text("what", what),
+        )
         origin = self._origin(actor, purpose)
         with self._store.write(self._dataset) as transaction:
             if transaction.head(self._dataset) is None:
@@ -245,6 +254,7 @@ class Ledger:
         purpose: str = "",
         vault: str = "",
         generation: int = 0,
+        limited: bool = True,
     ) -> Entry:
         """Take a release's cost from every budget that it is stated for, durably, before anything
         is released.
@@ -262,19 +272,23 @@ class Ledger:
             vault: the number of the vault that the release comes from. Releases from a vault are
                 charged by `Vault.charge`, which gives this and `generation`.
             generation: the number of the release within its vault.
+            limited: whether `actor_limit` can refuse it. False where the release was made before
+                and its charge is made up for: it counts as the actor's, and is not refused.
 
         Returns the entry of the first cost that has an account. Raises `BudgetExceeded` (too little
-        left in one of the accounts), `UnitMismatch` (no account is in any of these units, or one is
-        in a larger unit that the release says nothing for; says how to convert), `NotProven`
-        (infinite cost) or `LedgerError` (not written). Whatever it raises, nothing is charged that
-        you may release on.
+        left in one of the accounts, or more than the actor may spend), `UnitMismatch` (no account
+        is in any of these units, or one is in a larger unit that the release says nothing for; says
+        how to convert), `NotProven` (infinite cost) or `LedgerError` (not written). Whatever it
+        raises, nothing is charged that you may release on.
         """
-        listed, what = _some_costs(costs), _text("what", what)
+        listed, what = units.listed_costs(costs), _text("what", what)
         key = "" if key is None else _text("key", key)
         origin = self._origin(actor, purpose, vault, generation)
         with self._store.write(self._dataset) as transaction:
             head, lasts = self._locked(transaction)
             paid, posted = self._postings(transaction, head, lasts, listed, what, key, origin)
+            if limited:
+                self._require_within_limit(transaction, posted)
             if posted:
                 if vault and transaction.other_release(vault, generation, key):
                     raise RolledBack(
@@ -285,12 +299,38 @@ class Ledger:
                 transaction.append(posted)
             return (paid or posted)[0]
 
-    def check(self, costs: Cost | Sequence[Cost], *, key: str | None = None) -> None:
+    def check(
+        self, costs: Cost | Sequence[Cost], *, key: str | None = None, actor: str | None = None
+    ) -> None:
         """Raise what `charge` would raise for these costs now; nothing is written."""
-        listed, key = _some_costs(costs), "" if key is None else _text("key", key)
+        listed, key = units.listed_costs(costs), "" if key is None else _text("key", key)
         with self._store.read() as transaction:
             head, lasts = transaction.ends(self._dataset)
-            self._postings(transaction, head, lasts, listed, "check", key, self._origin(None, ""))
+            origin = self._origin(actor, "")
+            _, posted = self._postings(transaction, head, lasts, listed, "check", key, origin)
+            self._require_within_limit(transaction, posted)
+
+    def charged_by(self, actor: str) -> dict[Account, float]:
+        """Return the epsilon that an actor's charges add up to, by unit and neighbour relation."""
+        with self._store.read() as transaction:
+            charged = transaction.charged_by(self._dataset, _text("actor", actor))
+        return {account: Amount(spent, 0).epsilon for account, spent in charged.items()}
+
+    def _require_within_limit(self, transaction: Transaction, posted: Sequence[Entry]) -> None:
+        """Refuse entries that would exceed what their actor may spend."""
+        if self.actor_limit is None or not posted:
+            return
+        actor = posted[0].actor
+        limit = self.actor_limit(actor)
+        if limit is None:
+            return
+        allowed = budget_amount(Cost(epsilon=limit, unit="record")).micro_epsilon
+        charged = transaction.charged_by(self._dataset, actor)
+        for entry in posted:
+            spent = charged.get(entry.account, 0)
+            # An entry without cost says only that the vault learned of more records.
+            if entry.micro_epsilon and spent + entry.micro_epsilon > allowed:
+                raise units.over_actor_limit(entry, allowed=allowed, spent=spent)
 
     def _postings(
         self,
@@ -309,7 +349,7 @@ class Ledger:
         if (refusal := units.uncovered(costs, due, self._dataset, lasts.keys())) is not None:
             raise refusal
         paid = transaction.paid(self._dataset, key) if key else []
-        _check_paid(paid, due, key)
+        units.check_paid(paid, due, key)
         posted: list[Entry] = []
         for cost in due:
             before = lasts[cost.unit, cost.neighbours]
@@ -325,6 +365,7 @@ class Ledger:
         other._store = _open(self._place, create=False, timeout=self._store.timeout)
         other._dataset = other._named(_text("dataset", dataset))
         other.actor, other.purpose = self.actor, self.purpose
+        other.actor_limit = self.actor_limit
         return other
 
     def identity(self) -> str:
@@ -617,43 +658,6 @@ def _open(place: Place, *, create: bool, timeout: float, readonly: bool = False)
     )  # SQLAlchemy is slow to import, and not everyone keeps a ledger
 
     return Store(place, create=create, timeout=timeout, readonly=readonly)
-
-
-def _some_costs(costs: Any) -> tuple[Cost, ...]:
-    if isinstance(costs, Cost) or not isinstance(costs, Sequence) or isinstance(costs, str):
-        return (_a_cost("charge", costs),)
-    listed = tuple(_a_cost("charge", cost) for cost in costs)
-    if not listed:
-        raise InvalidParameter("charge takes at least one Cost, got none.")
-    if len({(cost.unit, cost.neighbours) for cost in listed}) != len(listed):
-        raise InvalidParameter(
-            "costs must be what one release costs in different units; two of them are in the same "
-            "one. Charge two "
-            "releases by two calls."
-        )
-    return listed
-
-
-def _check_paid(paid: Sequence[Entry], due: Sequence[Cost], key: str) -> None:
-    """What was charged under a key before must be what it costs now, in every account that was
-    charged.
-    """
-    given: dict[Account, Cost] = {(cost.unit, cost.neighbours): cost for cost in due}
-    for entry in paid:
-        cost = given.get(entry.account)
-        if cost is None or cost_amount(cost, entry.composition) != entry.amount:
-            raise LedgerError(
-                f"key {key!r} was charged at {entry.time[:19]} as {entry.amount} per {entry.unit}, "
-                "and now stands for "
-                "other costs; nothing was charged or released. Another release needs another key."
-            )
-
-
-def _a_cost(verb: str, value: Any) -> Cost:
-    if not isinstance(value, Cost):
-        hint = " Pass its .cost." if isinstance(getattr(value, "cost", None), Cost) else ""
-        raise InvalidParameter(f"{verb} takes a Cost, got {type(value).__name__}.{hint}")
-    return value
 
 
 @functools.cache

@@ -320,6 +320,16 @@ OTHER_KEY = (
     .limit(sql.literal_column("1"))
     .offset(sql.literal_column("0"))
 )
+# On PostgreSQL a sum of 64-bit numbers is a decimal number.
+CHARGED_BY = (
+    sql.select(ENTRIES.c.unit, ENTRIES.c.neighbours, sql.func.sum(ENTRIES.c.micro_epsilon))
+    .where(
+        ENTRIES.c.dataset == sql.bindparam("dataset"),
+        ENTRIES.c.actor == sql.bindparam("actor"),
+        ENTRIES.c.kind == sql.literal_column("'charge'"),
+    )
+    .group_by(ENTRIES.c.unit, ENTRIES.c.neighbours)
+)
 APPEND = sql.insert(ENTRIES)
 MOVE = (
     sql.update(HEADS)
@@ -445,6 +455,11 @@ class Transaction:
     def paid(self, dataset: str, key: str) -> list[Entry]:
         """The entries that were charged under a key."""
         return [intact(_named(row)) for row in self._rows(PAID, {"dataset": dataset, "key": key})]
+
+    def charged_by(self, dataset: str, actor: str) -> dict[Account, int]:
+        """The micro-epsilons that the charges of an actor add up to in each account."""
+        rows = self._rows(CHARGED_BY, {"dataset": dataset, "actor": actor})
+        return {(unit, neighbours): int(total) for unit, neighbours, total in rows}
 
     def holds(self, dataset: str, head: Head) -> bool:
         """Whether the chain of a data set passes through this head."""

@@ -32,13 +32,24 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Collection, Sequence
+from typing import Any
 
-from blindsight.core.errors import BudgetExceeded, UnitMismatch
+from blindsight.core.errors import BudgetExceeded, InvalidParameter, LedgerError, UnitMismatch
 from blindsight.privacy.cost import INSIDE, Cost, Neighbours
-from blindsight.privacy.ledger.amounts import Amount
+from blindsight.privacy.ledger.amounts import Amount, cost_amount, decimal_text
 from blindsight.privacy.ledger.chain import Account, Entry
 
-__all__ = ["dues", "overspent", "uncovered", "ungranted", "unit_mismatch"]
+__all__ = [
+    "check_paid",
+    "dues",
+    "listed_costs",
+    "over_actor_limit",
+    "overspent",
+    "require_cost",
+    "uncovered",
+    "ungranted",
+    "unit_mismatch",
+]
 
 # (from, to): how often the larger unit holds the smaller one.
 TIMES = {
@@ -61,6 +72,45 @@ TIMES = {
     ("pair", "kappa pairs"): ("kappa", "kappa, the number of pairs that an attacker misses,"),
     ("query", "record"): ("most_queries_of_a_record", "the most queries that touch any one record"),
 }
+
+
+def listed_costs(costs: Any) -> tuple[Cost, ...]:
+    """What one release costs in different units, as a tuple, or the refusal."""
+    if isinstance(costs, Cost) or not isinstance(costs, Sequence) or isinstance(costs, str):
+        return (require_cost("charge", costs),)
+    listed = tuple(require_cost("charge", cost) for cost in costs)
+    if not listed:
+        raise InvalidParameter("charge takes at least one Cost, got none.")
+    if len({(cost.unit, cost.neighbours) for cost in listed}) != len(listed):
+        raise InvalidParameter(
+            "costs must be what one release costs in different units; two of them are in the same "
+            "one. Charge two "
+            "releases by two calls."
+        )
+    return listed
+
+
+def check_paid(paid: Sequence[Entry], due: Sequence[Cost], key: str) -> None:
+    """What was charged under a key before must be what it costs now, in every account that was
+    charged.
+    """
+    given: dict[Account, Cost] = {(cost.unit, cost.neighbours): cost for cost in due}
+    for entry in paid:
+        cost = given.get(entry.account)
+        if cost is None or cost_amount(cost, entry.composition) != entry.amount:
+            raise LedgerError(
+                f"key {key!r} was charged at {entry.time[:19]} as {entry.amount} per {entry.unit}, "
+                "and now stands for "
+                "other costs; nothing was charged or released. Another release needs another key."
+            )
+
+
+def require_cost(verb: str, value: Any) -> Cost:
+    """The value, where it is a cost; a guarantee is refused with how to get its cost."""
+    if not isinstance(value, Cost):
+        hint = " Pass its .cost." if isinstance(getattr(value, "cost", None), Cost) else ""
+        raise InvalidParameter(f"{verb} takes a Cost, got {type(value).__name__}.{hint}")
+    return value
 
 
 def dues(costs: Sequence[Cost], accounts: Collection[Account]) -> list[Cost]:
@@ -187,6 +237,17 @@ def overspent(amount: Amount, *, cost: Cost, before: Entry) -> BudgetExceeded:
         f"this needs {needs} {per}, but data set {dataset!r} has {left} left; nothing was charged "
         "or released. "
         "Use a smaller epsilon, or ask the owner to raise the budget."
+    )
+
+
+def over_actor_limit(entry: Entry, *, allowed: int, spent: int) -> BudgetExceeded:
+    """A charge that would exceed what its actor may spend in this account, in micro-epsilons."""
+    return BudgetExceeded(
+        f"this needs ε = {decimal_text(entry.micro_epsilon)} per {entry.unit} "
+        f"({entry.neighbours}), but {entry.actor!r} may spend ε = {decimal_text(allowed)} of data "
+        f"set {entry.dataset!r} and has spent ε = {decimal_text(spent)}; nothing was "
+        "charged or released. Use a smaller epsilon, or ask the owner to raise this person's "
+        "spending limit."
     )
 
 

@@ -237,7 +237,7 @@ class Keys:
             )
         name = _check_name("a group's name" if group else "a person's name", subject)
         if not group:
-            self._require_known(name)
+            self.require_known(name)
         row = {
             "subject": name,
             "kind": "group" if group else "person",
@@ -280,7 +280,7 @@ class Keys:
         """
         for role in roles.values():
             _check_role(role, ("", *get_args(DataSetRole)))
-        self._require_known(subject)
+        self.require_known(subject)
         with self.database.begin() as connection:
             for dataset, role in roles.items():
                 mine = (
@@ -297,7 +297,8 @@ class Keys:
                     )
         self._read_at = -math.inf
 
-    def _require_known(self, name: str) -> None:
+    def require_known(self, name: str) -> None:
+        """Refuse a name that no key and no person has, with `InvalidParameter`."""
         if name not in {row["name"] for row in (*self.listed(), *self.people())}:
             raise InvalidParameter(
                 f"there is no key and no person named {name!r}. People of the identity provider "

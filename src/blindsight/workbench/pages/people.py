@@ -11,7 +11,8 @@ from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from blindsight.app.access_log import AccessRecord
-from blindsight.core.errors import InvalidParameter, LedgerTampered
+from blindsight.app.library.accounts import set_spending_limit, spending_limit
+from blindsight.core.errors import HostileFile, InvalidParameter, LedgerTampered
 from blindsight.workbench.infra.access import Administrator, Parts, Signed, Workbench
 from blindsight.workbench.infra.identity import EVERY, DataSetRole
 from blindsight.workbench.infra.problems import Problem, documented
@@ -55,6 +56,7 @@ _ACTIONS = (
     ("POST /api/rights/roles", "changed somebody's roles", "rights"),
     ("POST /api/rights/withdraw", "withdrew a right", "rights"),
     ("POST /api/rights", "granted a right", "rights"),
+    ("POST /api/people/limit", "changed somebody's spending limit", "rights"),
     ("POST /api/people/bar", "barred somebody", "rights"),
     ("POST /api/budget", "changed a budget", "rights"),
     ("GET /api/compare", "saw pairs of photos", "saw photos"),
@@ -113,6 +115,14 @@ class BarOrder(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     subject: _Name
+
+
+class LimitOrder(BaseModel):
+    """What a person's or a key's charges may add up to in each data set; "" for no limit."""
+
+    model_config = ConfigDict(extra="forbid")
+    subject: _Name
+    limit: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] | Literal[""]
 
 
 class GrantLine(BaseModel):
@@ -200,6 +210,18 @@ def set_roles(order: RolesOrder, workbench: Parts, asker: Administrator) -> Next
     for dataset in order.roles:
         workbench.datasets.get(dataset)
     workbench.keys.set_roles(order.subject, order.roles, actor=asker.name)
+    return Next(next="/people")
+
+
+@router.post("/api/people/limit", summary="Limit spending", responses=documented("not_found"))
+def limit_spending(order: LimitOrder, workbench: Parts, asker: Administrator) -> Next:
+    """Holds for the next charge, in every data set, per photo and per person alike."""
+    try:
+        workbench.keys.require_known(order.subject)
+    except InvalidParameter as error:
+        raise Problem("not_found") from error
+    epsilon = None if order.limit == "" else order.limit
+    set_spending_limit(workbench.settings, order.subject, epsilon)
     return Next(next="/people")
 
 
@@ -342,6 +364,23 @@ def _held_roles(grants: Iterable[dict[str, Any]]) -> dict[tuple[str, str], list[
     return held
 
 
+def _spending(workbench: Workbench, person: str) -> tuple[float | None, float]:
+    """A person's spending limit, and with one the most that the person spent of one data set."""
+    try:
+        limit = spending_limit(workbench.settings, person)
+    except HostileFile:
+        limit = 0.0  # every charge is refused until the limit is set again
+    if limit is None:
+        return None, 0.0
+    ledgers = (
+        workbench.budgets.named(data_set.account, create=True)
+        for data_set in workbench.datasets.listed()
+    )
+    return limit, max(
+        (max(ledger.charged_by(person).values(), default=0.0) for ledger in ledgers), default=0.0
+    )
+
+
 def _page(request: Request, workbench: Workbench, show: str = "all") -> Response:
     context: dict[str, Any] = {"title": "People and rights", "menu_word": "People"}
     identity = workbench.identity
@@ -354,13 +393,15 @@ def _page(request: Request, workbench: Workbench, show: str = "all") -> Response
             for data_set in sets
             for release in data_set.releases
         }
+        people: list[dict[str, Any]] = [
+            *({**row, "from": "key", "groups": []} for row in workbench.keys.listed()),
+            *({**row, "from": "organisation", "role": ""} for row in workbench.keys.people()),
+        ]
         context |= {
-            "people": [
-                *({**row, "from": "key", "groups": []} for row in workbench.keys.listed()),
-                *({**row, "from": "organisation", "role": ""} for row in workbench.keys.people()),
-            ],
+            "people": people,
             "grants": grants,
             "held": _held_roles(grants),
+            "spending": {row["name"]: _spending(workbench, row["name"]) for row in people},
             "columns": sets[:_MOST_COLUMNS],
             "sets": sets,
             "names": names,

@@ -59,19 +59,23 @@ ROOT = Path(__file__).parents[1]
 # Groups that take longest, in the order in which they are given out: what takes long must not come
 # last, or one worker rests while the other works through it. `make suite` prints the times.
 LONGEST = (
-    "tests/workbench",
     "real parts",
-    "tests/cli/test_mistakes.py",
-    "tests/audit/test_release.py",
-    "tests/audit/test_door_audit.py",
-    "tests/audit/test_verdicts.py",
+    "tests/workbench/test_chromium.py",
+    "tests/workbench/test_protect.py",
+    "tests/workbench/test_together.py",
     "tests/docs/test_pages.py",
-    "tests/release/test_publish.py",
-    "tests/contracts/test_refusals.py",
-    "tests/docs/test_examples.py",
-    "tests/sketching/test_training.py",
+    "tests/audit/test_release.py",
     "tests/app/test_state_matrix.py",
+    "tests/workbench/test_state.py",
+    "tests/workbench/test_people_and_tags.py",
+    "tests/workbench/test_kill.py",
     "tests/release/test_page.py",
+    "tests/core/test_faults.py",
+    "tests/audit/test_verdicts.py",
+    "tests/audit/test_source_mutants.py",
+    "tests/docs/test_packaging.py",
+    "tests/workbench/test_server.py",
+    "tests/workbench/test_jobs.py",
 )
 
 
@@ -79,14 +83,12 @@ LONGEST = (
 def group_of(file: str) -> str:
     """The tests that run in one worker with those of `file`.
 
-    A file's tests stay together, and so do all of the workbench's: what they share is costly to
-    make. All files that use a real part other than Chromium are one group: each part is started
-    once, and no two of them fight over the machine's cores.
+    A file's tests stay together: what they share is costly to make. All files that use a real part
+    other than Chromium are one group: each part is started once, and no two of them fight over the
+    machine's cores.
     """
     parts = _parts_of((ROOT / file).read_text(encoding="utf-8"))
-    if parts - {"chromium"}:
-        return "real parts"
-    return "tests/workbench" if file.startswith("tests/workbench/") else file
+    return "real parts" if parts - {"chromium"} else file
 
 
 def _parts_of(source: str) -> set[str]:

@@ -150,7 +150,7 @@ def test_offline_no_verb_asks_another_host_and_what_is_missing_is_named(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from blindsight.encoders import network
+    from blindsight.encoders import network, words
 
     asked: list[object] = []
 
@@ -165,7 +165,8 @@ def test_offline_no_verb_asks_another_host_and_what_is_missing_is_named(
     # As on a machine on which neither weights nor words are.
     monkeypatch.setattr(network, "find_spec", lambda _: None)
     monkeypatch.setitem(sys.modules, network.NETWORKS["lite2"].package, None)
-    network.head.cache_clear()
+    for cached in (network.head, words.class_names, words.class_vectors):
+        cached.cache_clear()  # an earlier test may have read them
     monkeypatch.setenv("BLINDSIGHT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("BLINDSIGHT_OFFLINE", "0")
     monkeypatch.delenv("BLINDSIGHT_WEIGHTS", raising=False)

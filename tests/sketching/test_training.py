@@ -162,7 +162,7 @@ def test_items_share_the_table_of_posteriors(digits, monkeypatch):
     data, made = SketchDataset(sketched("Q6", digits)[0], inputs="both", cache=False), []
     make = leak.posterior_table
     monkeypatch.setattr(leak, "posterior_table", lambda *law: made.append(law) or make(*law))
-    leak._kept_table.cache_clear()
+    leak._cached_table.cache_clear()
     data.__getitems__(list(range(64)))
     assert [int(label) for _, label in (data[k] for k in range(64))] == digits[1][:64].tolist()
     assert len(made) == 1

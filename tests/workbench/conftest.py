@@ -61,6 +61,7 @@ def make(state: Path) -> Iterator[Callable[..., Any]]:
             "keys": "off",
             "public": "",
             "upload_seconds": 60.0,
+            "job_niceness": 0,  # other tests run beside it
         }
         app = create_app(WorkbenchSettings(**{**usual, **settings}))
         made.append(app)
@@ -81,6 +82,7 @@ class Server:
         given = {
             "KEYS": "off",
             "PUBLIC": "",
+            "JOB_NICENESS": "0",
             "STATE": str(state),
             "PORT": str(self.port),
             **settings,

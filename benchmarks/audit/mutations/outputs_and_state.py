@@ -102,8 +102,8 @@ NEW: tuple[Mutant, ...] = (
         ),
         (
             "new-each-name-of-the-first",
-            'f"{name}/{law}/{seal}"',
-            'f"{names[0]}/{law}/{seal}"',
+            'f"{name}/{function}/{seal}"',
+            'f"{names[0]}/{function}/{seal}"',
             "hashing:TestPermanentNoise",
         ),
         (

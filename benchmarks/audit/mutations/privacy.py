@@ -304,8 +304,8 @@ LATE: tuple[Mutant, ...] = (
         "privacy/door.py",
         (
             "last-each-one-stream",
-            'self._source.stream(f"{name}/{law}/{seal}", exact=exact)',
-            'self._source.stream(f"{names[0]}/{law}/{seal}", exact=exact)',
+            'self._source.stream(f"{name}/{function}/{seal}", exact=exact)',
+            'self._source.stream(f"{names[0]}/{function}/{seal}", exact=exact)',
             "tagging:TestPublishing hashing:TestPermanentNoise",
         ),
         (
@@ -316,14 +316,14 @@ LATE: tuple[Mutant, ...] = (
         ),
         (
             "last-each-value-forgotten",
-            'self._source.stream(f"{name}/{law}/{seal}", exact=exact)',
-            'self._source.stream(f"{name}/{law}", exact=exact)',
+            'self._source.stream(f"{name}/{function}/{seal}", exact=exact)',
+            'self._source.stream(f"{name}/{function}", exact=exact)',
             "tagging:TestPublishing hashing:TestPermanentNoise",
         ),
         (
             "last-each-function-forgotten",
-            'law = f"{about}/{sorted(to_fields(planned.mechanism).items())}"',
-            'law = f"{sorted(to_fields(planned.mechanism).items())}"',
+            'function = f"{about}/{sorted(to_fields(planned.mechanism).items())}"',
+            'function = f"{sorted(to_fields(planned.mechanism).items())}"',
             "tagging:TestPublishing hashing:TestPermanentNoise",
         ),
         (

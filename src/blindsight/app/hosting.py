@@ -189,7 +189,7 @@ class ImageDecoder:
 
 
 def file_kind(data: bytes) -> str:
-    """Return which confined reader decodes a file, by its first bytes.
+    r"""Return which confined reader decodes a file, by its first bytes.
 
     Example:
         >>> file_kind(b"\x89PNG")

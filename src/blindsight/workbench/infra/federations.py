@@ -279,6 +279,8 @@ class Federations:
         folder, process, pause = self.root / run.id, None, _PAUSE
         order = {
             "folder": str(folder),
+            # Sites wait for each other: less nice than a job that nobody waits for.
+            "niceness": self.settings.job_niceness // 2,
             "bind": None if is_loopback(run.address.rpartition(":")[0]) else "0.0.0.0",  # noqa: S104
         }
         try:

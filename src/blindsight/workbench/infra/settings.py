@@ -89,6 +89,7 @@ class WorkbenchSettings(BaseModel):
         photo_budget: first budget of a data set, per photo.
         person_budget: first budget of a data set, per person.
         job_limit: how many jobs may wait at once.
+        job_niceness: the niceness of jobs, from 0 to 19, so that pages come first.
         purpose: what releases are for where a request does not say.
         require_purpose: refuse a release whose request does not say what it is for.
         tls_cert: file with the certificate chain (PEM), for HTTPS without a proxy.
@@ -135,6 +136,7 @@ class WorkbenchSettings(BaseModel):
     photo_budget: Amount = 16.0
     person_budget: Amount = 24.0
     job_limit: Count = 16
+    job_niceness: Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=19)] = 10
     purpose: Annotated[str, Field(min_length=1, max_length=200)] = "not stated"
     require_purpose: bool = False
     tls_cert: Path | None = None

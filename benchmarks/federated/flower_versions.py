@@ -19,6 +19,7 @@ import sysconfig
 import tempfile
 import tomllib
 import venv
+from importlib.metadata import version as version_of
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -30,14 +31,10 @@ ROOT = Path(__file__).resolve().parents[2]
 TESTS = ("tests/federated/flower",)
 
 
-def _project() -> dict[str, list[str]]:
-    table = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return {"core": table["dependencies"], **table["optional-dependencies"]}
-
-
 def allowed_versions() -> list[str]:
     """The versions that pyproject.toml allows and the index has, the lowest first."""
-    needs = [Requirement(text) for text in _project()["flower"]]
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needs = [Requirement(text) for text in table["optional-dependencies"]["flower"]]
     [allowed] = [need.specifier for need in needs if need.name == "flwr"]
     command = [sys.executable, "-m", "pip", "index", "versions", "flwr"]
     shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
@@ -56,8 +53,8 @@ def check_version(version: str, tests: tuple[str, ...] = TESTS) -> tuple[bool | 
         target = Path(folder)
         venv.create(target, with_pip=True)
         python = str(target / "bin" / "python")
-        both = ("cryptography", "typer", "click")  # needed by Flower and by us
-        shared = [need for need in _project()["core"] if need.startswith(both)]
+        # What Flower needs and we do: the versions that our tests run with.
+        shared = [f"{name}=={version_of(name)}" for name in ("cryptography", "typer", "click")]
         install = [python, "-m", "pip", "install", "-q", f"flwr=={version}", *shared]
         done = subprocess.run(install, capture_output=True, text=True, check=False)
         if done.returncode:

@@ -37,7 +37,7 @@ from blindsight.federated.flower.mod import QUERY_TYPE, RECORD_KEY
 from blindsight.federated.flower.parties import Site, site_of
 from blindsight.federated.flower.plan import Model
 from blindsight.federated.sums import Role, User
-from blindsight.federated.sums.messages import Kind
+from blindsight.federated.sums.messages import Kind, contribution_bytes, share_bytes
 from federated.flower.local_grid import (
     FIRST_NODE,
     Arrays,
@@ -495,6 +495,29 @@ def test_a_sample_of_the_sites_is_summed(federation: Federation) -> None:
     assert_moved_by_means(federation, final, sampled)
 
 
+def test_a_sample_too_small_for_a_sum_is_replaced_by_all_sites_with_a_warning(
+    federation: Federation, caplog: pytest.LogCaptureFixture
+) -> None:
+    federation.strategy = SecureFedAvg(
+        federation.root / "server", fraction_train=0.4, min_train_nodes=2
+    )
+    assert_moved_by_means(federation, federation.run(1), EVERYBODY)
+    assert "The 2 sampled sites cannot be summed, so that all 5 are asked" in caplog.text
+
+
+def test_samples_of_a_federation_for_small_rounds_are_summed_in_every_round(
+    tmp_path: Path,
+) -> None:
+    federation = Federation(tmp_path, most_users=3, across_rounds=False)
+    federation.strategy = SecureFedAvg(
+        federation.root / "server", fraction_train=0.6, min_train_nodes=3
+    )
+    final = federation.run(4)
+    sampled = federation.sites.trained
+    assert len(sampled) == 12
+    assert_moved_by_means(federation, final, *[sampled[at : at + 3] for at in range(0, 12, 3)])
+
+
 def test_evaluation_is_answered_only_where_the_site_allows_it(federation: Federation) -> None:
     federation.grid.make_app = lambda: federation.sites.secure_app(plain_replies=True)
     for kind, answered in (("evaluate", True), ("train", False)):
@@ -651,3 +674,27 @@ def test_each_simulated_node_has_its_own_folder(tmp_path: Path) -> None:
         node_config = {"partition-id": 3}  # noqa: RUF012
 
     assert simulated_site(tmp_path)(Node()) == tmp_path / "node-3"
+
+
+def test_the_plan_for_10_000_users_states_the_protocols_own_sizes() -> None:
+    page = " ".join((Path(__file__).parents[3] / "docs" / "cluster.md").read_text().split())
+    plan, weights, users = SumPlan(weights=206_848, max_examples=100), 206_848, 10_000
+    settings = plan.settings(users, holders=5)
+    sent = contribution_bytes(settings, settings.dimension)
+    shown = -(-settings.dimension * settings.pad(settings.dimension).slot_bits // 8)
+    shares = share_bytes(settings, settings.dimension)
+    # To a holder: the ephemeral key, digests, signature and labels of each user, and its share.
+    asked = [users * (32 + 32 * 5 + 64 + 4 + share) for share in shares]
+    small = plan.settings(users, holders=5, most_users=1000, across_rounds=False)
+    for words in (
+        f"{sent / 1e6:.2f} MB ({sent / weights:.2f} bytes per weight)",
+        f"the model, {8 * weights / 1e6:.2f} MB as float64, and the sum, {shown / 1e6:.2f} MB",
+        f"to all, {users * (8 * weights + shown) / 1e9:.0f} GB",
+        f"questions to holders, {sum(asked) / 1e9:.2f} GB",
+        f"{users * sent / 1e9:.1f} GB, on disk",
+        f"sealed share), {asked[0] / 1e6:.1f} MB",
+        f"{asked[-1] / users / 1e3:.1f} kB per user, {asked[-1] / 1e6:.0f} MB",
+        f"A sum then has {small.fewest} to {small.largest_round:,} users",
+        f"a contribution {contribution_bytes(small, small.dimension) / 1e6:.2f} MB",
+    ):
+        assert words in page, words

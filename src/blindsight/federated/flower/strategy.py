@@ -150,7 +150,17 @@ class SecureSumMixin:
         left_out = self.server.role.excluded  # holders could not read their shares
         everybody = [user for user in self._users() if user not in left_out]
         sampled = [user for user in everybody if self._nodes[user] in nodes]
-        return sampled if self.server.role.could_open(sampled) else everybody
+        if self.server.role.could_open(sampled):
+            return sampled
+        if len(sampled) < len(everybody):
+            settings = self.server.roster.settings
+            _log.warning(
+                "The %d sampled sites cannot be summed, so that all %d are asked: a sum needs %d "
+                "to %d sites, and its difference to earlier sums must show none. To sample, enrol "
+                "with most_users= and across_rounds=False.",
+                *(len(sampled), len(everybody), settings.fewest, settings.largest_round),
+            )
+        return everybody
 
     def _identify(self, grid: Grid) -> None:
         """Ask new nodes which party they are; each answer is signed by the party's own key."""

@@ -58,8 +58,15 @@ def test_text_shows_all_facts_and_tables_in_lines_that_fit():
     lines = str(example("a")).splitlines()
     assert lines[0] == "Result of a" and lines[1].split() == ["name", "a"]
     assert sum(line.count("word") for line in lines) == 60
-    assert max(map(len, lines)) <= 100
+    assert max(map(len, lines)) <= 80
     assert [line.split() for line in lines[-2:]] == [["a", "0.5"], ["b", "inf"]]
+
+
+def test_titles_and_tables_fit_eighty_columns_and_paths_stay_whole():
+    path = "/".join(["folder"] * 20)
+    shown = str(example("many words " * 20 + path))
+    assert shown.count(path) == 3 and shown.split().count("many") == 60
+    assert max(len(line) for line in shown.splitlines() if path not in line) <= 80
 
 
 def test_html_escapes_every_text():

@@ -109,6 +109,25 @@ def test_cards_fit_the_terminal(
     assert all(line.startswith(("CARD", "  ")) for line in shown.splitlines())
 
 
+def test_sentences_and_tables_fit_a_terminal_and_paths_stay_whole(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from blindsight.cli import terminal
+
+    words, path = "many words that go on and on " * 6, "/".join(["folder"] * 20)
+    wide = type(terminal.console)(width=80, highlight=False)
+    monkeypatch.setattr(terminal, "console", wide)
+    wide.print(f"  {words}\n{path}", soft_wrap=True)
+    assert max(map(len, capsys.readouterr().out.splitlines())) > 80  # a pipe gets whole lines
+    monkeypatch.setattr(type(wide), "is_terminal", True)
+    wide.print(f"  {words}\n{path}", soft_wrap=True)
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert last == path and max(map(len, lines)) <= 80
+    assert all(line.startswith("  ") for line in lines)
+    terminal.table(words, ("name", "why", "what to do"), [(path, words, words), ("a", "b", 3)])
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
 @pytest.fixture(scope="module")
 def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with three photos, their release by pixels, and nothing in the cache."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import html
+import itertools
 import json
 import math
 import textwrap
@@ -33,7 +34,8 @@ __all__ = [
 #: Called with (stage, done, total) while a job runs; `total` is 0 where it is not known.
 Progress = Callable[[str, int, int], None]
 
-_TEXT_WIDTH = 100
+#: The width of results as text, which is that of a terminal unless somebody widened it.
+_TEXT_WIDTH = 80
 
 
 def counted(number: int, word: str, plural: str = "") -> str:
@@ -163,9 +165,9 @@ class JobResult(ABC):
     def __str__(self) -> str:
         facts = list(self.facts())
         width = max((len(label) for label, _ in facts), default=0)
-        lines = [self.title]
+        lines = _wrapped(self.title, _TEXT_WIDTH)
         for label, value in facts:
-            wrapped = textwrap.wrap(value, _TEXT_WIDTH - width - 4, break_on_hyphens=False) or [""]
+            wrapped = _wrapped(value, _TEXT_WIDTH - width - 4)
             lines.append(f"  {label:<{width}}  {wrapped[0]}".rstrip())
             lines += [f"  {'':<{width}}  {line}" for line in wrapped[1:]]
         for table in self.tables():
@@ -228,16 +230,31 @@ def to_plain(value: object) -> object:
     raise TypeError(f"{type(value).__name__} has no form as JSON values.")
 
 
+def _wrapped(text: str, width: int) -> list[str]:
+    """The lines of a text; a path or another long word stays whole, so that it can be copied."""
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
+
+
 def _text_table(table: ResultTable) -> list[str]:
+    """The lines of a table; the widest columns are wrapped until it fits the width of results."""
     rows = [tuple(table.columns), *(tuple(row) for row in table.rows)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(table.columns))]
-    return [
-        table.title,
-        *(
-            "  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
-            for row in rows
-        ),
+    columns = list(zip(*rows, strict=True))
+    widths = [max(map(len, cells)) for cells in columns]
+    share = _TEXT_WIDTH // len(widths) - 2  # a longer word sticks out, and its column stays narrow
+    words = [
+        min(width, share, max(len(word) for cell in cells for word in cell.split() or [""]))
+        for width, cells in zip(widths, columns, strict=True)
     ]
+    while sum(widths) + 2 * len(widths) > _TEXT_WIDTH and widths != words:
+        wide = [width if width > word else 0 for width, word in zip(widths, words, strict=True)]
+        widths[wide.index(max(wide))] -= 1
+    lines = [table.title]
+    for row in rows:
+        parts = (_wrapped(cell, width) for cell, width in zip(row, widths, strict=True))
+        for cells in itertools.zip_longest(*parts, fillvalue=""):
+            padded = (f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True))
+            lines.append(("  " + "  ".join(padded)).rstrip())
+    return lines
 
 
 def _html_table(table: ResultTable) -> str:

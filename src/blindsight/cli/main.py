@@ -44,7 +44,7 @@ from blindsight.cli.options import (  # noqa: E402
     config_defaults,
     present_name,
 )
-from blindsight.cli.terminal import BROKEN_PIPE, visible  # noqa: E402
+from blindsight.cli.terminal import BROKEN_PIPE, errors, visible  # noqa: E402
 from blindsight.core.errors import (  # noqa: E402
     BlindsightError,
     BudgetExceeded,
@@ -176,12 +176,12 @@ def _main(
         typer.echo(FIRST)
         return
     if verb in RENAMED:
-        typer.echo(f"note: '{verb}' is now called '{RENAMED[verb]}'.", err=True)
+        _say(f"note: '{verb}' is now called '{RENAMED[verb]}'.")
     root = context.command
     stored = config_defaults(root) if isinstance(root, click.Group) else None
     if stored is not None:
         path, context.default_map = stored
-        typer.echo(f"note: defaults come from {visible(str(path))}.", err=True)
+        _say(f"note: defaults come from {visible(str(path))}.")
 
 
 def _teach(verbs: typer.Typer, path: str) -> list[str]:
@@ -232,7 +232,7 @@ def run() -> None:
     # A verb says itself whether a ledger was named; what else is warned of is a sentence, not a
     # line of our source.
     warnings.simplefilter("ignore", UnchargedRelease)
-    warnings.showwarning = lambda message, *_, **__: typer.echo(f"note: {message}", err=True)
+    warnings.showwarning = lambda message, *_, **__: _say(f"note: {message}")
     try:
         app()
     except SystemExit:
@@ -243,27 +243,30 @@ def run() -> None:
         raise
     except BlindsightError as error:
         code = next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
-        typer.echo(f"blindsight: {error}{_whole_need(error)}", err=True)
+        _say(f"blindsight: {error}{_whole_need(error)}")
         sys.exit(code)
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in CORE_LIBRARIES:
-            typer.echo(f"blindsight: {_unexpected(error)}", err=True)
+            _say(f"blindsight: {_unexpected(error)}")
             sys.exit(INTERNAL_ERROR)
         extras = EXTRAS.get(sys.argv[1] if len(sys.argv) > 1 else "", "core")
-        typer.echo(
+        _say(
             f"blindsight: {missing} is not installed. Install it with: "
-            f"pip install 'blindsight[{extras}]'.",
-            err=True,
+            f"pip install 'blindsight[{extras}]'."
         )
         sys.exit(EXIT_CODES[MissingDependency])
     except KeyboardInterrupt:
-        typer.echo("blindsight: stopped.", err=True)
+        _say("blindsight: stopped.")
         sys.exit(130)
     except Exception as error:
         refusal = _refused_by_system(error)
-        typer.echo(f"blindsight: {refusal or _unexpected(error)}", err=True)
+        _say(f"blindsight: {refusal or _unexpected(error)}")
         sys.exit(SYSTEM_ERROR if refusal else INTERNAL_ERROR)
+
+
+def _say(text: str) -> None:
+    typer.echo(errors.fitted(text), err=True)
 
 
 def _unexpected(error: Exception) -> str:

@@ -39,6 +39,33 @@ BROKEN_PIPE = 141
 
 
 class _Console(Console):
+    def print(self, *objects: Any, soft_wrap: bool | None = None, **options: Any) -> None:
+        """Print as rich does; a text with `soft_wrap` is wrapped at words on a terminal, and in a
+        file or a pipe its lines stay whole.
+        """
+        if soft_wrap:
+            objects = tuple(self.fitted(text) if type(text) is str else text for text in objects)
+        super().print(*objects, soft_wrap=soft_wrap, **options)
+
+    def fitted(self, text: str) -> str:
+        """Text whose lines fit the terminal; a path or another long word stays whole, so that it
+        can be copied. Text for a file or a pipe is returned as it is.
+        """
+        if not self.is_terminal:
+            return text
+        return "\n".join(
+            part
+            for line in text.split("\n")
+            for part in textwrap.wrap(
+                line,
+                self.width,
+                subsequent_indent=" " * (len(line) - len(line.lstrip())),
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+            or [""]
+        )
+
     def on_broken_pipe(self) -> None:
         """Stop writing, quietly."""
         try:

@@ -64,9 +64,15 @@ def test_one_command_protects_vectors_and_one_searches_them(
     np.save(query, rows(12, 3)[5:6])
     words = ["--embeddings", private, "--public-embeddings", public, "--epsilon", 12]
     done = CliRunner().invoke(app, ["protect", *map(str, [*words, "--out", release])])
-    assert done.exit_code == 0 and "120 images released" in done.output
+    assert done.exit_code == 0 and "120 vectors released" in done.output
     shown = CliRunner().invoke(app, ["search", str(release), "--vector", str(query), "-k", "3"])
     assert shown.exit_code == 0 and "scan-" in shown.output
+    opened = CliRunner().invoke(app, ["open", str(release)])
+    listed = CliRunner().invoke(app, ["index", "show", str(release)])
+    assert "120 protected vectors" in " ".join(opened.output.split())
+    assert "one per vector" in " ".join(listed.output.split())
+    for output in (done.output, shown.output, opened.output, listed.output):
+        assert "photo" not in output.lower() and "image" not in output
 
 
 @pytest.mark.parametrize("suffix", ["npy", "npz", "parquet"])
@@ -229,5 +235,5 @@ def test_what_is_at_chance_is_not_sold_without_a_word(
     good = protect(
         release=tmp_path / "good", epsilon=8, check_first=True, **options | {"ledger": None}
     )
-    assert good.expected is not None and good.expected.basis == "photos of yours"
+    assert good.expected is not None and good.expected.basis == "vectors of yours"
     assert not good.expected.at_chance and "use" in good.sentences()[0]

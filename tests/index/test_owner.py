@@ -150,7 +150,7 @@ def test_what_cannot_be_meant_is_refused(album):
     with pytest.raises(InvalidParameter, match="is after --until"):
         run(*ask, "--since", "2024-04-01", "--until", "2024-03-01")
     empty = run(*ask, "--since", "2424-01-01")
-    assert "no photo passes" in empty and "rank" not in empty
+    assert "nothing stored passes" in empty and "rank" not in empty
 
 
 def test_a_stored_query_keeps_the_name_it_was_asked_by(album, tmp_path):

@@ -388,5 +388,9 @@ def _point(
 def errors_text(point: OperatingPoint | None) -> str:
     """How often a threshold errs, or that it is not known."""
     if point is None:
-        return "not known: there is no threshold, or noise hides how often it errs"
+        return (
+            "not known: the plain distance has no threshold, and a metric has none where noise "
+            "hides how often it errs. Learn one from labelled pairs (blindsight metric learn), "
+            "with more pairs or a larger epsilon."
+        )
     return str(point)

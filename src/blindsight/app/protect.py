@@ -132,7 +132,7 @@ class ProtectedPhotos(JobResult):
 
     @property
     def title(self) -> str:
-        return f"Protected photos in {self.release}"
+        return f"Protected {'vectors' if self.recipe.of_vectors else 'photos'} in {self.release}"
 
     def facts(self) -> list[tuple[str, str]]:
         counts = self.counts
@@ -149,27 +149,32 @@ class ProtectedPhotos(JobResult):
         ]
 
     def tables(self) -> list[ResultTable]:
-        return [files_table(self.files)]
+        return [] if self.recipe.of_vectors else [files_table(self.files)]
 
     def sentences(self) -> list[str]:
         """Return what was done as sentences, for a terminal."""
-        counts = self.counts
+        counts, of_vectors = self.counts, self.recipe.of_vectors
+        noun = "vectors" if of_vectors else "images"
         lines = [] if self.expected is None else [f"Expected: {self.expected.line()}"]
         lines.append(
-            f"{counts.released} images released, {counts.known} were there already, "
+            f"{counts.released} {noun} released, {counts.known} were there already, "
             f"{len(counts.refused)} could not be read."
         )
         if counts.copies:
-            lines.append(f"Copies that share the code of another file: {counts.copies}.")
+            other = "vector" if of_vectors else "file"
+            lines.append(f"Copies that share the code of another {other}: {counts.copies}.")
         if counts.left_out:
             lines.append(
-                f"{counts.left_out} images were left out: their person has {self.max_per_person} "
+                f"{counts.left_out} {noun} were left out: their person has {self.max_per_person} "
                 "released already."
             )
         if counts.pruned:
             lines.append(f"{counts.pruned} codes were taken out.")
         if counts.vanished:
-            lines.append(f"{counts.vanished} codes have no photo any more: --prune takes them out.")
+            gone = "vector" if of_vectors else "photo"
+            lines.append(
+                f"{counts.vanished} codes have no {gone} any more: --prune takes them out."
+            )
         if self.recipe.features.startswith("pixels") and defaults.default_encoder().startswith(
             "pixels"
         ):
@@ -178,24 +183,30 @@ class ProtectedPhotos(JobResult):
                 "what they show."
             )
         lines.append(f"Ledger: {self.charged}.")
-        named = ", with the photos' names" if self.names == "keep" else ""
+        of_records = "vectors' ids" if of_vectors else "photos' names"
+        named = f", with the {of_records}" if self.names == "keep" else ""
         lines.append(f"Share: {self.release} ({counts.stored} codes{named}).")
         lines.append(f"Tell the receiver its fingerprint: {self.fingerprint}.")
-        lines.append(f"Keep private: {self.vault} (the key behind the noise, and the names).")
+        names = "ids" if of_vectors else "names"
+        lines.append(f"Keep private: {self.vault} (the key behind the noise, and the {names}).")
         return lines
 
     def short_card(self) -> str:
         """Return the privacy card in four lines; `guarantee.card()` is the whole of it."""
         promise = self.guarantee
-        unit = "photo" if promise.unit == "record" else promise.unit
+        noun = "vector" if self.recipe.of_vectors else "photo"
+        unit = noun if promise.unit == "record" else promise.unit
         people = f", and at most {self.max_per_person} per person" if self.max_per_person else ""
         proven = "proven" if not promise.unproven else "not proven"
-        content = "and the photos' names" if self.names == "keep" else "no pixels, no file names"
+        if self.names == "keep":
+            content = "and the vectors' ids" if noun == "vector" else "and the photos' names"
+        else:
+            content = "no vectors, no ids" if noun == "vector" else "no pixels, no file names"
         seed = "; a simulation, because the seed is fixed" if promise.simulation else ""
         return "\n".join(
             [
                 f"Privacy card ({proven}{seed}; --card prints the whole of it)",
-                f"  released       one noisy code per photo{people}; {content}",
+                f"  released       one noisy code per {noun}{people}; {content}",
                 f"  promise        {promise.cost}: odds change by at most e^{promise.epsilon:g}",
                 f"  not protected  that a {unit} exists, how many there are, what several share",
             ]
@@ -445,10 +456,11 @@ def protect(
             )
             expected = None
             if existing is None and coder.codebook is not None:
-                expected = even_use(coder.codebook, len(contents.records))
+                noun = "photos" if vectors is None else "vectors"
+                expected = even_use(coder.codebook, len(contents.records), noun)
                 if check_first:
                     sample = _sample_rows(coder, source, listed, vectors)
-                    expected = predict_use(coder.codebook, sample, basis="photos of yours")
+                    expected = predict_use(coder.codebook, sample, basis=f"{noun} of yours")
                 progress(f"expected: {expected.line()}", 0, 0)
                 if expected.at_chance and not accept_chance:
                     raise InvalidParameter(
@@ -470,6 +482,7 @@ def protect(
                 existing=existing,
                 actor=actor,
                 purpose=purpose,
+                noun="photos" if vectors is None else "vectors",
             )
         except BaseException as error:
             # A vault that was asked to pay stays, unless the charge was refused: its key is how the
@@ -671,6 +684,7 @@ def _charge(
     existing: ReleaseFolder | None,
     actor: str | None,
     purpose: str,
+    noun: str = "photos",
 ) -> str:
     """Charge the release under its number, so that it is charged once however often it is tried."""
     opened = open_ledger(ledger, dataset, vault, actor=actor, purpose=purpose)
@@ -689,7 +703,7 @@ def _charge(
             opened,
             guarantee,
             release=number,
-            what="codes of photos, each released once",
+            what=f"codes of {noun}, each released once",
             records=records,
             most=most,
             releases=shown,

@@ -86,17 +86,28 @@ class OpenedRelease(JobResult):
 
     @property
     def title(self) -> str:
-        return f"{self.folder}: {self._count:,} protected photos, signed and unchanged"
+        counted_records = counted(self._count, f"protected {self._noun}")
+        return f"{self.folder}: {counted_records}, signed and unchanged"
+
+    @property
+    def _noun(self) -> str:
+        encoder = self.manifest.facts.get("encoder")
+        of_vectors = isinstance(encoder, dict) and encoder.get("kind") == "embeddings"
+        return "vector" if of_vectors else "photo"
 
     @property
     def _count(self) -> int:
         return checks.whole("entries", self.card["entries"], least=0)
 
     def facts(self) -> list[tuple[str, str]]:
-        unit = "photo" if self.guarantee.unit == "record" else self.guarantee.unit
+        noun = self._noun
+        unit = noun if self.guarantee.unit == "record" else self.guarantee.unit
         pairs = [
             ("signed by", f"{self.manifest.fingerprint} (compare with what the owner told you)"),
-            ("holds", f"{self._count:,} entries: an id and a noisy code for each photo, no photos"),
+            (
+                "holds",
+                f"{self._count:,} entries: an id and a noisy code for each {noun}, no {noun}s",
+            ),
             ("promise", self.guarantee.line()),
             (
                 "meaning",
@@ -327,12 +338,14 @@ class ReleaseContents(JobResult):
 
     @property
     def title(self) -> str:
-        return f"{self.release}: {self.entries:,} noisy codes, one per photo, and no photos"
+        noun = "vector" if self.recipe.of_vectors else "photo"
+        return f"{self.release}: {self.entries:,} noisy codes, one per {noun}, and no {noun}s"
 
     def facts(self) -> list[tuple[str, str]]:
         size = "cells" if self.recipe.method == "codebook" else "bits"
         bits = f", {self.recipe.bits:,} {size}" if self.recipe.bits else ""
-        owner = "not here: ids stand for photos" if self.vault is None else str(self.vault)
+        noun = "vectors" if self.recipe.of_vectors else "photos"
+        owner = f"not here: ids stand for {noun}" if self.vault is None else str(self.vault)
         return [
             ("promise", self.guarantee.line()),
             ("method", self.recipe.method + bits),
@@ -342,9 +355,11 @@ class ReleaseContents(JobResult):
 
     def tables(self) -> list[ResultTable]:
         shown = len(self.photos)
-        title = f"{shown:,} of {self.entries:,} photos" if shown < self.entries else "Photos"
+        of_vectors = self.recipe.of_vectors
+        noun, known = ("vectors", "your ids") if of_vectors else ("photos", "files")
+        title = f"{shown:,} of {self.entries:,} {noun}" if shown < self.entries else noun.title()
         rows = [(key, ", ".join(files)) for key, files in self.photos]
-        return [ResultTable(title, ("id", "files, known to the owner"), rows)]
+        return [ResultTable(title, ("id", f"{known}, known to the owner"), rows)]
 
 
 def release_contents(

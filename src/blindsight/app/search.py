@@ -89,8 +89,13 @@ class QueryHits:
     interpretation: str | None
     hits: tuple[PhotoHit, ...]
 
-    def table(self, match_word: str) -> ResultTable:
-        """Return the hits as a table; photos that the release cannot tell apart share a rank."""
+    def table(self, match_word: str, noun: str = "photo") -> ResultTable:
+        """Return the hits as a table; photos that the release cannot tell apart share a rank.
+
+        Parameters:
+            match_word: the name of the column of probabilities.
+            noun: what is stored: "photo" or "vector".
+        """
         title = Path(self.query).name or self.query
         has_number = any(shown(each.hit) is not None for each in self.hits)
         rows: list[tuple[str, ...]] = []
@@ -111,7 +116,7 @@ class QueryHits:
                 rank, value, chance = facts if position == 0 else ("", "", "")
                 rows.append((rank, ", ".join(each.names), value, *((chance,) * has_number)))
         basis = standing(self.hits[0].hit)[0] if self.hits else "distance"
-        columns = ("rank", "photo", basis, *((match_word,) * has_number))
+        columns = ("rank", noun, basis, *((match_word,) * has_number))
         count = f"{len(rows)} hit{'' if len(rows) == 1 else 's'}"
         return ResultTable(f"{title}: {count}", columns, rows)
 
@@ -121,7 +126,7 @@ class QueryHits:
         if not self.hits and not self.present:
             return f"{title}: nothing like this here."
         if not self.hits:
-            return f"{title}: no photo passes what was asked for."
+            return f"{title}: nothing stored passes what was asked for."
         if not self.present:
             return f"{title}: nothing like this here, as far as the noisy cells tell. The nearest:"
         return None
@@ -139,6 +144,7 @@ class SearchResult(JobResult):
         guarantee: what is promised for the stored codes.
         html: the contact sheet that was written, if one was asked for.
         files: what became of the files of the query photos; None for other queries.
+        of_vectors: whether vectors are stored rather than photos.
 
     Examples:
         >>> import tempfile
@@ -159,11 +165,17 @@ class SearchResult(JobResult):
     guarantee: Guarantee | None
     html: Path | None = None
     files: FilesRead | None = None
+    of_vectors: bool = False
 
     @property
     def title(self) -> str:
-        noun = "query" if len(self.queries) == 1 else "queries"
-        return f"{len(self.queries)} {noun} to a release of {self.stored:,} photos"
+        queries = counted(len(self.queries), "query", "queries")
+        return f"{queries} to a release of {counted(self.stored, self.noun)}"
+
+    @property
+    def noun(self) -> str:
+        """What is stored: "photo" or "vector"."""
+        return "vector" if self.of_vectors else "photo"
 
     @property
     def hits(self) -> tuple[PhotoHit, ...]:
@@ -182,7 +194,7 @@ class SearchResult(JobResult):
 
     def tables(self) -> list[ResultTable]:
         files = [] if self.files is None else [files_table(self.files)]
-        return [*(query.table(self.match_word) for query in self.queries), *files]
+        return [*(query.table(self.match_word, self.noun) for query in self.queries), *files]
 
     def explanations(self) -> list[str]:
         """Return what the columns of the hits mean, as sentences."""
@@ -190,12 +202,16 @@ class SearchResult(JobResult):
         lines = []
         if any(hit.cell is None and hit.distance is None for hit in hits):
             lines.append(
-                "likeness: the cosine of the photos' own features with the query's; 1 is the same."
+                f"likeness: the cosine of the {self.noun}s' own features with the query's; 1 is "
+                "the same."
             )
         elif hits:
             lines.append(f"{self.match_word}: {self.meaning}")
         if any(hit.tied > 1 for hit in hits):
-            lines.append("Photos of one cell share a rank: nothing tells which of them is nearer.")
+            lines.append(
+                f"{self.noun.capitalize()}s of one cell share a rank: nothing tells which of them "
+                "is nearer."
+            )
         if self.guarantee is not None:
             lines.append(f"codes: {self.guarantee.line()}")
         return lines
@@ -369,6 +385,7 @@ def search(
             guarantee=stored.guarantee,
             html=None if html is None else Path(html),
             files=asked.files,
+            of_vectors=coder.recipe.of_vectors,
         )
 
 

@@ -87,7 +87,7 @@ def check(
     if json:
         emit_json(result.to_dict())
     else:
-        console.print(str(result), highlight=False, markup=False)
+        console.print(str(result), markup=False, soft_wrap=True)
     if not result.good:
         raise typer.Exit(2)
 
@@ -107,4 +107,4 @@ def export(
     if json:
         emit_json(result.to_dict())
     else:
-        console.print(str(result), highlight=False, markup=False)
+        console.print(str(result), markup=False, soft_wrap=True)

@@ -64,7 +64,7 @@ def new(
     from blindsight.app.flower_example import new_federation
 
     made = new_federation(folder)
-    emit_json(made.to_dict()) if json else console.print(str(made))
+    emit_json(made.to_dict()) if json else console.print(str(made), markup=False, soft_wrap=True)
 
 
 def join(
@@ -365,7 +365,9 @@ def simulate(
                 data, sites=users, method=method, labels=labels, epsilon=epsilon, rounds=rounds,
                 encrypt=encrypt, out=out, progress=progress,
             )  # fmt: skip
-        emit_json(made.to_dict()) if json else console.print(str(made))
+        emit_json(made.to_dict()) if json else console.print(
+            str(made), markup=False, soft_wrap=True
+        )
         return
     with progress_bar("rounds") as bar:
         model = simulate_federation(

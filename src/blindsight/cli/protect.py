@@ -238,13 +238,14 @@ def protect(
         emit_json(result.to_dict())
         return
     if card:
-        table("Privacy card: each photo's code", ("field", "value"), result.guarantee.rows())
+        table("Privacy card: each code", ("field", "value"), result.guarantee.rows())
     elif result.created:  # a release that is continued says it in its card.json
         show_card(result.short_card())
     for name, reason in result.counts.refused:
         errors.print(visible(f"left out {name}: {reason}"), markup=False)
     console.print("\n".join(result.sentences()), markup=False)
-    show_files(result.files)
+    if not result.recipe.of_vectors:
+        show_files(result.files)
 
 
 def watch(

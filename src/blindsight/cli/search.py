@@ -174,7 +174,7 @@ def search_index(
         if (notice := query.notice()) is not None:
             console.print(notice, markup=False)
         if query.hits:
-            shown = query.table(result.match_word)
+            shown = query.table(result.match_word, result.noun)
             table(shown.title, shown.columns, shown.rows)
     for line in result.explanations():
         console.print(line, markup=False)
@@ -264,7 +264,7 @@ def open_folder(
     if json:
         emit_json(result.to_dict())
     else:
-        console.print(str(result), highlight=False, markup=False)
+        console.print(str(result), markup=False, soft_wrap=True)
 
 
 def answer(
@@ -298,4 +298,4 @@ def answer(
     if json:
         emit_json(result.to_dict())
     else:
-        console.print(str(result), highlight=False, markup=False)
+        console.print(str(result), markup=False, soft_wrap=True)

@@ -287,9 +287,9 @@ class CellUse:
         )
         if self.at_chance:
             text += (
-                ". These cells hardly tell the photos apart, so search would find little more than "
-                "chance. Give public pictures of this kind, names for what the photos show, or a "
-                "larger epsilon"
+                ". These cells hardly tell them apart, so search would find little more than "
+                "chance. Give public pictures of this kind, names for what they show, or a larger "
+                "epsilon"
             )
         return f"{text}."
 
@@ -307,10 +307,12 @@ def predict_use(book: Codebook, rows: Array, *, basis: str = "public pictures") 
     return _use(book, np.bincount(cells, minlength=book.k).astype(np.float64), basis, len(cells))
 
 
-def even_use(book: Codebook, records: int) -> CellUse:
-    """The same without any picture, for `records` photos that spread evenly over the cells."""
+def even_use(book: Codebook, records: int, noun: str = "photos") -> CellUse:
+    """The same without any picture, for `records` photos (or what `noun` says they are) that spread
+    evenly over the cells.
+    """
     counts = np.full(book.k, records / book.k)
-    return _use(book, counts, "photos that spread evenly", 0)
+    return _use(book, counts, f"{noun} that spread evenly", 0)
 
 
 def _use(book: Codebook, counts: NDArray[np.float64], basis: str, pictures: int) -> CellUse:

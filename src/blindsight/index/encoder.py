@@ -342,10 +342,9 @@ class PhotoEncoder:
                 "well enough. The order is what the index has to say."
             )
         return (
-            "The probability that the stored cell is the photo's true one rather than noise. It "
-            "says nothing about "
-            "how well the photo fits the query: for that, make the index with labelled public "
-            "pictures."
+            "The probability that the stored cell is the true one rather than noise. It says "
+            "nothing about how well the hit fits the query: for that, make the index with labelled "
+            "public pictures."
         )
 
     def release(

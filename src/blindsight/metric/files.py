@@ -205,7 +205,8 @@ def read_pairs(path: str | Path, records: Records | None = None) -> tuple[Ints, 
     must-link/cannot-link).
 
     A first row that names no record is treated as a header, unless its label also occurs in other
-    rows. Without `records`, ids are numbered in the order in which they first appear.
+    rows. Without `records`, ids are numbered in the order in which they first appear. A pair of a
+    record with itself is refused.
     """
     name = Path(path).name
     rows = read_rows(read_text(path), name=name)
@@ -222,6 +223,12 @@ def read_pairs(path: str | Path, records: Records | None = None) -> tuple[Ints, 
         ids = tuple(dict.fromkeys(cell for row in rows for cell in row[:2]))
         records = Records(ids, np.zeros((len(ids), 1)))
     ends = [records.numbers([row[i] for row in rows], where=name) for i in (0, 1)]
+    alone = np.flatnonzero(ends[0] == ends[1])
+    if len(alone):
+        raise InvalidData(
+            f"a pair must join two different records: {name} holds {len(alone)} self-pairs, the "
+            f"first in entry {alone[0] + 1}. Remove them."
+        )
     return np.column_stack(ends), np.array(
         [_label(row[2], name, line) for line, row in enumerate(rows, start=1)]
     )

@@ -104,7 +104,7 @@ def test_what_is_sent_teaches_a_receiver_and_so_does_a_head(photos, tmp_path):
     own = _write(tmp_path / "own", seed=5)
     sent = send_statistics(photos, tmp_path / "s", random_state=0, **OPTIONS)
     learned = learn_from_statistics(sent.file, test=own, out=tmp_path / "model")
-    assert learned.accuracy > 0.95 and learned.chance == 0.5 and "chance: 50.0%" in str(learned)
+    assert learned.accuracy > 0.95 and learned.chance == 0.5 and "chance: 50.0%" in learned.title
     head = send_statistics(photos, tmp_path / "h", kind="head", random_state=0, **OPTIONS)
     assert head.kind == "head" and PrivateHead.load(head.file).classes_.tolist() == [
         "blue",

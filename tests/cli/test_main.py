@@ -184,7 +184,7 @@ def test_offline_no_verb_asks_another_host_and_what_is_missing_is_named(
     # As on a machine on which neither weights nor words are.
     monkeypatch.setattr(network, "find_spec", lambda _: None)
     monkeypatch.setitem(sys.modules, network.NETWORKS["lite2"].package, None)
-    for cached in (network.head, words.class_names, words.class_vectors):
+    for cached in (network.head, network.network, words.class_names, words.class_vectors):
         cached.cache_clear()  # an earlier test may have read them
     monkeypatch.setenv("BLINDSIGHT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("BLINDSIGHT_OFFLINE", "0")

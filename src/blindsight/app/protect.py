@@ -153,16 +153,14 @@ class ProtectedPhotos(JobResult):
 
     def sentences(self) -> list[str]:
         """Return what was done as sentences, for a terminal."""
-        counts, of_vectors = self.counts, self.recipe.of_vectors
-        noun = "vectors" if of_vectors else "images"
+        counts, noun = self.counts, "vectors" if self.recipe.of_vectors else "images"
         lines = [] if self.expected is None else [f"Expected: {self.expected.line()}"]
         lines.append(
             f"{counts.released} {noun} released, {counts.known} were there already, "
             f"{len(counts.refused)} could not be read."
         )
         if counts.copies:
-            other = "vector" if of_vectors else "file"
-            lines.append(f"Copies that share the code of another {other}: {counts.copies}.")
+            lines.append(f"Copies that share the code of another one: {counts.copies}.")
         if counts.left_out:
             lines.append(
                 f"{counts.left_out} {noun} were left out: their person has {self.max_per_person} "
@@ -171,10 +169,7 @@ class ProtectedPhotos(JobResult):
         if counts.pruned:
             lines.append(f"{counts.pruned} codes were taken out.")
         if counts.vanished:
-            gone = "vector" if of_vectors else "photo"
-            lines.append(
-                f"{counts.vanished} codes have no {gone} any more: --prune takes them out."
-            )
+            lines.append(f"{counts.vanished} codes are of {noun} that are gone: --prune them.")
         if self.recipe.features.startswith("pixels") and defaults.default_encoder().startswith(
             "pixels"
         ):
@@ -183,12 +178,10 @@ class ProtectedPhotos(JobResult):
                 "what they show."
             )
         lines.append(f"Ledger: {self.charged}.")
-        of_records = "vectors' ids" if of_vectors else "photos' names"
-        named = f", with the {of_records}" if self.names == "keep" else ""
+        named = f", with the {noun}' names" if self.names == "keep" else ""
         lines.append(f"Share: {self.release} ({counts.stored} codes{named}).")
         lines.append(f"Tell the receiver its fingerprint: {self.fingerprint}.")
-        names = "ids" if of_vectors else "names"
-        lines.append(f"Keep private: {self.vault} (the key behind the noise, and the {names}).")
+        lines.append(f"Keep private: {self.vault} (the key behind the noise, and the names).")
         return lines
 
     def short_card(self) -> str:
@@ -198,10 +191,8 @@ class ProtectedPhotos(JobResult):
         unit = noun if promise.unit == "record" else promise.unit
         people = f", and at most {self.max_per_person} per person" if self.max_per_person else ""
         proven = "proven" if not promise.unproven else "not proven"
-        if self.names == "keep":
-            content = "and the vectors' ids" if noun == "vector" else "and the photos' names"
-        else:
-            content = "no vectors, no ids" if noun == "vector" else "no pixels, no file names"
+        content = "no vectors, no names" if noun == "vector" else "no pixels, no file names"
+        content = f"and the {noun}s' names" if self.names == "keep" else content
         seed = "; a simulation, because the seed is fixed" if promise.simulation else ""
         return "\n".join(
             [
@@ -454,9 +445,8 @@ def protect(
                 dataset=vault_dataset,
                 progress=partial(progress, "recognising photos"),
             )
-            expected = None
+            noun, expected = "photos" if vectors is None else "vectors", None
             if existing is None and coder.codebook is not None:
-                noun = "photos" if vectors is None else "vectors"
                 expected = even_use(coder.codebook, len(contents.records), noun)
                 if check_first:
                     sample = _sample_rows(coder, source, listed, vectors)
@@ -482,7 +472,7 @@ def protect(
                 existing=existing,
                 actor=actor,
                 purpose=purpose,
-                noun="photos" if vectors is None else "vectors",
+                noun=noun,
             )
         except BaseException as error:
             # A vault that was asked to pay stays, unless the charge was refused: its key is how the
@@ -627,11 +617,8 @@ def _choices(
 ) -> tuple[Names, int]:
     """Return the kind of ids and the bound per person; a release keeps those it was made with."""
     default = defaults.MAX_IMAGES_PER_PERSON
-    per_person = (
-        0
-        if people is None
-        else checks.whole("--most", default if max_per_person is None else max_per_person)
-    )
+    most = default if max_per_person is None else max_per_person
+    per_person = 0 if people is None else checks.whole("--most", most)
     if existing is None:
         return checks.one_of("--names", names or "random", ("random", "keep")), per_person
     if names is not None and names != existing.names:
@@ -661,9 +648,8 @@ def _recipe(
     for name, value in options.items():
         if value is not None and getattr(recipe, name) != value:
             size = "cells" if recipe.method == "codebook" else "bits"
-            option = {"bits": size, "features": "encoder", "first_page": "first-page"}.get(
-                name, name
-            )
+            options_of = {"bits": size, "features": "encoder", "first_page": "first-page"}
+            option = options_of.get(name, name)
             raise InvalidParameter(
                 f"{existing.path} was made with --{option} {getattr(recipe, name)}, now {value} is "
                 "asked for. Leave the option out to continue, or choose another --out (a second "
@@ -684,7 +670,7 @@ def _charge(
     existing: ReleaseFolder | None,
     actor: str | None,
     purpose: str,
-    noun: str = "photos",
+    noun: str,
 ) -> str:
     """Charge the release under its number, so that it is charged once however often it is tried."""
     opened = open_ledger(ledger, dataset, vault, actor=actor, purpose=purpose)

@@ -18,6 +18,7 @@ from blindsight.encoders import network
 from blindsight.index.cell_index import CodebookIndex
 from blindsight.release import page as page_module
 from blindsight.release.page import MAX_CELLS, MAX_ENTRIES, PageFacts, code_digest, search_page
+from blindsight.workbench.pages.search import OTHERS_PAGE
 from ports import listening
 
 KINDS = ["network", "pixels", "folder", "labelled", "pairs", "flipped", "rotated"]
@@ -203,10 +204,22 @@ def test_the_largest_page_opens_and_a_larger_one_is_refused(browser, tmp_path, m
         search_page(facts, small, book, None)
 
 
-def test_words_are_understood_or_named(releases, browser):
+@pytest.mark.parametrize("shown_by", ["file", "workbench"])
+def test_words_are_understood_or_named(shown_by, releases, browser):
     if "network" not in releases:
         pytest.skip("the network's weights are not installed")
-    page = opened(browser, releases["network"].release / "search.html")
+    path = releases["network"].release / "search.html"
+    if shown_by == "file":
+        page = opened(browser, path)
+    else:  # in the sandbox in which the workbench shows somebody else's release
+        page = browser.new_page()
+        sandboxed = {"Content-Type": "text/html", **OTHERS_PAGE}
+        page.route(
+            "http://received.test/", lambda route: route.fulfill(path=path, headers=sandboxed)
+        )
+        page.goto("http://received.test/")
+        page.wait_for_selector("body[data-ready]")
+        assert page.evaluate("self.origin") == "null"
     if not page.is_visible("#text"):
         pytest.skip("the words are not installed")
     page.fill("#text", "dogs on a xqzt beach")

@@ -14,6 +14,8 @@ import httpx
 import pytest
 
 import warm
+from blindsight import protect
+from blindsight.app.library.accounts import set_spending_limit
 from blindsight.workbench import WorkbenchSettings, create_app
 from ports import held_port
 from workbench import web
@@ -134,9 +136,25 @@ def serve(state: Path) -> Iterator[Callable[..., Server]]:
 
 @pytest.fixture(scope="session")
 def live(stock: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One server for all who only look."""
-    state = tmp_path_factory.mktemp("live") / "state"
+    """One server for all who only look: with people and a received release."""
+    base = tmp_path_factory.mktemp("live")
+    state, inbox = base / "state", base / "inbox"
     shutil.copytree(stock, state)
-    server = Server(state, RATE=100_000, BURST=100_000)
+    app = create_app(WorkbenchSettings(state=state, keys="off", public=""))
+    workbench = app.state.workbench
+    (data_set,) = workbench.datasets.listed()
+    for name, role in (("jonas", "owner"), ("sam", "searcher")):
+        workbench.keys.make(name, "analyst")
+        workbench.keys.set_roles(name, {data_set.id: role}, actor="local")
+    set_spending_limit(workbench.settings, "jonas", 4.0)
+    workbench.budgets.close()
+    workbench.database.close()
+    protect(
+        album(base / "theirs", each=6),
+        inbox / "harbour",
+        encoder="pixels",
+        public=album(base / "known", each=14, first=50),
+    )
+    server = Server(state, PHOTOS=str(inbox), RATE=100_000, BURST=100_000)
     yield server
     assert server.stop() == 0

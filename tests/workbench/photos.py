@@ -56,13 +56,14 @@ def photo(kind: str, number: int) -> Image.Image:
     return Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
 
 
-def album(folder: Path, each: int = 20) -> Path:
-    """A folder of photos in subfolders, with one file that is none."""
+def album(folder: Path, each: int = 20, *, first: int = 0) -> Path:
+    """A folder of photos in subfolders; from the first photo on, with one file that is none."""
     for kind in ALBUM:
         (folder / kind).mkdir(parents=True, exist_ok=True)
-        for number in range(each):
+        for number in range(first, first + each):
             photo(kind, number).save(folder / kind / f"IMG_{number:04}.jpg", quality=92)
-    (folder / "broken.jpg").write_bytes(b"\xff\xd8\xff not a photo")
+    if not first:
+        (folder / "broken.jpg").write_bytes(b"\xff\xd8\xff not a photo")
     return folder
 
 

@@ -8,15 +8,22 @@ import re
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from workbench.photos import album
+from blindsight.app.library import pairs as pair_library
+from blindsight.metric import ErrorCurve
+from workbench.asgi import BASE, Client
+from workbench.photos import album, photo
 
 pytestmark = pytest.mark.real
+SIDES = ("left", "right")
 PAGES = (
     "",
     "protect",
@@ -195,6 +202,76 @@ def test_hits_are_near_the_top_and_every_question_has_an_address(visit: Visit, f
     page.goto(f"{page.url.split('?')[0]}?query=0123456789abcdef")
     page.wait_for_selector("text=kept in memory only")
     visit.complaints.clear()  # the browser names the refused request
+
+
+def test_a_received_release_is_searched_in_an_origin_of_its_own(
+    visit: Visit, tmp_path: Path
+) -> None:
+    page = visit.go("received")
+    page.get_by_role("link", name="harbour").click()
+    page.get_by_text("sender not verified").wait_for()
+    with visit.context.expect_page() as waiting:
+        page.get_by_role("link", name="Search in it").click()
+    theirs = waiting.value
+    theirs.wait_for_selector("body[data-ready]")
+    asked: list[str] = []
+    theirs.on("request", lambda request: asked.append(request.url))
+    assert theirs.evaluate("self.origin") == "null"
+    photo("grass", 1).save(tmp_path / "grass.png")
+    theirs.set_input_files("#file", tmp_path / "grass.png")
+    theirs.wait_for_selector("text=Searched in")
+    nearest, _, _ = theirs.locator("#results").inner_text().partition("Next")
+    assert "roughly grass" in " ".join(nearest.split())
+    assert [url for url in asked if not url.startswith(("blob:", "data:"))] == []
+
+
+def test_a_pair_is_checked_one_photo_swapped_and_pairs_answered_by_a_switch(
+    browser: Any,
+    make: Callable[..., Any],
+    stocked: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    axe: str | None,
+) -> None:
+    """The browser's requests are answered by an app in this process, whose threshold is given."""
+    similar = np.array([600.0, 300.0, 90.0, 10.0])
+    curve = ErrorCurve(np.arange(5.0) / 5, similar, similar[::-1], noise=1.0, n_pairs=2000)
+    app = make(state=stocked)
+    data_set = app.state.workbench.datasets.listed()[0]
+    width = pair_library.rows_of(app.state.workbench.datasets, data_set).shape[1]
+    metric = SimpleNamespace(curve_=curve, threshold_=0.4, n_features_in_=width)
+    monkeypatch.setattr(pair_library, "_last_metric", lambda *_: metric)
+    client = Client(app)
+    with ThreadPoolExecutor(1) as lane:  # the browser's driver runs a loop of its own in this one
+
+        def answer(route: Any) -> None:
+            address = route.request.url.removeprefix(BASE)
+            given = lane.submit(client.request, route.request.method, address).result()
+            headers = {"Content-Type": given.headers["content-type"]}
+            route.fulfill(status=given.status_code, headers=headers, body=given.content)
+
+        for size, scheme in (((1400, 900), "light"), ((390, 844), "dark")):
+            context = browser.new_context(
+                viewport=dict(zip(("width", "height"), size, strict=True)), color_scheme=scheme
+            )
+            context.route("**/*", answer)
+            page = context.new_page()
+            page.goto(f"{BASE}/compare")
+            page.wait_for_function(
+                "() => document.querySelector('#says').innerText.includes('luck')"
+            )
+            assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
+            clean(page, axe)
+            left, right = (page.locator(f"#{side}").get_attribute("src") for side in SIDES)
+            page.get_by_role("button", name="Swap one").click()
+            page.wait_for_function(
+                "was => document.querySelector('#right').getAttribute('src') !== was", arg=right
+            )
+            assert page.locator("#left").get_attribute("src") == left
+            assert not page.get_by_role("button", name="Different").is_visible()
+            page.get_by_role("button", name="Answer pairs").click()
+            assert page.get_by_role("button", name="Different").is_visible()
+            assert not page.get_by_role("button", name="Swap one").is_visible()
+            context.close()
 
 
 def test_an_answer_that_comes_after_going_back_is_not_shown(visit: Visit) -> None:

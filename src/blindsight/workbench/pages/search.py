@@ -44,7 +44,7 @@ from blindsight.workbench.infra.shell import render
 from blindsight.workbench.infra.uploads import UPLOAD, read_upload
 from blindsight.workbench.pages.home import chosen, search_strip
 
-__all__ = ["Searches", "answers_router", "router"]
+__all__ = ["OTHERS_PAGE", "Searches", "answers_router", "router"]
 
 router = APIRouter(tags=["search"])
 WhichRelease = Annotated[
@@ -56,11 +56,13 @@ WhichRelease = Annotated[
 ]
 Rerank = Annotated[bool, Query(description="Sort the first candidates by the photos in the vault.")]
 _SEARCH_PAGE, _SIGNED = "search.html", "manifest.sig"
-# Somebody else's page runs in an origin of its own: it reaches neither cookies nor the network.
-_OTHERS_PAGE = {
-    "Content-Security-Policy": "sandbox allow-scripts allow-downloads; default-src 'none'; "
-    "script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src blob: data:; "
-    "connect-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+# Somebody else's page runs in an origin of its own: it reaches neither cookies nor the network. Its
+# search field is a form: without allow-forms the page is not told that it was submitted.
+OTHERS_PAGE = {
+    "Content-Security-Policy": "sandbox allow-scripts allow-forms allow-downloads; "
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "img-src blob: data:; connect-src 'none'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
 }
 _CANDIDATES, _SHOWN, _GROUPS, _FILM = 200, 60, 8, 24
 
@@ -558,7 +560,7 @@ def received_search(
         raise Problem("conflict") from error
     if not (path / _SEARCH_PAGE).is_file():
         raise Problem("not_found")
-    return FileResponse(path / _SEARCH_PAGE, media_type="text/html", headers=_OTHERS_PAGE)
+    return FileResponse(path / _SEARCH_PAGE, media_type="text/html", headers=OTHERS_PAGE)
 
 
 def received_folders(roots: Iterable[pathlib.Path]) -> list[pathlib.Path]:

@@ -158,6 +158,8 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("metric predict 4000 30", 0, ""),
         ("budget grant --ledger budget.db --dataset d --epsilon 8", 0, ""),
         ("licences", 0, ""),
+        ("federate join here --name Coast --address localhost:9092", 0, ""),
+        ("sketch photos sketches", 0, ""),
     ],
 )
 def test_offline_no_verb_asks_another_host_and_what_is_missing_is_named(

@@ -145,7 +145,7 @@ def _sketching() -> Iterator[Line]:
     yield Line("Figure 6, CIFAR-10, Q3 (% right)", Cell("sketching.cifar_accuracy_q3"))
     yield Line(
         "Figure 6, CIFAR-10, Q6 (% right)",
-        Cell("sketching.cifar10_q6_accuracy_residual", "residual network, 17 epochs"),
+        Cell("sketching.cifar10_q6_accuracy_residual", "residual network, 34 epochs"),
     )
 
 

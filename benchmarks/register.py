@@ -177,7 +177,8 @@ _HASHING = (
     Item("Table 1, CIFAR-10", "mAP of nine hashings at ε 1, 2, 4 and four lengths", "yes",
          "shares kept agree; orders of bases agree in 29 to 31 of 36 pairs a length; DSH stays .09 "
          "below the paper's with the learning rate of 0.001 that all bases have, and .03 with "
-         "0.003, which was chosen on 5,000 training images",
+         "0.003, which was first seen to help on 1,000 test images and then chosen on 5,000 "
+         "training images",
          ("benchmarks.hashing.tables.tables",),
          ("hashing.cifar10.table1*", "hashing.cifar10.table1.DSH.48bits.plain",
           "hashing.cifar10.dsh_rate_0.003.48bits.plain",
@@ -246,8 +247,7 @@ _FEDERATED = (
           "federated.table2_accuracy_956", "federated.table2_accuracy_sgd_0001",
           "federated.table2_accuracy_sgd_791", "federated.table2_accuracy_sgd_956")),
     Item("Figure 4", "accuracy by number of users", "yes",
-         "flat with as many images each, falling where the same images are split; ten splits, but "
-         "three with 100 users of as many images, where ten take some 350 CPU seconds more",
+         "flat with as many images each, falling where the same images are split; ten splits",
          ("benchmarks.federated.accuracy.accuracy_rows",),
          ("federated.figure4_left_n5", "federated.figure4_left_n50", "federated.figure4_left_n100",
           "federated.figure4_right_n5", "federated.figure4_right_n50",
@@ -318,12 +318,10 @@ _METRIC = (
           "metric.toy_objective_dpp_s", "metric.toy_sensitivity_ratio",
           "metric.toy_order_holds_margin_1", "metric.toy_order_holds_margin_gap")),
     Item("Figure 9", "accuracy against ε on four tables", "in part",
-         "input perturbation is last in pair AUC everywhere, in accuracy on Bank and IPUMS-BR; DPP "
-         "is hardly above node privacy, because κ' is nearly the largest degree; kNN accuracy "
-         "hardly tells a method from an untrained map and does not rise steadily with ε; means of "
-         "5 or 6 runs, of 15 on IPUMS-BR at ε = 1 and 4 (paper: 20): a run of all methods takes "
-         "37, 8 and 33 seconds on the three tables, and `python -m benchmarks.metric.rows "
-         "figure_9 bank` makes 20",
+         "input perturbation is last everywhere, in accuracy and in pair AUC; DPP is hardly above "
+         "node privacy, because κ' is nearly the largest degree; kNN accuracy hardly tells a method "
+         "from an untrained map and does not rise steadily with ε; means of 20 runs, as in the "
+         "paper; its fourth table, IPUMS-US, cannot be had here",
          ("benchmarks.metric.rows.figure_9_claims",),
          ("metric.adult_knn_dpp_eps4", "metric.adult_knn_untrained", "metric.bank_knn_dpp_eps4",
           "metric.bank_knn_untrained", "metric.ipums-br_knn_dpp_eps4",
@@ -396,8 +394,8 @@ _SKETCHING = (
     Item("Figure 6", "CIFAR-10 accuracy of Q1 to Q12", "in part",
          "the order holds, all settings in 3 epochs at half width; two cores do not train a "
          "ResNet-50 for 300 epochs: at Q6 a residual network of 1.2 million weights comes within "
-         "2.1 points in 17 epochs, 57 CPU seconds each of 11 on crops and 106 each of 6 on whole "
-         "images, within 1.8 where test images are moved by a pixel, too; full width of the other "
+         "1.6 points in 34 epochs, 58 CPU seconds each of 26 on crops and 108 each of 8 on whole "
+         "images, within 1.5 where test images are moved by a pixel, too; full width of the other "
          "network comes within 3.1 points in 10 epochs",
          ("benchmarks.sketching.training.cifar_rows",
           "benchmarks.sketching.residual.residual_rows"),

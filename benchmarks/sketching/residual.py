@@ -33,7 +33,7 @@ Floats = NDArray[np.float32]
 
 NAME = "Q6"
 WIDTHS = (32, 160, 160)
-SMALL_EPOCHS, WHOLE_EPOCHS = 11, 6  # 21 minutes of one core
+SMALL_EPOCHS, WHOLE_EPOCHS = 26, 8  # 40 minutes of one core
 BATCH, CROP, RATE, SMOOTHING = 500, 24, 1.0e-3, 0.2
 
 

@@ -320,8 +320,8 @@ _METRIC = (
     Item("Figure 9", "accuracy against ε on four tables", "in part",
          "input perturbation is last everywhere, in accuracy and in pair AUC; DPP is hardly above "
          "node privacy, because κ' is nearly the largest degree; kNN accuracy hardly tells a "
-         "method from an untrained map and does not rise steadily with ε; means of 20 runs, as in the "
-         "paper; its fourth table, IPUMS-US, cannot be had here",
+         "method from an untrained map and does not rise steadily with ε; means of 20 runs, as "
+         "in the paper; its fourth table, IPUMS-US, cannot be had here",
          ("benchmarks.metric.rows.figure_9_claims",),
          ("metric.adult_knn_dpp_eps4", "metric.adult_knn_untrained", "metric.bank_knn_dpp_eps4",
           "metric.bank_knn_untrained", "metric.ipums-br_knn_dpp_eps4",

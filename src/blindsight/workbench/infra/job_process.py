@@ -40,7 +40,8 @@ def main() -> None:
     order = json.loads(sys.stdin.buffer.readline())
     end_with_parent()
     # Pages come first, but no more than that where all is nice already.
-    os.nice(max(0, order["niceness"] - os.nice(0)))
+    niceness = order["niceness"] if "folder" in order else order["settings"]["job_niceness"]
+    os.nice(max(0, niceness - os.nice(0)))
     if "folder" in order:
         from blindsight.app.federation_site import take_part
 

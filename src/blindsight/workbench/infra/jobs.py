@@ -275,12 +275,7 @@ class Jobs:
         folder = self.folder(job)
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
-        order = {
-            "settings": self.settings.to_fields(),
-            "niceness": self.settings.job_niceness,
-            "job": job,
-            "attempt": row["attempts"],
-        }
+        order = {"settings": self.settings.to_fields(), "job": job, "attempt": row["attempts"]}
         process = await start_child("job_process", order, stderr=asyncio.subprocess.PIPE)
         assert process.stderr is not None  # noqa: S101  (a pipe was asked for)
         self._process = process

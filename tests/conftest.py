@@ -17,6 +17,7 @@ import pytest
 import typer.testing
 from hypothesis import HealthCheck, settings
 
+import warm
 from blindsight.app.hosting import limit_threads
 from memory_disk import memory_path, use_memory
 from real_parts import (
@@ -103,6 +104,8 @@ def _parts_of(source: str) -> set[str]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # the workers use that of the process they came from
+        warm.start()
     # In the order below, not by how many tests a file has.
     config.option.loadscopereorder = False
 

@@ -2,11 +2,14 @@
 
 Many tests need a process of their own: for the code of a page, a command, a server. Importing
 numpy, SciPy, scikit-learn and torch again takes each of them some seconds. Here one process per
-worker imports them once and forks: what a test runs has a fresh `__main__`, a working folder, an
+test run imports them once and forks: what a test runs has a fresh `__main__`, a working folder, an
 environment and output files of its own, and nothing else of the test's process.
 
     done = warm.run(["-c", "print(1 + 1)"], cwd=tmp_path)        # as subprocess.run
     server = warm.Process(["-m", "blindsight", "serve"], output=log)  # as subprocess.Popen
+
+Where `sys.executable` is `warm.python()`, as it is in those processes, the jobs that a workbench
+starts are forked, too.
 """
 
 from __future__ import annotations
@@ -19,7 +22,9 @@ import json
 import os
 import runpy
 import select
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -30,12 +35,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Process", "run"]
+__all__ = ["Process", "python", "run", "start"]
 
 HEAVY = (
     "blindsight.cli.main",
     "blindsight.workbench.app",
     "blindsight.app",
+    "blindsight.app.federation_site",
     "matplotlib.pyplot",
     "onnxruntime",
     "pandas",
@@ -45,61 +51,63 @@ HEAVY = (
     "sklearn.linear_model",
     "torch._dynamo",
 )
+_FOLDER = "BLINDSIGHT_TESTS_WARM"  # names the folder with the socket of the process that forks
+_SIZE = 8  # bytes of a number on the wire
+
+# A program in place of the interpreter: it has the process that forks run a job of the workbench
+# with its own standard streams, passes on SIGTERM, and ends as the job does.
+_PYTHON = """#!{python} -IS
+import json, os, signal, socket, sys
+if sys.argv[1:] != ["-m", "blindsight.workbench.infra.job_process"]:
+    os.execv({python!r}, [{python!r}, *sys.argv[1:]])
+line = socket.socket(socket.AF_UNIX)
+line.connect({address!r})
+order = dict(arguments=sys.argv[1:], cwd=os.getcwd(), env=dict(os.environ))
+order = json.dumps(order).encode()
+socket.send_fds(line, [len(order).to_bytes({size}, "big")], [0, 1, 2])
+line.sendall(order)
+os.closerange(0, 3)
+number = lambda: int.from_bytes(line.recv({size}, socket.MSG_WAITALL), "big", signed=True)
+process = number()
+signal.signal(signal.SIGTERM, lambda *_: os.kill(process, signal.SIGTERM))
+code = number()
+if code < 0:
+    signal.signal(-code, signal.SIG_DFL) if code != -signal.SIGKILL else None
+    os.kill(os.getpid(), -code)
+os._exit(code)
+"""
 
 
-class _Zygote:
-    """The process that forks, and how each of its children ended."""
-
-    def __init__(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__))],
+def start() -> None:
+    """Start the process that forks; it imports when it is first used, and ends with this one."""
+    folder = Path(tempfile.mkdtemp(prefix="blindsight-warm-", dir="/tmp"))
+    os.environ[_FOLDER] = str(folder)
+    program = Path(python())
+    address = str(folder / "socket")
+    program.write_text(_PYTHON.format(python=sys.executable, address=address, size=_SIZE))
+    program.chmod(0o700)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen(128)
+        process = subprocess.Popen(
+            [sys.executable, __file__, str(listener.fileno())],
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+            pass_fds=[listener.fileno()],
             env={**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"},
         )
-        self.changed = threading.Condition()
-        self.pids: dict[int, int] = {}
-        self.codes: dict[int, int] = {}
-        self.started = 0
-        threading.Thread(target=self._listen, daemon=True).start()
 
-    def _listen(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            kind, key, value = json.loads(line)
-            with self.changed:
-                (self.pids if kind == "started" else self.codes)[key] = value
-                self.changed.notify_all()
+    def end() -> None:
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait()
+        shutil.rmtree(folder)
 
-    def start(self, order: dict[str, Any]) -> tuple[int, int]:
-        """The number and the process id of a new child."""
-        assert self.process.stdin is not None
-        with self.changed:
-            self.started += 1
-            number = self.started
-            self.process.stdin.write(json.dumps([number, order]) + "\n")
-            self.process.stdin.flush()
-            came = self.changed.wait_for(
-                lambda: number in self.pids or self.process.poll() is not None, 600
-            )
-            assert came and number in self.pids, "the process that forks has ended"
-            return number, self.pids[number]
-
-    def wait(self, number: int, timeout: float | None) -> int | None:
-        """Its exit code as `subprocess` has it, or None if it still runs."""
-        with self.changed:
-            self.changed.wait_for(lambda: number in self.codes, timeout)
-            return self.codes.get(number)
+    atexit.register(end)
 
 
-_zygotes: dict[int, _Zygote] = {}
-
-
-def _zygote() -> _Zygote:
-    if os.getpid() not in _zygotes:  # a forked worker needs one of its own
-        _zygotes[os.getpid()] = _Zygote()
-    return _zygotes[os.getpid()]
+def python() -> str:
+    """The program for `sys.executable` with which the jobs of a workbench are forked."""
+    return f"{os.environ[_FOLDER]}/python"
 
 
 class Process:
@@ -121,22 +129,29 @@ class Process:
         env: Mapping[str, str] | None = None,
         output: Path | tuple[Path, Path],
     ) -> None:
-        streams = output if isinstance(output, tuple) else (output, output)
         self.args = [str(each) for each in arguments]
         order = {
             "arguments": self.args,
             "cwd": str(cwd or Path.cwd()),
             "env": dict(os.environ if env is None else env),
-            "streams": [str(path) for path in streams],
         }
-        self._owner = _zygote()
-        self._number, self.pid = self._owner.start(order)
+        encoded = json.dumps(order).encode()
         self.returncode: int | None = None
+        self._line = socket.socket(socket.AF_UNIX)
+        self._line.connect(f"{os.environ[_FOLDER]}/socket")
+        with contextlib.ExitStack() as opened:
+            files = [opened.enter_context(open(os.devnull, "rb"))]
+            for path in output if isinstance(output, tuple) else (output, output):
+                files.append(opened.enter_context(open(path, "ab")))
+            numbers = [file.fileno() for file in files]
+            socket.send_fds(self._line, [len(encoded).to_bytes(_SIZE, "big")], numbers)
+        self._line.sendall(encoded)
+        self.pid = _number(self._line)
+        _running.add(self)
 
     def poll(self) -> int | None:
         """The exit code, or None while it runs."""
-        self.returncode = self._owner.wait(self._number, 0)
-        return self.returncode
+        return self._ended(0)
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end.
@@ -144,10 +159,10 @@ class Process:
         Raises:
             subprocess.TimeoutExpired: it still runs after `timeout` seconds.
         """
-        self.returncode = self._owner.wait(self._number, timeout)
-        if self.returncode is None:
+        code = self._ended(timeout)
+        if code is None:
             raise subprocess.TimeoutExpired(self.args, timeout or 0)
-        return self.returncode
+        return code
 
     def send_signal(self, number: int) -> None:
         """Send a signal unless it has ended."""
@@ -158,6 +173,23 @@ class Process:
     def kill(self) -> None:
         """End it by kill -9."""
         self.send_signal(signal.SIGKILL)
+
+    def _ended(self, timeout: float | None) -> int | None:
+        """Wait for the exit code so long; None if it still runs."""
+        if self.returncode is None and select.select([self._line], [], [], timeout)[0]:
+            self.returncode = _number(self._line)
+            self._line.close()
+            _running.discard(self)
+        return self.returncode
+
+
+_running: set[Process] = set()  # a process whose line is closed is ended
+
+
+def _number(line: socket.socket) -> int:
+    received = line.recv(_SIZE, socket.MSG_WAITALL)
+    assert len(received) == _SIZE, "the process that forks has ended"
+    return int.from_bytes(received, "big", signed=True)
 
 
 def run(
@@ -180,66 +212,84 @@ def run(
         return subprocess.CompletedProcess(process.args, code, out.read_text(), err.read_text())
 
 
-def _serve() -> None:
-    """Fork a child for each order on standard input; end with it."""
+def _serve(listener: socket.socket) -> None:
+    """Fork a child for each order that comes; end with standard input."""
+    waiting = [listener, sys.stdin]
+    if sys.stdin in select.select(waiting, [], [])[0]:
+        return
     filters = warnings.filters[:]
     for name in HEAVY:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     warnings.filters[:] = filters  # without those that libraries add when they are imported
+    program = python()
     # What is imported is not looked at again by the collector: pages stay shared with the children.
     gc.collect()
     gc.freeze()
-    running: dict[int, int] = {}
+    running: dict[int, socket.socket] = {}
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake)
-    orders, pending = sys.stdin.fileno(), b""
     while True:
-        ready, _, _ = select.select([orders, woken], [], [])
+        ready, _, _ = select.select([listener, sys.stdin, woken, *running.values()], [], [])
         if woken in ready:
             os.read(woken, 4096)
+        for pid, line in running.items():
+            if line in ready:  # whoever waits for it has gone
+                os.kill(pid, signal.SIGKILL)
         while running:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 break
             if pid in running:
-                code = os.waitstatus_to_exitcode(status)
-                print(json.dumps(["ended", running.pop(pid), code]), flush=True)
-        if orders not in ready:
-            continue
-        got = os.read(orders, 1 << 20)
-        if not got:
+                with running.pop(pid) as line, contextlib.suppress(OSError):
+                    line.sendall(_encoded(os.waitstatus_to_exitcode(status)))
+        if sys.stdin in ready:
             for pid in running:
                 os.kill(pid, signal.SIGKILL)
             return
-        *lines, pending = (pending + got).split(b"\n")
-        for line in lines:
-            number, order = json.loads(line)
-            pid = os.fork()
-            if pid == 0:
-                signal.set_wakeup_fd(-1)
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                os.close(woken)
-                os.close(wake)
-                _become(order)
-            running[pid] = number
-            print(json.dumps(["started", number, pid]), flush=True)
+        if listener not in ready:
+            continue
+        line, _ = listener.accept()
+        try:
+            size, streams, _, _ = socket.recv_fds(line, _SIZE, 3)
+            order = json.loads(line.recv(int.from_bytes(size, "big"), socket.MSG_WAITALL))
+        except (OSError, ValueError):  # killed before it had asked
+            line.close()
+            continue
+        pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for each in (listener, line, *running.values()):
+                each.close()
+            os.close(woken)
+            os.close(wake)
+            sys.executable = program
+            _become(order, streams)
+        running[pid] = line
+        for stream in streams:
+            os.close(stream)
+        with contextlib.suppress(OSError):
+            line.sendall(_encoded(pid))
 
 
-def _become(order: dict[str, Any]) -> None:
+def _encoded(number: int) -> bytes:
+    return number.to_bytes(_SIZE, "big", signed=True)
+
+
+def _become(order: dict[str, Any], streams: list[int]) -> None:
     """Run what was ordered in this forked process, and leave as an interpreter would."""
     code = 1
     try:
+        os.setsid()
         os.environ.clear()
         os.environ.update(order["env"])
         os.chdir(order["cwd"])
-        for number, path in enumerate([os.devnull, *order["streams"]]):
-            flags = os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT | os.O_APPEND
-            handle = os.open(path, flags, 0o666)
-            os.dup2(handle, number)
-            os.close(handle)
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+            os.close(stream)
         sys.stdin = open(0, closefd=False)  # noqa: SIM115
         sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
         sys.stderr = open(2, "w", closefd=False, errors="backslashreplace")  # noqa: SIM115
@@ -292,4 +342,4 @@ def _leave(code: int) -> None:
 
 
 if __name__ == "__main__":
-    _serve()
+    _serve(socket.socket(fileno=int(sys.argv[1])))

@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import stat
+import sys
 import time
 import zipfile
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import warm
 from blindsight import open_shared
 from blindsight.app.federation import load_model
 from blindsight.app.library.sending import added_epsilon
@@ -64,11 +66,12 @@ def rows(seed: int) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("sites", [3, 4])
 def test_sites_learn_one_model_in_processes_of_their_own_although_one_is_killed(
-    tmp_path: Path, sites: int
+    tmp_path: Path, sites: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every site makes its own keys and holds its share of every sum; of four, one dies on the
     way.
     """
+    monkeypatch.setattr(sys, "executable", warm.python())
     places = [Federations(WorkbenchSettings(state=tmp_path / str(n))) for n in range(sites)]
     run, planned = agreed(sites, held_port()), None
     if sites == 3:  # one round of statistics; so much epsilon that noise decides nothing

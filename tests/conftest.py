@@ -33,6 +33,7 @@ from real_parts import (
 
 __all__ = ["browser", "fresh_database", "memory_path", "milvus", "postgresql", "ray_cluster"]
 
+gc.disable()  # while modules are imported and tests collected: almost all of it stays
 use_memory()
 limit_threads()
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -94,6 +95,8 @@ def group_of(file: str) -> str:
 
 def _parts_of(source: str) -> set[str]:
     """The real parts that a file of tests uses, by its fixtures and by marks `real("part")`."""
+    if not any(name in source for name in (*PART_OF, "pytest.mark.real")):
+        return set()
     parts = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef):
@@ -145,6 +148,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 def pytest_collection_finish() -> None:
     # Modules and collected tests stay: the garbage collector need not look at them again and again.
+    gc.enable()
     gc.collect()
     gc.freeze()
 

@@ -5,6 +5,7 @@ written.
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import inspect
 import re
@@ -38,8 +39,15 @@ ALLOWED: dict[str, set[str]] = {
 }
 ANYTHING = {"__init__", "__main__"}
 MODULES = sorted(SOURCE.rglob("*.py"))
-TREES = read_trees()
 LONGEST_MODULE = 700  # lines
+
+
+trees = functools.cache(read_trees)  # by module; nobody changes them
+
+
+def _tree(path: Path) -> ast.Module:
+    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+    return trees()[".".join(parts).removesuffix(".__init__")]
 
 
 def _part(path: Path) -> str:
@@ -48,7 +56,7 @@ def _part(path: Path) -> str:
 
 def _imports(path: Path) -> set[str]:
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(_tree(path)):
         if (
             isinstance(node, ast.ImportFrom)
             and node.module
@@ -140,7 +148,7 @@ def _listed_names(tree: ast.Module) -> list[str] | None:
 def test_every_module_says_what_it_is_and_what_is_public() -> None:
     offenders = []
     for path in MODULES:
-        tree = ast.parse(path.read_text())
+        tree = _tree(path)
         if not ast.get_docstring(tree):
             offenders.append(f"{_name(path)}: no docstring")
         short = path.name in {"__init__.py", "__main__.py"} and len(tree.body) <= 2
@@ -197,11 +205,11 @@ def test_the_architecture_names_modules_that_exist() -> None:
 
 
 def test_no_public_class_shares_its_name() -> None:
-    _all_or_none([f"{name}: {modules}" for name, modules in repeated_class_names(TREES).items()])
+    _all_or_none([f"{name}: {modules}" for name, modules in repeated_class_names(trees()).items()])
 
 
 def test_few_parameters_are_typed_any() -> None:
-    untyped, parameters = any_share(TREES)["all"]
+    untyped, parameters = any_share(trees())["all"]
     assert untyped / parameters < 0.03
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from PIL import Image
 
-__all__ = ["bombs", "mutations", "seeds"]
+__all__ = ["BOMBS", "mutations", "seeds"]
 
 
 def seeds() -> list[bytes]:
@@ -71,20 +70,6 @@ def _hurt(data: bytearray, rng: np.random.Generator) -> None:
         data[place : place + 4] = struct.pack(
             ">I", int(rng.choice([0, 1, 65_535, 1 << 20, (1 << 31) - 1]))
         )
-
-
-@functools.cache
-def bombs() -> dict[str, bytes]:
-    """Small files that would be large images, long films or slow work."""
-    return {
-        "a PNG of 60,000 x 60,000": _png(60_000, 60_000, 1000),
-        "a PNG whose rows unfold to 100 MB": _png(8000, 8000, 100_000_000),
-        "a GIF of 5,000 frames": _gif(5000),
-        "a TIFF that says it is huge": _tiff(100_000, 100_000),
-        "a BMP of 100,000 x 100,000": _bmp(100_000, 100_000),
-        "a PNG whose text unfolds to 100 MB": _png_text(100_000_000),
-        "a JPEG with 400 empty scans": _jpeg_scans(400),
-    }
 
 
 def _chunk(kind: bytes, body: bytes) -> bytes:
@@ -150,3 +135,15 @@ def _jpeg_scans(scans: int) -> bytes:
     data = buffer.getvalue()
     last = data.rindex(b"\xff\xda")
     return data[:last] + data[last:-2] * scans + b"\xff\xd9"
+
+
+# Small files that would be large images, long films or slow work: functions that make them.
+BOMBS: dict[str, Callable[[], bytes]] = {
+    "a PNG of 60,000 x 60,000": lambda: _png(60_000, 60_000, 1000),
+    "a PNG whose rows unfold to 100 MB": lambda: _png(8000, 8000, 100_000_000),
+    "a GIF of 5,000 frames": lambda: _gif(5000),
+    "a TIFF that says it is huge": lambda: _tiff(100_000, 100_000),
+    "a BMP of 100,000 x 100,000": lambda: _bmp(100_000, 100_000),
+    "a PNG whose text unfolds to 100 MB": lambda: _png_text(100_000_000),
+    "a JPEG with 400 empty scans": lambda: _jpeg_scans(400),
+}

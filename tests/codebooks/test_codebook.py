@@ -86,8 +86,9 @@ def test_a_first_page_takes_every_class_for_a_cell() -> None:
     assert from_head("lite0", 8, first_page=True).k == 1000
 
 
-@pytest.mark.parametrize("book", books()[:3], ids=lambda book: book.cells.kind)
-def test_a_query_fits_its_own_cell_better_than_others(book: Codebook) -> None:
+@pytest.mark.parametrize("number", range(3))
+def test_a_query_fits_its_own_cell_better_than_others(number: int) -> None:
+    book = books()[number]
     X, _ = blobs(seed=1)
     cells, fit = book.assign(X), book.similarity(X)
     assert fit.shape == (len(X), book.k) and np.isfinite(fit).all()
@@ -222,8 +223,9 @@ def test_the_release_goes_through_the_door_and_keeps_its_epsilon() -> None:
     assert codes.shape == (len(X),) and codes.max() < book.k
 
 
-@pytest.mark.parametrize("book", books(), ids=lambda book: book.cells.kind)
-def test_a_file_gives_the_same_codebook_back(book: Codebook, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", range(4))
+def test_a_file_gives_the_same_codebook_back(number: int, tmp_path: Path) -> None:
+    book = books()[number]
     book.save(tmp_path / "book")
     again = Codebook.load(tmp_path / "book")
     X, _ = blobs(seed=2)

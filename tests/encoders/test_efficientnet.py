@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,11 @@ from blindsight.encoders import EfficientNet, efficientnet, network
 from blindsight.encoders.builtin import STORED as RECIPES
 from blindsight.encoders.builtin import feature_recipe
 
-DIGITS = data.load("mnist5k")[::250]  # two of each
+
+@functools.cache
+def digits() -> data.ImageDataset:
+    """Two of each."""
+    return data.load("mnist5k")[::250]
 
 
 @pytest.fixture
@@ -117,7 +122,7 @@ def test_the_prepared_network_computes_what_the_plain_one_does(
 def test_all_engines_give_the_same_features() -> None:
     pytest.importorskip("onnxruntime")
     first, *others = (
-        EfficientNet(size=64, engine=engine).transform(DIGITS) for engine in network.ENGINES
+        EfficientNet(size=64, engine=engine).transform(digits()) for engine in network.ENGINES
     )
     for other in others:
         np.testing.assert_allclose(first, other, atol=2e-5 * first.max())
@@ -128,12 +133,12 @@ def test_a_recipe_describes_a_file_as_the_extractor_describes_a_set(
     name: str, tmp_path: Path
 ) -> None:
     recipe = RECIPES[name]
-    Image.fromarray(DIGITS[3][0]).save(tmp_path / "three.png")
+    Image.fromarray(digits()[3][0]).save(tmp_path / "three.png")
     rows = recipe.rows(recipe.read(tmp_path / "three.png")[None])
     if recipe.network is None:
         assert rows.shape == (1, 3 * recipe.size**2)
     else:
-        expected = EfficientNet(size=recipe.size).transform(DIGITS[3:4])
+        expected = EfficientNet(size=recipe.size).transform(digits()[3:4])
         np.testing.assert_allclose(rows, expected, atol=1e-5)
 
 
@@ -173,23 +178,23 @@ def test_features_tell_classes_apart_although_never_trained_on_them() -> None:
 
 def test_grey_colour_lazy_and_array_give_the_same_features(tmp_path: Path) -> None:
     extractor = EfficientNet(size=64)
-    Z = extractor.transform(DIGITS)
-    coloured = np.repeat(DIGITS.array()[..., None], 3, axis=3)
+    Z = extractor.transform(digits())
+    coloured = np.repeat(digits().array()[..., None], 3, axis=3)
     np.testing.assert_allclose(extractor.transform(coloured), Z, atol=1e-5)
-    for i, image in enumerate(DIGITS.array()):
+    for i, image in enumerate(digits().array()):
         Image.fromarray(image).save(tmp_path / f"{i:02d}.png")
     np.testing.assert_allclose(extractor.transform(data.load_folder(tmp_path)), Z, atol=1e-5)
 
 
 def test_the_same_image_is_never_computed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    Z = EfficientNet(size=64, cache=True).fit_transform(DIGITS)
+    Z = EfficientNet(size=64, cache=True).fit_transform(digits())
     monkeypatch.setattr(efficientnet, "network", None)
-    order = np.random.default_rng(0).permutation(len(DIGITS))
+    order = np.random.default_rng(0).permutation(len(digits()))
     np.testing.assert_array_equal(
-        EfficientNet(size=64, batch_size=3, cache=True).transform(DIGITS[order]), Z[order]
+        EfficientNet(size=64, batch_size=3, cache=True).transform(digits()[order]), Z[order]
     )
     np.testing.assert_array_equal(
-        EfficientNet(size=64, cache=True).transform(DIGITS.array()[:3]), Z[:3]
+        EfficientNet(size=64, cache=True).transform(digits().array()[:3]), Z[:3]
     )
 
 
@@ -198,7 +203,7 @@ def test_files_are_known_again_by_their_content(
 ) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        Image.fromarray(DIGITS[3][0]).save(tmp_path / name / f"{name}.png")
+        Image.fromarray(digits()[3][0]).save(tmp_path / name / f"{name}.png")
     Z = EfficientNet(size=32, cache=True).transform(data.load_folder(tmp_path / "a"))
     request.getfixturevalue("no_network")
     np.testing.assert_array_equal(
@@ -207,7 +212,7 @@ def test_files_are_known_again_by_their_content(
 
 
 def test_a_changed_pixel_or_size_misses_the_cache(request: pytest.FixtureRequest) -> None:
-    images = DIGITS.array()[:1].copy()
+    images = digits().array()[:1].copy()
     EfficientNet(size=32, cache=True).transform(images)
     request.getfixturevalue("no_network")
     EfficientNet(size=32, cache=True).transform(images)
@@ -220,46 +225,48 @@ def test_a_changed_pixel_or_size_misses_the_cache(request: pytest.FixtureRequest
 
 def test_streaming_gives_every_row_once_in_bounded_pieces() -> None:
     extractor = EfficientNet(size=32, batch_size=6, cache=True)
-    extractor.transform(DIGITS[::3])  # some are cached, some are not
+    extractor.transform(digits()[::3])  # some are cached, some are not
     seen: list[tuple[int, int]] = []
-    pieces = list(extractor.stream(DIGITS, progress=lambda done, total: seen.append((done, total))))
+    pieces = list(
+        extractor.stream(digits(), progress=lambda done, total: seen.append((done, total)))
+    )
     rows = np.concatenate([where for where, _ in pieces])
-    assert sorted(rows.tolist()) == list(range(len(DIGITS)))
-    assert seen[-1] == (len(DIGITS), len(DIGITS)) and [d for d, _ in seen] == sorted(
+    assert sorted(rows.tolist()) == list(range(len(digits())))
+    assert seen[-1] == (len(digits()), len(digits())) and [d for d, _ in seen] == sorted(
         d for d, _ in seen
     )
-    whole = np.empty((len(DIGITS), 1280), np.float32)
+    whole = np.empty((len(digits()), 1280), np.float32)
     for where, vectors in pieces:
         whole[where] = vectors
-    np.testing.assert_array_equal(whole, extractor.transform(DIGITS))
+    np.testing.assert_array_equal(whole, extractor.transform(digits()))
 
 
 def test_an_empty_set_has_empty_features() -> None:
-    assert EfficientNet(size=32).transform(DIGITS[:0]).shape == (0, 1280)
+    assert EfficientNet(size=32).transform(digits()[:0]).shape == (0, 1280)
 
 
 def test_torch_s_threads_are_left_as_they_were() -> None:
     import torch
 
     before = torch.get_num_threads()
-    EfficientNet(size=32, threads=before + 1, engine="torch").transform(DIGITS[:2])
+    EfficientNet(size=32, threads=before + 1, engine="torch").transform(digits()[:2])
     assert torch.get_num_threads() == before
 
 
 def test_unless_asked_no_trace_is_left(own_cache: Path) -> None:
-    EfficientNet(size=32).transform(DIGITS[:2])
+    EfficientNet(size=32).transform(digits()[:2])
     RECIPES["efficientnet"].rows(np.zeros((1, 128, 128, 3), np.uint8))
     assert not own_cache.exists()
 
 
 def test_the_cache_is_readable_by_its_owner_only(own_cache: Path) -> None:
-    EfficientNet(size=32, cache=True).transform(DIGITS[:2])
+    EfficientNet(size=32, cache=True).transform(digits()[:2])
     (file,) = (own_cache / "features").glob("*.sqlite")
     assert file.stat().st_mode & 0o077 == 0 and file.parent.stat().st_mode & 0o077 == 0
 
 
 def test_a_folder_of_your_own_may_hold_the_cache(tmp_path: Path, own_cache: Path) -> None:
-    EfficientNet(size=32, cache=tmp_path / "mine").transform(DIGITS[:2])
+    EfficientNet(size=32, cache=tmp_path / "mine").transform(digits()[:2])
     assert list((tmp_path / "mine").glob("*.sqlite")) and not own_cache.exists()
 
 
@@ -273,7 +280,7 @@ def test_nonsense_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         {"engine": "abacus"},
     ):
         with pytest.raises(InvalidParameter):
-            EfficientNet(**settings).transform(DIGITS)
+            EfficientNet(**settings).transform(digits())
     for images in (np.zeros((2, 8, 8)), np.zeros((2, 8), np.uint8), "photo.jpg"):
         with pytest.raises(InvalidData):
             EfficientNet(size=32).transform(images)

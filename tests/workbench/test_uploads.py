@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmarks.workbench.hostile_images import bombs, mutations
+from benchmarks.workbench.hostile_images import BOMBS, mutations
 from blindsight.workbench import WorkbenchSettings, create_app
 from blindsight.workbench.infra.guard import Metrics
 from blindsight.workbench.infra.problems import Problem
@@ -80,9 +80,9 @@ def test_hundreds_of_mutated_images_do_no_harm(decoders: Decoders) -> None:
     assert max(peak(process) for process in decoders.processes()) <= MEMORY
 
 
-@pytest.mark.parametrize("name", bombs())
+@pytest.mark.parametrize("name", BOMBS)
 def test_a_bomb_is_refused_within_its_limits(decoders: Decoders, name: str) -> None:
-    word, _ = outcome(decoders, bombs()[name])
+    word, _ = outcome(decoders, BOMBS[name]())
     assert word in {"refused_image"} | ({"read"} if "text" in name or "scans" in name else set())
     assert all(peak(process) <= MEMORY for process in decoders.processes())
     assert outcome(decoders, png())[0] == "read"
@@ -93,7 +93,8 @@ def test_slow_work_is_ended_and_the_next_image_is_read() -> None:
     decoders = Decoders(WorkbenchSettings(upload_seconds=0.001), Metrics(), workers=1)
     large = png((4000, 4000), compress_level=0)
     assert outcome(decoders, large)[0] == "refused_image"
-    decoders._all[0].settings = WorkbenchSettings(upload_seconds=60.0)
+    for reader in decoders._all[0]._readers.values():
+        reader.seconds = 600.0
     assert outcome(decoders, png())[0] == "read"
     run(decoders.close())
 
@@ -225,5 +226,5 @@ def test_an_upload_beyond_its_limits_is_refused(make: Callable[..., Any], stocke
 
 
 def test_a_refusal_says_the_same_of_every_image(app: Any) -> None:
-    images = (b"x", png()[:60], bombs()["a PNG of 60,000 x 60,000"])
+    images = (b"x", png()[:60], BOMBS["a PNG of 60,000 x 60,000"]())
     assert len({sent(app, data, "application/octet-stream").text for data in images}) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
@@ -123,7 +124,7 @@ def test_codes_are_the_same_as_from_photos_that_are_decoded_twice(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     once = protect(photos, tmp_path / "once", encoder="pixels", seed=1)
-    monkeypatch.setattr("blindsight.app.protect.prepared_photos", lambda *_, **__: None)
+    monkeypatch.setattr(PreparedPhotos, "find", lambda *_: None)
     twice = protect(photos, tmp_path / "twice", encoder="pixels", seed=1)
     codes = [sorted(Vault(made.vault).codes(made.release_id).values()) for made in (once, twice)]
     assert len(codes[0]) == 6 and codes[0] == codes[1]
@@ -131,14 +132,16 @@ def test_codes_are_the_same_as_from_photos_that_are_decoded_twice(
 
 def test_the_pictures_leave_nothing_on_the_disk_and_are_bounded(tmp_path: Path) -> None:
     preparation = Preparation(size=8)
-    prepared = PreparedPhotos(tmp_path, preparation.prepare, most_bytes=2 * 3 * 64)
     pixels = np.asarray(Image.new("RGB", (20, 10), "red"))
-    for content in (b"one", b"two", b"three"):
-        prepared.keep(content, pixels)
-    assert list(tmp_path.iterdir()) == []
-    found = [
-        prepared.find(hashlib.sha256(content).digest()) for content in (b"two", b"one", b"three")
-    ]
+    with TemporaryFile(dir=tmp_path) as file:
+        prepared = PreparedPhotos(file, preparation.prepare, most_bytes=2 * 3 * 64)
+        for content in (b"one", b"two", b"three"):
+            prepared.keep(content, pixels)
+        assert list(tmp_path.iterdir()) == []
+        found = [
+            prepared.find(hashlib.sha256(content).digest())
+            for content in (b"two", b"one", b"three")
+        ]
     assert found[2] is None, "beyond the bound a photo is decoded again"
     for picture in found[:2]:
         np.testing.assert_array_equal(picture, preparation.prepare(pixels))

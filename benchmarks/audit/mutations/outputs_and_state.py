@@ -407,8 +407,8 @@ NEW: tuple[Mutant, ...] = (
         "index/sync.py",
         (
             "new-names-printed",
-            "            index.compact(without=out)\n        new =",
-            "            index.compact(without=out)\n        print(names)\n        new =",
+            "            index.compact(without=out)\n        refused,",
+            "            index.compact(without=out)\n        print(names)\n        refused,",
             "index:TestPhotos",
         ),
     ),

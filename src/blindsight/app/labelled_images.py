@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -468,35 +469,36 @@ def _known_pictures(
     from blindsight.index.sync import PreparedPhotos
 
     reduced = _reads_reduced(encoder)
-    prepared = PreparedPhotos(vault.path, encoder.prepare)
-    scanned = scan(
-        folder,
-        names,
-        vault,
-        persons=persons,
-        dataset=dataset,
-        decoded=None if reduced else prepared.keep,
-        progress=lambda done, total: progress("recognising images", done, total),
-    )
-    for name, reason in scanned.refused:
-        yield name, reason, None
-    for number, photo in enumerate(scanned.photos, start=1):
-        try:
-            content = read_bytes(folder / photo.name, largest=LIMITS.image_bytes)
-            digest = hashlib.sha256(content).digest()
-            # The record was charged for what the file held when it was recognised.
-            if not vault.shows([digest], [photo.record])[0]:
-                raise InvalidData("it changed while it was read. Run the command again.")
-            picture = prepared.find(digest)
-            if picture is None and reduced:
-                picture = encoder.read(folder / photo.name)
-            elif picture is None:
-                file_name = photo.name.rpartition("/")[2]
-                picture = encoder.prepare(decode_image(content, name=file_name))
-            yield photo.name, photo.record, picture
-        except (OSError, BlindsightError) as error:
-            yield photo.name, str(error), None
-        progress("encoding images", number, len(scanned.photos))
+    with TemporaryFile(dir=vault.path) as file:
+        prepared = PreparedPhotos(file, encoder.prepare)
+        scanned = scan(
+            folder,
+            names,
+            vault,
+            persons=persons,
+            dataset=dataset,
+            decoded=None if reduced else prepared.keep,
+            progress=lambda done, total: progress("recognising images", done, total),
+        )
+        for name, reason in scanned.refused:
+            yield name, reason, None
+        for number, photo in enumerate(scanned.photos, start=1):
+            try:
+                content = read_bytes(folder / photo.name, largest=LIMITS.image_bytes)
+                digest = hashlib.sha256(content).digest()
+                # The record was charged for what the file held when it was recognised.
+                if not vault.shows([digest], [photo.record])[0]:
+                    raise InvalidData("it changed while it was read. Run the command again.")
+                picture = prepared.find(digest)
+                if picture is None and reduced:
+                    picture = encoder.read(folder / photo.name)
+                elif picture is None:
+                    file_name = photo.name.rpartition("/")[2]
+                    picture = encoder.prepare(decode_image(content, name=file_name))
+                yield photo.name, photo.record, picture
+            except (OSError, BlindsightError) as error:
+                yield photo.name, str(error), None
+            progress("encoding images", number, len(scanned.photos))
 
 
 def _reads_reduced(encoder: Encoder | _NoPicture) -> bool:

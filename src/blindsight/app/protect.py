@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from os import PathLike
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -64,9 +65,9 @@ from blindsight.index.release_folder import (
     vault_beside,
 )
 from blindsight.index.sync import (
+    PreparedPhotos,
     SyncResult,
     VectorRows,
-    prepared_photos,
     refuse_private_vectors,
     scan_vectors,
     sync_release,
@@ -390,8 +391,9 @@ def protect(
             method or (existing.recipe.get("method") if existing else None), cells, bits
         ),
     }
-    chosen = _chosen_encoder(encoder if vectors is None else vectors, existing, fast=fast)
-    options |= chosen.fields
+    chosen = encoder if vectors is None else vectors
+    fields, opened_encoder = _chosen_encoder(chosen, existing, fast=fast)
+    options |= fields
     if own_names is not None:
         options["own_names"] = defaults.own_names(own_names)
     if existing is not None:
@@ -410,7 +412,7 @@ def protect(
         try:
             recipe = _recipe(options, existing, opened)
             if recipe.identity is not None:
-                recipe = recipe.with_encoder(chosen.opened, what=str(target))
+                recipe = recipe.with_encoder(opened_encoder, what=str(target))
             if recipe.own_pictures and vectors is not None:
                 refuse_private_vectors(Path(recipe.public), vectors)
             elif recipe.own_pictures and not is_vector_file(recipe.public):
@@ -435,7 +437,12 @@ def protect(
                 rows = VectorRows.copied(vectors, opened.path / _VECTORS)
                 cleanup.callback(rows.remove)
                 listed = [name for ids, _ in vectors.pieces() for name in ids]
-            prepared = prepared_photos(opened.path, coder, here=rows is None and not workers)
+            prepared = None
+            # Workers decode photos themselves; at a reduced scale photos have other pixels than
+            # those by which they are recognised. Elsewhere a photo is decoded once.
+            if rows is None and not workers and recipe.image.preparation.at_least is None:
+                file = cleanup.enter_context(TemporaryFile(dir=opened.path))
+                prepared = PreparedPhotos(file, recipe.image.preparation.prepare)
             read = partial(scan, decoded=None if prepared is None else prepared.keep)
             contents = (read if rows is None else partial(scan_vectors, rows))(
                 source,
@@ -541,33 +548,26 @@ def protect(
         )
 
 
-@dataclass(frozen=True)
-class _ChosenEncoder:
-    """The fields of a recipe that name an encoder, and the encoder where it is not built in."""
-
-    fields: dict[str, object]
-    opened: object = None
-
-
 def _chosen_encoder(
     encoder: PathText | Encoder | None,
     existing: ReleaseFolder | None,
     *,
     fast: bool,
-) -> _ChosenEncoder:
+) -> tuple[dict[str, object], object]:
+    """Return a recipe's fields that name the encoder, and the encoder where it is not built in."""
     if encoder is None:
         if existing is not None:
-            return _ChosenEncoder({})
-        return _ChosenEncoder({"features": defaults.default_encoder(fast=fast)})
+            return {}, None
+        return {"features": defaults.default_encoder(fast=fast)}, None
     if existing is not None and existing.recipe.get("features") == encoder:
-        return _ChosenEncoder({"features": encoder})
+        return {"features": encoder}, None
     if isinstance(encoder, str) and encoder in STORED and encoder not in BUILT_IN:
-        return _ChosenEncoder({"features": encoder})
+        return {"features": encoder}, None
     if isinstance(encoder, str) and encoder in BUILT_IN and not Path(encoder).is_dir():
-        return _ChosenEncoder({"features": BUILT_IN[encoder].name})
+        return {"features": BUILT_IN[encoder].name}, None
     opened = open_encoder(encoder)
     if isinstance(opened, BuiltIn):
-        return _ChosenEncoder({"features": opened.name})
+        return {"features": opened.name}, None
     if isinstance(opened, Embeddings) and opened is not encoder:
         raise InvalidParameter(
             f"{opened.name} has vectors only, and a folder of photos needs an encoder that reads "
@@ -578,7 +578,7 @@ def _chosen_encoder(
             f"{opened.name} is an encoder of your own class, which a release cannot name for "
             "others. Give lite0, lite2, both, a folder of ONNX files, or embeddings=."
         )
-    return _ChosenEncoder({"features": opened.name, "identity": opened.identity()}, opened)
+    return {"features": opened.name, "identity": opened.identity()}, opened
 
 
 def _open_vectors(embeddings: PathText | Embeddings | RowSource, model: str | None) -> Embeddings:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import stat
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -247,7 +247,7 @@ def list_photos(
     root = Path(folder)
     if not root.is_dir():
         raise InvalidData(f"{root} is not a folder. Check the path.")
-    hidden = {path.resolve() for path in leave_out}
+    left_out = {path.resolve() for path in leave_out}
     collector = _Collector()
     photos: list[str] = []
 
@@ -257,7 +257,21 @@ def list_photos(
 
     for place, folders, files in os.walk(root, onerror=unreadable):
         here = Path(place)
-        folders[:] = sorted(_entered(here, folders, hidden, root, collector, recursive))
+        entered = []  # the subfolders to look into; the others are counted
+        for name in folders:
+            path = here / name
+            relative = path.relative_to(root).as_posix()
+            if os.path.islink(path):  # False where the path is too long; then opening it fails
+                collector.add(relative, "links to folders", "links are not followed")
+            elif path.resolve() in left_out:
+                continue
+            elif name.startswith("."):
+                collector.add(relative, "hidden folders", _HIDDEN_ADVICE)
+            elif not recursive:
+                collector.add(relative, "subfolders", "only the folder itself was asked for")
+            else:
+                entered.append(name)
+        folders[:] = sorted(entered)
         for name in files:
             relative = (here / name).relative_to(root).as_posix()
             reason = _reason(here / name)
@@ -266,30 +280,6 @@ def list_photos(
             else:
                 collector.add(relative, *reason)
     return Inventory(tuple(sorted(photos)), collector.skipped())
-
-
-def _entered(
-    here: Path,
-    folders: list[str],
-    hidden: set[Path],
-    root: Path,
-    collector: _Collector,
-    recursive: bool,
-) -> Iterator[str]:
-    """The subfolders to look into; the others are counted."""
-    for name in folders:
-        path = here / name
-        relative = path.relative_to(root).as_posix()
-        if os.path.islink(path):  # False where the path is too long; then opening it fails
-            collector.add(relative, "links to folders", "links are not followed")
-        elif path.resolve() in hidden:
-            continue
-        elif name.startswith("."):
-            collector.add(relative, "hidden folders", _HIDDEN_ADVICE)
-        elif not recursive:
-            collector.add(relative, "subfolders", "only the folder itself was asked for")
-        else:
-            yield name
 
 
 def _reason(path: Path) -> tuple[str, str] | None:

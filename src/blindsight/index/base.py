@@ -23,7 +23,14 @@ from numpy.typing import ArrayLike, NDArray
 from blindsight.core import checks
 from blindsight.core.codes import MatchModel, check_codes, n_bytes
 from blindsight.core.errors import InvalidData, InvalidParameter
-from blindsight.index.index_file import IndexHeader, check_ids, fresh_file, snapshot_records
+from blindsight.index.index_file import (
+    Flat,
+    IndexHeader,
+    Structure,
+    check_ids,
+    fresh_file,
+    snapshot_records,
+)
 from blindsight.privacy import Guarantee
 
 __all__ = ["CodeIndex", "Hit", "Hits", "RawHits", "by_photos"]
@@ -53,6 +60,8 @@ class CodeIndex(ABC):
     Guarantee: an index adds no noise. It is as private as the codes that are put in; `guarantee`
     says how private.
     """
+
+    structure: Structure = Flat()  # how codes are searched in memory
 
     def __init__(
         self,
@@ -208,7 +217,11 @@ class CodeIndex(ABC):
 
     def _header(self) -> IndexHeader:
         return IndexHeader(
-            n_bits=self.n_bits, names=self.names, guarantee=self.guarantee, decoding=self.decoding
+            n_bits=self.n_bits,
+            names=self.names,
+            guarantee=self.guarantee,
+            decoding=self.decoding,
+            structure=self.structure,
         )
 
     def _hits(

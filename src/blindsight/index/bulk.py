@@ -28,7 +28,7 @@ import socket
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack
@@ -390,11 +390,17 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Released:
-    """What one run did: records released now, those that were there before, and images that could
-    not be read.
+    """What one run did.
+
+    Parameters:
+        released: records whose codes are in the index now and were not before.
+        restored: those of them that had been released before, and cost nothing.
+        known: records whose codes were in the index before.
+        refused: the images that could not be read, with the reason.
     """
 
     released: int
+    restored: int
     known: int
     refused: tuple[tuple[str, str], ...]
 
@@ -503,7 +509,9 @@ def hash_wanted(
         None if isinstance(pool, Here) and not Path(spool).exists() else Spool.begin(spool, number)
     )
     before = vault.codes(number)
-    taking = _Taking(index, vault, number, {each.record: each for each in listed})
+    stored = {key for ids, _ in index.items() for key in ids.tolist()}
+    restored = sum(each.record in before and each.key not in stored for each in listed)
+    taking = _Taking(index, vault, number, {each.record: each for each in listed}, stored)
     if held is not None:
         for key in list(held.finished()):
             taking.take(held.read(key))
@@ -525,18 +533,20 @@ def hash_wanted(
         report(done, len(listed))
     if held is not None:
         held.close()
-    return Released(len(listed) - known - len(taking.refused), known, tuple(sorted(taking.refused)))
+    released = len(listed) - known - len(taking.refused)
+    return Released(released, restored, known, tuple(sorted(taking.refused)))
 
 
+@dataclass(frozen=True)
 class _Taking:
     """Takes finished shards in: checked, noted in the vault, and only then stored."""
 
-    def __init__(
-        self, index: CodeIndex, vault: Vault, number: str, wanted: Mapping[str, Wanted]
-    ) -> None:
-        self.index, self.vault, self.number, self.wanted = index, vault, number, wanted
-        self.refused: list[tuple[str, str]] = []
-        self.stored: set[int | str] = {key for ids, _ in index.items() for key in ids.tolist()}
+    index: CodeIndex
+    vault: Vault
+    number: str
+    wanted: Mapping[str, Wanted]
+    stored: set[int | str]  # keys in the index
+    refused: list[tuple[str, str]] = field(default_factory=list)
 
     def take(self, contents: Contents) -> int:
         """Store a shard's codes; returns how many images it settles."""
@@ -554,7 +564,7 @@ class _Taking:
                 self.refused.append(
                     (str(name), f"{name} changed while it was read. Run the command again.")
                 )
-        self.refused += [(str(name), str(why)) for name, why in fields["refused"]]
+        self.refused.extend((str(name), str(why)) for name, why in fields["refused"])
         records = [fields["records"][row] for row in rows]
         if records:
             codes = self.vault.keep_codes(self.number, records, arrays["codes"][rows])

@@ -39,7 +39,6 @@ from blindsight.encoders import (
     Embeddings,
     OnnxEncoder,
     default_recipe,
-    feature_recipe,
 )
 from blindsight.encoders.base import require_same_encoder, unit_rows
 from blindsight.index.base import CodeIndex, Hit, Hits
@@ -126,7 +125,7 @@ class CodeRecipe:
         checks.one_of("unit", self.unit, ("record", "bit"))
         checks.one_of("calibration", self.calibration, ("proven", "paper"))
         if self.identity is None:
-            feature_recipe(self.features)
+            checks.one_of("features", self.features, FEATURES)
         elif not isinstance(self.identity, dict):
             raise InvalidParameter("the identity of an encoder must be a JSON object.")
         checks.positive("epsilon", self.epsilon)
@@ -178,7 +177,7 @@ class CodeRecipe:
             InvalidParameter: The codes were made with an encoder of one's own, which was not given.
         """
         if self.identity is None:
-            return feature_recipe(self.features)
+            return STORED[self.features]
         if self.opened is None and self.of_vectors:
             raise InvalidParameter(
                 f"these codes were made from vectors of {self.features!r}: search with a vector of "
@@ -222,7 +221,7 @@ class CodeRecipe:
                 f"{what} needs a built-in encoder, a folder of ONNX files or a file of vectors, "
                 f"got {type(encoder).__name__}."
             )
-        stored = self.identity or feature_recipe(self.features).identity()
+        stored = self.identity or STORED[self.features].identity()
         require_same_encoder(stored, encoder, what=what)
         if isinstance(encoder, BuiltIn):
             return self

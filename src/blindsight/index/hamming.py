@@ -226,7 +226,19 @@ class CodeArray:
                 self._own()
                 self._codes[at[known]] = codes[known]
                 ids, codes = ids[~known], codes[~known]
-        self._append(ids, codes)
+        end = self._count + len(ids)
+        if end > len(self._ids):
+            capacity = max(end, len(self._ids) * 3 // 2, 64)
+            grown_ids = np.empty(capacity, dtype=self._ids.dtype)
+            grown_codes = np.zeros((capacity, self._codes.shape[1]), dtype=np.uint8)
+            grown_ids[: self._count] = self._ids[: self._count]
+            grown_codes[: self._count] = self._codes[: self._count]
+            self._ids, self._codes = grown_ids, grown_codes
+        self._ids[self._count : end] = ids
+        self._codes[self._count : end] = codes
+        if self._rows is not None:
+            self._rows.update(zip(ids.tolist(), range(self._count, end), strict=True))
+        self._count = end
         self._publish()
 
     def take(self, ids: NDArray[Any]) -> int:
@@ -258,21 +270,6 @@ class CodeArray:
         """Work on a copy from here on: snapshots keep the old rows."""
         self._ids, self._codes = self._ids.copy(), self._codes.copy()
         self._generation += 1
-
-    def _append(self, ids: NDArray[Any], codes: NDArray[np.uint8]) -> None:
-        end = self._count + len(ids)
-        if end > len(self._ids):
-            capacity = max(end, len(self._ids) * 3 // 2, 64)
-            grown_ids = np.empty(capacity, dtype=self._ids.dtype)
-            grown_codes = np.zeros((capacity, self._codes.shape[1]), dtype=np.uint8)
-            grown_ids[: self._count] = self._ids[: self._count]
-            grown_codes[: self._count] = self._codes[: self._count]
-            self._ids, self._codes = grown_ids, grown_codes
-        self._ids[self._count : end] = ids
-        self._codes[self._count : end] = codes
-        if self._rows is not None:
-            self._rows.update(zip(ids.tolist(), range(self._count, end), strict=True))
-        self._count = end
 
     def _publish(self) -> None:
         self.snapshot = Snapshot(
@@ -314,7 +311,7 @@ class HammingIndex(CodeIndex):
         decoding: MatchModel | None = None,
     ) -> None:
         super().__init__(n_bits, names=names, guarantee=guarantee, decoding=decoding)
-        self.structure: Structure = Flat() if structure is None else structure
+        self.structure = Flat() if structure is None else structure
         if not isinstance(self.structure, (Flat, IVF, HNSW)):
             raise InvalidParameter(f"structure must be Flat(), IVF() or HNSW(), got {structure!r}.")
         self._codes_array = CodeArray(self.width, names=self.names)
@@ -448,15 +445,6 @@ class HammingIndex(CodeIndex):
             if self._journal is not None:
                 self._journal.close()
                 self._closed = True
-
-    def _header(self) -> IndexHeader:
-        return IndexHeader(
-            n_bits=self.n_bits,
-            names=self.names,
-            guarantee=self.guarantee,
-            decoding=self.decoding,
-            structure=self.structure,
-        )
 
     def _check_open(self) -> None:
         if self._closed:

@@ -84,9 +84,8 @@ class Journal:
             raise _missing(path) from error
         try:
             with _existing(path) as file:
-                self.header = _header(file)
+                self.header, self._chain = _read_header(file)
                 self._start = file.tell()
-            self._chain = _seed(self.header)
         except BaseException:
             self._file.close()
             raise
@@ -139,16 +138,16 @@ def fresh_file(
     if len(text) > _MAX_HEADER:
         raise InvalidData(f"the index's header has {len(text)} bytes, more than {_MAX_HEADER}.")
     try:
-        durable.write_file(path, _pieces(header, text, records), mode=0o644, replace=replace)
+        durable.write_file(path, _pieces(text, records), mode=0o644, replace=replace)
     except FileExistsError as error:
         raise InvalidData(
             f"{path.name} exists already. Open it instead, or choose another name."
         ) from error
 
 
-def _pieces(header: dict[str, Any], text: bytes, records: Iterator[Record]) -> Iterator[bytes]:
-    yield MAGIC + struct.pack("<I", len(text)) + hashlib.sha256(text).digest() + text
-    chain = _seed(header)
+def _pieces(header: bytes, records: Iterator[Record]) -> Iterator[bytes]:
+    chain = hashlib.sha256(header).digest()
+    yield MAGIC + struct.pack("<I", len(header)) + chain + header
     for kind, count, payload in records:
         record, chain = _encode(kind, count, payload, chain)
         yield record
@@ -158,8 +157,8 @@ def _pieces(header: dict[str, Any], text: bytes, records: Iterator[Record]) -> I
 def reading(path: Path) -> Iterator[tuple[dict[str, Any], Iterator[Record]]]:
     """The checked header and the records of a file, read only (no lock, no repair)."""
     with _existing(path) as file:
-        header = _header(file)
-        yield header, (record for record, _, _ in _records(file, _seed(header), path.name))
+        header, chain = _read_header(file)
+        yield header, (record for record, _, _ in _records(file, chain, path.name))
 
 
 def is_index(path: Path) -> bool:
@@ -179,7 +178,8 @@ def _missing(path: Path) -> InvalidData:
     return InvalidData(f"there is no index file {path}. Check the path, or make one first.")
 
 
-def _header(file: BinaryIO) -> dict[str, Any]:
+def _read_header(file: BinaryIO) -> tuple[dict[str, Any], bytes]:
+    """The header and its digest, with which the chain of the records begins."""
     name = Path(file.name).name
     start = file.read(len(MAGIC) + 4 + _DIGEST)
     if len(start) < len(MAGIC) + 4 + _DIGEST or not start.startswith(MAGIC):
@@ -198,7 +198,7 @@ def _header(file: BinaryIO) -> dict[str, Any]:
         raise HostileFile(f"{name}: the header is not JSON.") from error
     if not isinstance(header, dict):
         raise HostileFile(f"{name}: the header must be a JSON object.")
-    return header
+    return header, start[-_DIGEST:]
 
 
 def _records(file: BinaryIO, chain: bytes, name: str) -> Iterator[tuple[Record, bytes, int]]:
@@ -261,10 +261,6 @@ def _trailer(chain: bytes, head: bytes, payload: bytes) -> bytes:
     digest.update(head)
     digest.update(payload)
     return digest.digest()
-
-
-def _seed(header: dict[str, Any]) -> bytes:
-    return hashlib.sha256(json.dumps(header, sort_keys=True).encode()).digest()
 
 
 _MAX_BITS = 1 << 16

@@ -21,6 +21,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -117,7 +118,7 @@ class ReleaseFolder:
                 for name, value in self.recipe.items()
             },
         }
-        storage.write_atomically(self.path / "about.json", storage.seal_json(about))
+        durable.write_file(self.path / "about.json", storage.seal_json(about))
 
     @classmethod
     def find(cls, path: Path) -> ReleaseFolder | None:
@@ -384,13 +385,13 @@ class Scan:
     refused: tuple[tuple[str, str], ...]
     gone: tuple[Photo, ...]
 
-    @property
+    @cached_property
     def records(self) -> dict[str, list[str]]:
         """The names of each distinct image, in order."""
-        found: dict[str, list[str]] = {}
+        names: dict[str, list[str]] = {}
         for photo in self.photos:
-            found.setdefault(photo.record, []).append(photo.name)
-        return found
+            names.setdefault(photo.record, []).append(photo.name)
+        return names
 
 
 def scan(

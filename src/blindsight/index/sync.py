@@ -10,12 +10,11 @@ rounded in another way, is another record.
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +36,6 @@ __all__ = [
     "PreparedPhotos",
     "SyncResult",
     "VectorRows",
-    "prepared_photos",
     "refuse_private_vectors",
     "scan_vectors",
     "sync_release",
@@ -54,64 +52,44 @@ def vector_digest(row: Floats) -> bytes:
     return hashlib.sha256(_content(row)).digest()
 
 
+@dataclass
 class PreparedPhotos:
-    """Pictures at a network's size, of photos that were decoded to be recognised.
+    """Photos at a network's size, which were decoded to be recognised.
 
-    Their codes are made later, after the charge, and without decoding the photos again. The
-    pictures lie in a file without a name, which is gone when the process ends, however it ends.
+    Their codes are made later, after the charge, without decoding the photos again.
 
     Parameters:
-        folder: where the file is made: the vault, for the pictures are private.
-        prepare: brings decoded pixels to the network's size, which is the same for all pictures.
+        file: where the pictures are stored. They are private, so it is a file without a name in
+            the vault (`tempfile.TemporaryFile`), which is gone when the process ends.
+        prepare: resizes decoded pixels to the network's size, which is the same for all photos.
         most_bytes: most bytes of the file; photos beyond it are decoded again.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        prepare: Callable[[NDArray[np.uint8]], NDArray[np.uint8]],
-        *,
-        most_bytes: int = _MOST_PREPARED,
-    ) -> None:
-        self.prepare = prepare
-        self._most_bytes = most_bytes
-        self._shape: tuple[int, ...] = ()
-        self._size = 0
-        self._rows: dict[bytes, int] = {}
-        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  (closed with this object)
+    file: IO[bytes]
+    prepare: Callable[[NDArray[np.uint8]], NDArray[np.uint8]]
+    most_bytes: int = _MOST_PREPARED
+    _shape: tuple[int, ...] = ()
+    _size: int = 0
+    _rows: dict[bytes, int] = field(default_factory=dict)
 
     def keep(self, content: bytes, pixels: NDArray[np.uint8]) -> None:
-        """Keep the picture of a file for `find`."""
+        """Store the picture of a file, by the file's bytes and pixels."""
         digest = hashlib.sha256(content).digest()
         at = len(self._rows) * self._size
-        if digest not in self._rows and at + self._size <= self._most_bytes:
+        if digest not in self._rows and at + self._size <= self.most_bytes:
             picture = self.prepare(pixels)
             self._shape, self._size = picture.shape, picture.nbytes
-            self._file.seek(at)
-            self._file.write(picture.tobytes())
+            self.file.seek(at)
+            self.file.write(picture.tobytes())
             self._rows[digest] = len(self._rows)
 
     def find(self, digest: bytes) -> NDArray[np.uint8] | None:
-        """The picture of the file whose bytes have this SHA-256, or None."""
+        """Return the picture of the file whose bytes have this SHA-256, or None."""
         row = self._rows.get(digest)
         if row is None:
             return None
-        self._file.seek(row * self._size)
-        return np.frombuffer(self._file.read(self._size), np.uint8).reshape(self._shape)
-
-    def __del__(self) -> None:
-        self._file.close()
-
-
-def prepared_photos(folder: Path, coder: Any, *, here: bool) -> PreparedPhotos | None:
-    """A place for pictures between scan and release, so that a photo is decoded once.
-
-    None where photos are not decoded here (workers decode them themselves), and for a network that
-    takes photos decoded at a reduced scale: photos are recognised by other pixels.
-    """
-    if not here or coder.recipe.image.preparation.at_least is not None:
-        return None
-    return PreparedPhotos(folder, coder.recipe.image.preparation.prepare)
+        self.file.seek(row * self._size)
+        return np.frombuffer(self.file.read(self._size), np.uint8).reshape(self._shape)
 
 
 class VectorRows:
@@ -318,7 +296,6 @@ def sync_release(
             root, preparation = folder.resolve(), encoder.recipe.image.preparation
             images = Files([root / name for name in names], at_least=preparation.at_least)
             release = encoder.release
-        released_before = set(vault.codes(place.release))
         there = set(index.ids.tolist())
         done = hash_wanted(
             index,
@@ -346,11 +323,10 @@ def sync_release(
         if out or ids != sorted(ids):
             # The order of the codes says nothing of who came when.
             index.compact(without=out)
-        new = [each for each in wanted if each.key not in there]
         refused, copies = _refused_files(found, done.refused)
         return SyncResult(
             released=done.released,
-            restored=sum(each.record in released_before for each in new),
+            restored=done.restored,
             known=done.known,
             refused=refused,
             copies=copies,

@@ -41,7 +41,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -335,8 +335,24 @@ def shuffled_epsilon(local_epsilon: float, cells: int, records: int, delta: floa
     return high
 
 
+class _Group(NamedTuple):
+    """Numbers of random answers that are treated alike.
+
+    `mass` is the probability of the group, `answers` the smallest number of answers in it, and
+    `probabilities` the distribution of `sums`, the sum of the counts of two cells.
+    """
+
+    answers: int
+    mass: float
+    sums: NDArray[np.float64]
+    probabilities: NDArray[np.float64]
+
+
 class _Counts:
-    """The law of the two counts that matter, for some numbers of random answers of the others."""
+    """The joint distribution of the counts of two cells, for groups of numbers of random answers.
+
+    The parameters are those of `shuffled_epsilon`.
+    """
 
     def __init__(self, local_epsilon: float, cells: int, records: int, delta: float) -> None:
         checks.positive("local_epsilon", local_epsilon)
@@ -348,69 +364,53 @@ class _Counts:
         low, high = _window(n - 1, self.gamma, cut)
         edges = np.unique(np.linspace(low, high + 1, _GROUPS + 1).astype(np.int64))
         # Outside [low, high], and outside the windows of the groups, the gain is at most 1 in the
-        # law in which the replaced record answers truthfully.
+        # distribution in which the replaced record answers truthfully.
         self.tails = 2 * cut + 4 * cut
         self.groups: list[_Group] = []
+        share = 2 / k
         for start, stop in itertools.pairwise(edges):
             mass = float(
                 _more_than(start - 1, n - 1, self.gamma) - _more_than(stop - 1, n - 1, self.gamma)
             )
-            self.groups.append(_Group.of(int(start) + 1, k, mass, cut))
+            answers = int(start) + 1
+            if k == 2:  # all answers are of the two cells
+                self.groups.append(_Group(answers, mass, np.array([float(answers)]), np.ones(1)))
+                continue
+            # Binomial(answers, 2/k) in a window. If the replaced record answers truthfully, the sum
+            # is one more than a Binomial of one answer fewer: the window is chosen for that one.
+            least, largest = _window(answers - 1, share, cut)
+            sums = np.arange(least, largest + 2, dtype=np.float64)
+            with np.errstate(divide="ignore"):
+                steps = np.log(np.maximum(answers - sums[:-1], 0.0)) - np.log(sums[1:])
+                logs = np.cumsum([0.0, *(steps + np.log(share) - np.log1p(-share))])
+            weights = np.exp(logs - logs.max())
+            # Scaled to sum to one over the window: never below the true probabilities.
+            self.groups.append(_Group(answers, mass, sums, weights / weights.sum()))
         self.k = k
 
     def delta(self, epsilon: float) -> float:
+        """Bound delta at this epsilon: the expectation of the lemma, summed over the groups.
+
+        With `first` Binomial(sum, 1/2), the gain (scale (first - growth second) - floor)+ rises
+        with `first` and is positive from `least` on, so that two tail probabilities of the Binomial
+        give its mean: first is sum / 2 times a probability for one answer fewer.
+        """
         growth = math.exp(epsilon)
+        floor = (growth - 1) * self.gamma
         total = self.tails
         for group in self.groups:
-            total += group.mass * group.expected_gain(
-                (1 - self.gamma) * self.k / group.answers, growth, (growth - 1) * self.gamma
-            )
+            scale = (1 - self.gamma) * self.k / group.answers
+            slope = scale * (1 + growth)
+            offset = scale * growth * group.sums + floor
+            least = np.maximum(np.ceil(offset / slope), 0.0)
+            above = _more_than(least - 1, group.sums, 0.5)
+            fewer = np.maximum(group.sums - 1, 0.0)
+            mean = group.sums / 2 * _more_than(least - 2, fewer, 0.5)
+            gained, lost = slope * mean, offset * above
+            rounding = _ROUNDING * (gained + lost)
+            gain = float(group.probabilities @ np.maximum(gained - lost + rounding, 0.0))
+            total += group.mass * gain
         return total
-
-
-@dataclass(frozen=True)
-class _Group:
-    """For a number of random answers: the law of the sum of the counts of two cells."""
-
-    answers: int
-    mass: float
-    sums: NDArray[np.float64]
-    law: NDArray[np.float64]
-
-    @classmethod
-    def of(cls, answers: int, k: int, mass: float, cut: float) -> _Group:
-        """Compute Binomial(answers, 2/k) in a window.
-
-        If the replaced record answers truthfully, the sum is one more than a Binomial of one answer
-        fewer: the window is chosen for that law.
-        """
-        if k == 2:  # all answers are of the two cells
-            return cls(answers, mass, np.array([float(answers)]), np.ones(1))
-        share = 2 / k
-        low, high = _window(answers - 1, share, cut)
-        sums = np.arange(low, high + 2, dtype=np.float64)
-        with np.errstate(divide="ignore"):
-            steps = np.log(np.maximum(answers - sums[:-1], 0.0)) - np.log(sums[1:])
-            logs = np.cumsum([0.0, *(steps + np.log(share) - np.log1p(-share))])
-        weights = np.exp(logs - logs.max())
-        # Scaled to sum to one over the window: never below the true probabilities.
-        return cls(answers, mass, sums, weights / weights.sum())
-
-    def expected_gain(self, scale: float, growth: float, floor: float) -> float:
-        """E[(scale (first - growth second) - floor)+], where first is Binomial(sum, 1/2).
-
-        The gain rises with `first` and is positive from `least` on, so that two tail probabilities
-        of the Binomial give the mean: first is sum / 2 times a probability for one answer fewer.
-        """
-        slope = scale * (1 + growth)
-        offset = scale * growth * self.sums + floor
-        least = np.maximum(np.ceil(offset / slope), 0.0)
-        above = _more_than(least - 1, self.sums, 0.5)
-        fewer = np.maximum(self.sums - 1, 0.0)
-        mean = self.sums / 2 * _more_than(least - 2, fewer, 0.5)
-        gained, lost = slope * mean, offset * above
-        rounding = _ROUNDING * (gained + lost)
-        return float(self.law @ np.maximum(gained - lost + rounding, 0.0))
 
 
 # The Binomial by its tail function: importing scipy.stats takes longer than all that is computed.

@@ -21,6 +21,7 @@ import io
 import json
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -186,8 +187,11 @@ def publish(
         encoder.save(staged.path)
         index.save(staged.codes)
         source = _source_digest(staged.path, facts, encoder)
-        if (unchanged := _shared_already(target, source, signer)) is not None:
-            return unchanged
+        if (target / MANIFEST).exists():
+            with suppress(BlindsightError, OSError):  # what is not whole is replaced
+                shared = check_folder(target, fingerprint=signer.fingerprint)
+                if shared.facts.get("source") == source:
+                    return shared
         if (target / NOTE_FILE).is_file():
             durable.write_file(staged.path / NOTE_FILE, (target / NOTE_FILE).read_bytes())
         manifest = _write_contents(staged, index, encoder, facts, signer, source)
@@ -245,17 +249,6 @@ def _source_digest(staging: Path, facts: SharedFacts, encoder: PhotoEncoder) -> 
     for path in sorted(staging.iterdir()):
         digest.update(path.name.encode() + b"\0" + sha256_of(path).encode())
     return digest.hexdigest()
-
-
-def _shared_already(target: Path, source: str, signer: Signer) -> Manifest | None:
-    """The manifest of a folder that is whole and was made of the same, else None."""
-    if not (target / MANIFEST).exists():
-        return None
-    try:
-        manifest = check_folder(target, fingerprint=signer.fingerprint)
-    except (BlindsightError, OSError):
-        return None
-    return manifest if manifest.facts.get("source") == source else None
 
 
 def _write_contents(

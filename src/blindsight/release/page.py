@@ -20,10 +20,10 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib import metadata, resources
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +59,7 @@ MAX_ENTRIES = 200_000
 MAX_CELLS = 1_000_000
 Layout = Literal["json", "float32", "float16", "scaled8", "scaled16", "uint16", "uint32"]
 JsonValue = Sequence[object] | Mapping[str, object]
+Values = dict[str, tuple[NDArray[Any] | JsonValue, Layout]]
 _WEIGHT_STEPS = 32767  # largest whole number that stands for a weight of the network
 _WORD_AXES = 96
 _SCRIPTS = ("engine.js", "ui.js")
@@ -217,33 +218,21 @@ def _knows_names(encoder: object) -> bool:
     )
 
 
-@dataclass
-class _Block:
-    """Arrays that are packed into one text."""
-
-    _head: dict[str, dict[str, object]] = field(default_factory=dict)
-    _body: bytearray = field(default_factory=bytearray)
-
-    def add(self, name: str, value: NDArray[np.generic] | JsonValue, layout: Layout) -> None:
-        shape: tuple[int, ...] = ()
+def _block(values: Values) -> str:
+    """Pack values, each with its layout, into one text."""
+    head, body = {}, bytearray()
+    for name, (value, layout) in values.items():
         if isinstance(value, np.ndarray):
-            shape = value.shape
-            data = _packed(value, layout)
+            shape, data = list(value.shape), _packed(value, layout)
         else:
-            data = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
-        self._head[name] = {
-            "shape": list(shape),
-            "type": layout,
-            "start": len(self._body),
-            "bytes": len(data),
-        }
-        self._body += data + bytes(-len(data) % 8)
-
-    def text(self) -> str:
-        head = json.dumps(self._head, separators=(",", ":")).encode()
-        head += b" " * (-(len(head) + 4) % 8)
-        packed = gzip.compress(len(head).to_bytes(4, "little") + head + self._body, 9, mtime=0)
-        return base64.b64encode(packed).decode()
+            text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+            shape, data = [], text.encode()
+        head[name] = {"shape": shape, "type": layout, "start": len(body), "bytes": len(data)}
+        body += data + bytes(-len(data) % 8)
+    start = json.dumps(head, separators=(",", ":")).encode()
+    start += b" " * (-(len(start) + 4) % 8)
+    packed = gzip.compress(len(start).to_bytes(4, "little") + start + body, 9, mtime=0)
+    return base64.b64encode(packed).decode()
 
 
 def _packed(array: NDArray[np.generic], layout: Layout) -> bytes:
@@ -279,14 +268,15 @@ def _network_block(encoder: BuiltIn) -> tuple[str, list[dict[str, object]]]:
 def _pack_network(encoder: BuiltIn) -> tuple[str, list[dict[str, object]]]:
     from blindsight.encoders.network import convolutions, read_weights
 
-    block, networks = _Block(), []
+    arrays: Values = {}
+    networks = []
     for number, name in enumerate(encoder.networks):
         size = encoder.network_size(name)
         layers, prefix = [], f"network{number}."
         for position, layer in enumerate(convolutions(read_weights(name), size)):
             kernel = layer.kernel.reshape(len(layer.kernel), -1)
-            block.add(f"{prefix}{position}.kernel", kernel, "scaled16")
-            block.add(f"{prefix}{position}.bias", layer.bias, "float32")
+            arrays[f"{prefix}{position}.kernel"] = kernel, "scaled16"
+            arrays[f"{prefix}{position}.bias"] = layer.bias, "float32"
             layers.append(
                 {
                     "side": layer.kernel.shape[-1],
@@ -299,7 +289,7 @@ def _pack_network(encoder: BuiltIn) -> tuple[str, list[dict[str, object]]]:
                 }
             )
         networks.append({"prefix": prefix, "size": size, "layers": layers})
-    return block.text(), networks
+    return _block(arrays), networks
 
 
 def _codes_block(
@@ -311,17 +301,20 @@ def _codes_block(
     """Every entry: with its cell, in the order in which the package lists ties, or with the number
     of its code, and the codes that occur, as signs.
     """
-    block = _Block()
     if cells is not None:
         order = tie_order(cells)
-        block.add("ids", [str(name) for name in ids[order]], "json")
-        block.add("cells", cells[order], "uint16" if n_bits <= 16 else "uint32")
-        return block.text()
+        names = [str(name) for name in ids[order]]
+        layout: Layout = "uint16" if n_bits <= 16 else "uint32"
+        return _block({"ids": (names, "json"), "cells": (cells[order], layout)})
     occurring, numbers = np.unique(codes, axis=0, return_inverse=True)
-    block.add("ids", [str(name) for name in ids], "json")
-    block.add("cells", numbers.ravel(), "uint32")
-    block.add("signs", to_signs(occurring, n_bits).astype(np.float32), "float16")
-    return block.text()
+    signs = to_signs(occurring, n_bits).astype(np.float32)
+    return _block(
+        {
+            "ids": ([str(name) for name in ids], "json"),
+            "cells": (numbers.ravel(), "uint32"),
+            "signs": (signs, "float16"),
+        }
+    )
 
 
 def _vector_facts(book: Codebook | FlippedCodes, encoder: str) -> dict[str, object]:
@@ -331,27 +324,27 @@ def _vector_facts(book: Codebook | FlippedCodes, encoder: str) -> dict[str, obje
 
 
 def _book_block(codebook: Codebook | FlippedCodes, encoder: BuiltIn | None) -> str:
-    block = _Block()
     if isinstance(codebook, FlippedCodes):
-        block.add("weights", codebook.weights, "float32")
-        block.add("offset", codebook.offset, "float32")
-        return block.text()
-    block.add("axes", codebook.embedding.axes, "float16")
-    block.add("centre", codebook.embedding.centre, "float32")
+        weights, offset = codebook.weights, codebook.offset
+        return _block({"weights": (weights, "float32"), "offset": (offset, "float32")})
+    arrays: Values = {
+        "axes": (codebook.embedding.axes, "float16"),
+        "centre": (codebook.embedding.centre, "float32"),
+    }
     for name, array in codebook.cells.arrays().items():
         whole = array.dtype.kind in "iu"
         layout: Layout = "float16"
         if whole:
             layout = "uint16" if array.max(initial=0) < 1 << 16 else "uint32"
-        block.add(name, array, layout)
+        arrays[name] = array, layout
     if isinstance(codebook.cells, PairCells):
-        block.add("norms", codebook.cells.norms, "float32")
+        arrays["norms"] = codebook.cells.norms, "float32"
     classes = None
     if encoder is not None and encoder.network is not None:
         classes = class_points(codebook.embedding, head_of(encoder.network))
     if classes is not None and not _atoms_are(codebook, classes):
-        block.add("classes", classes, "float16")
-    return block.text()
+        arrays["classes"] = classes, "float16"
+    return _block(arrays)
 
 
 def _atoms_are(codebook: Codebook, classes: NDArray[np.float32]) -> bool:
@@ -464,20 +457,23 @@ def _words_block() -> _Vocabulary | None:
     classes = words.class_vectors()
     axes = np.linalg.svd(classes, full_matrices=False)[2][:_WORD_AXES].T
     vectors = _noun_vectors(tuple(vocabulary)) @ axes
-    block = _Block()
-    block.add("vocabulary", vocabulary, "json")
-    block.add("vectors", vectors, "scaled8")
-    block.add("classNames", list(names), "json")
-    block.add("classVectors", classes @ axes, "scaled8")
     listed = {noun: list(hyponyms[noun]) for noun in vocabulary if hyponyms.get(noun)}
-    block.add("hyponyms", listed, "json")
+    block = _block(
+        {
+            "vocabulary": (vocabulary, "json"),
+            "vectors": (vectors, "scaled8"),
+            "classNames": (list(names), "json"),
+            "classVectors": (classes @ axes, "scaled8"),
+            "hyponyms": (listed, "json"),
+        }
+    )
     facts: dict[str, object] = {
         "typicalNorm": float(np.linalg.norm(vectors, axis=1).mean()),
         "temperature": words.TEMPERATURE,
         "hyponymShare": words.HYPONYM_SHARE,
         "stopWords": sorted(words.STOP_WORDS),
     }
-    return _Vocabulary(block.text(), facts)
+    return _Vocabulary(block, facts)
 
 
 def _noun_vectors(nouns: tuple[str, ...]) -> NDArray[np.float32]:

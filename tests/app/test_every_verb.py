@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,15 +46,21 @@ class Case:
         encoder: what everything is made with.
         other: an encoder that must be refused.
         photos: 24 crops of a flower and a temple.
+        sorted: 80 others, in one subfolder for each kind.
+        sorted_encoder: the encoder; for vectors, those of the sorted photos.
+        public: vectors of public pictures by the pair, which also made the vectors.
+        made: a release of `photos`, made when first asked for, with its vault; only read.
         folder: where results go.
-        conse: the pair, which also made the vectors.
     """
 
     encoder: Encoder
     other: Encoder
     photos: Path
+    sorted: Path
+    sorted_encoder: Encoder
+    public: Path
+    made: Callable[[], Path]
     folder: Path
-    conse: Encoder
 
     @property
     def names(self) -> list[str]:
@@ -81,35 +89,92 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sorted_photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Photos in one subfolder for each kind, 40 of each."""
+    folder = tmp_path_factory.mktemp("sorted")
+    for number in range(80):
+        kind, image = (("flower", flower()), ("temple", temple()))[number % 2]
+        (folder / kind).mkdir(exist_ok=True)
+        crop = image[number : number + 300, 2 * number : 2 * number + 400]
+        Image.fromarray(crop).resize((160, 120)).save(folder / kind / f"{number:02}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def conse(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
     """A real image-text pair in CLIP's layout: ConSE over Lite0 and MiniLM."""
     try:
-        return export_encoder("lite0", tmp_path_factory.mktemp("pair") / "conse", pair=True).folder
+        folder = tmp_path_factory.mktemp("pair") / "conse"
+        return open_encoder(export_encoder("lite0", folder, pair=True).folder)
     except MissingData as error:
         pytest.skip(str(error))
 
 
-def vectors(encoder: Encoder, photos: Path, out: Path) -> Path:
-    names = sorted(path.name for path in photos.iterdir())
-    rows = encoder.images(np.stack([encoder.read(photos / name) for name in names]))
+@pytest.fixture(scope="module")
+def public(conse: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pair's vectors of public pictures."""
+    file = tmp_path_factory.mktemp("public") / "public.npz"
+    rows = conse.images(np.stack([conse.prepare(crop) for crop in built_in_images(120, 96)]))
+    np.savez(file, vectors=rows)
+    return file
+
+
+def vectors(encoder: Encoder, folder: Path, out: Path) -> Path:
+    """A file of the vectors of all photos in a folder."""
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.png"))
+    rows = encoder.images(np.stack([encoder.read(folder / name) for name in names]))
     np.savez(out, vectors=rows, ids=np.array(names))
     return out
 
 
-@pytest.fixture(params=KINDS)
-def case(request: pytest.FixtureRequest, photos: Path, pair: Path, tmp_path: Path) -> Case:
-    conse, lite0 = open_encoder(pair), open_encoder("lite0")
-    if request.param == "embeddings":
-        texts = tmp_path / "texts.npz"
-        words = ["flower", "temple", "dog", "car", "beach"]
-        np.savez(texts, vectors=conse.texts(words), ids=np.array(words))
-        file = vectors(conse, photos, tmp_path / "vectors.npz")
-        public = conse.images(np.stack([conse.prepare(crop) for crop in built_in_images(120, 96)]))
-        np.savez(tmp_path / "public.npz", vectors=public)
-        made = Embeddings(file, name="conse", texts=texts)
-        return Case(made, Embeddings(file, name="another"), photos, tmp_path, conse)
-    encoder, other = (conse, lite0) if request.param == "pair" else (lite0, conse)
-    return Case(encoder, other, photos, tmp_path, conse)
+@pytest.fixture(scope="module")
+def embeddings(
+    conse: Encoder, photos: Path, sorted_photos: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Embeddings, Embeddings]:
+    """The pair's vectors of the photos, with texts, and of the sorted photos."""
+    folder = tmp_path_factory.mktemp("vectors")
+    words = ["flower", "temple", "dog", "car", "beach"]
+    np.savez(folder / "texts.npz", vectors=conse.texts(words), ids=np.array(words))
+    file = vectors(conse, photos, folder / "vectors.npz")
+    sorted_file = vectors(conse, sorted_photos, folder / "sorted.npz")
+    return (
+        Embeddings(file, name="conse", texts=folder / "texts.npz"),
+        Embeddings(sorted_file, name="conse"),
+    )
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def kind(
+    request: pytest.FixtureRequest,
+    photos: Path,
+    conse: Encoder,
+    embeddings: tuple[Embeddings, Embeddings],
+    public: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Encoder, Encoder, Callable[[], Path]]:
+    """An encoder, another one, and the release that the tests of this encoder read."""
+    encoder, other = conse, open_encoder("lite0")
+    if request.param == "lite0":
+        encoder, other = other, encoder
+    elif request.param == "embeddings":
+        encoder = embeddings[0]
+        other = Embeddings(encoder.file, name="another")
+    folder = tmp_path_factory.mktemp(request.param)
+    return encoder, other, functools.cache(lambda: release(encoder, photos, public, folder))
+
+
+@pytest.fixture
+def case(
+    kind: tuple[Encoder, Encoder, Callable[[], Path]],
+    photos: Path,
+    sorted_photos: Path,
+    embeddings: tuple[Embeddings, Embeddings],
+    public: Path,
+    tmp_path: Path,
+) -> Case:
+    encoder, other, made = kind
+    known = embeddings[1] if isinstance(encoder, Embeddings) else encoder
+    return Case(encoder, other, photos, sorted_photos, known, public, made, tmp_path)
 
 
 def tags(case: Case) -> None:
@@ -161,25 +226,19 @@ def metric(case: Case) -> None:
     case.refused(lambda other: compare(model, [names[0]], images=case.photos, encoder=other))
 
 
-def release(case: Case) -> Path:
+def release(encoder: Encoder, photos: Path, public: Path, folder: Path) -> Path:
     """A release of the photos; for vectors, with public vectors of other crops."""
-    target = case.folder / "release"
-    if isinstance(case.encoder, Embeddings):
-        protect(
-            release=target,
-            embeddings=case.encoder,
-            public_embeddings=case.folder / "public.npz",
-            epsilon=12,
-            seed=1,
-        )
+    target = folder / "release"
+    if isinstance(encoder, Embeddings):
+        protect(release=target, embeddings=encoder, public_embeddings=public, epsilon=12, seed=1)
     else:
         names = ("flower", "temple", "dog", "car", "beach")
-        protect(case.photos, target, encoder=case.encoder, own_names=names, epsilon=12, seed=1)
+        protect(photos, target, encoder=encoder, own_names=names, epsilon=12, seed=1)
     return target
 
 
 def by_picture_vector_and_words(case: Case) -> None:
-    target = release(case)
+    target = case.made()
     recipe = CodeRecipe.from_fields(ReleaseFolder.read(target).recipe)
     assert recipe.identity in (None, case.encoder.identity())
     rows = encode_images(
@@ -201,7 +260,7 @@ def by_picture_vector_and_words(case: Case) -> None:
 
 
 def audit(case: Case) -> None:
-    target = release(case)
+    target = case.made()
     vault = Path(f"{target}.vault")
     assert not audit_release(target).refuted
     if isinstance(case.encoder, Embeddings):
@@ -212,49 +271,31 @@ def audit(case: Case) -> None:
     case.refused(lambda other: audit_release(target, vault=vault, encoder=other))
 
 
-def sorted_photos(case: Case) -> Path:
-    """The photos in one subfolder for each kind, 40 of each; the encoder of vectors knows them."""
-    folder = case.folder / "sorted"
-    for number in range(80):
-        kind, image = (("flower", flower()), ("temple", temple()))[number % 2]
-        (folder / kind).mkdir(parents=True, exist_ok=True)
-        crop = image[number : number + 300, 2 * number : 2 * number + 400]
-        Image.fromarray(crop).resize((160, 120)).save(folder / kind / f"{number:02}.png")
-    return folder
-
-
-def vectors_of(folder: Path, pair: Encoder, out: Path) -> Embeddings:
-    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.png"))
-    rows = pair.images(np.stack([pair.read(folder / name) for name in names]))
-    np.savez(out, vectors=rows, ids=np.array(names))
-    return Embeddings(out, name="conse")
-
-
 def statistics(case: Case) -> None:
-    folder, sent = sorted_photos(case), case.folder / "sent.statistics"
-    encoder, public = case.encoder, None
+    encoder, sent, given = case.sorted_encoder, case.folder / "sent.statistics", None
     if isinstance(encoder, Embeddings):
-        encoder = vectors_of(folder, case.conse, case.folder / "sorted.npz")
-        public = case.folder / "public.npz"
+        given = case.public
         with pytest.raises(InvalidParameter, match="give public vectors of the same model"):
-            send_statistics(folder, sent, epsilon=16, encoder=encoder)
-    send_statistics(folder, sent, epsilon=16, encoder=encoder, public=public)
+            send_statistics(case.sorted, sent, epsilon=16, encoder=encoder)
+    send_statistics(case.sorted, sent, epsilon=16, encoder=encoder, public=given)
     assert FeatureStatistics.load(sent).public_["encoder"] == encoder.identity()
-    learned = learn_from_statistics(sent, test=folder, encoder=encoder)
+    learned = learn_from_statistics(sent, test=case.sorted, encoder=encoder)
     assert learned.accuracy is not None and learned.accuracy > 0.9
     with pytest.raises(InvalidParameter, match=rf"{sent} was made with the encoder .*differs"):
-        learn_from_statistics(sent, test=folder, encoder=case.other)
+        learn_from_statistics(sent, test=case.sorted, encoder=case.other)
     if case.given is not None:
         with pytest.raises(InvalidParameter, match=rf"{sent} .* which is not built in. Give"):
-            learn_from_statistics(sent, test=folder)
+            learn_from_statistics(sent, test=case.sorted)
 
 
 def together(case: Case) -> None:
-    folder, rows = sorted_photos(case), None
-    encoder = case.encoder
+    encoder, folder, rows = case.sorted_encoder, case.folder / "few", None
+    for number in range(24):
+        photo = Path("temple" if number % 2 else "flower", f"{number:02}.png")
+        (folder / photo).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(case.sorted / photo, folder / photo)
     if isinstance(encoder, Embeddings):
-        encoder = vectors_of(folder, case.conse, case.folder / "sorted.npz")
-        with np.load(case.folder / "public.npz") as public:
+        with np.load(case.public) as public:
             vectors, rows = public["vectors"], case.folder / "rows.npz"
         np.savez(rows, X=vectors, y=np.resize(np.array(["flower", "temple"]), len(vectors)))
         with pytest.raises(InvalidParameter, match="give public rows of the same model"):
@@ -265,8 +306,7 @@ def together(case: Case) -> None:
             folder, sites=3, encoder=encoder, epsilon=epsilon, encrypt=False, out=out, public=rows
         )
         assert made.classes == ("flower", "temple")
-        mine = None if encoder.identity()["kind"] == "built-in" else encoder
-        assert len(read_labelled(folder, encoder=mine, model=out).X) == 80
+        assert len(read_labelled(folder, encoder=case.given and encoder, model=out).X) == 24
         with pytest.raises(InvalidParameter, match=rf"{out} was made with the encoder .*differs"):
             read_labelled(folder, encoder=case.other, model=out)
         assert str(case.folder).encode() not in out.read_bytes()  # no path of this machine
@@ -283,11 +323,10 @@ def test_an_encoder_goes_through_every_verb_and_another_is_refused(
 
 
 def test_milvus_answers_for_a_pair_as_the_file_does(
-    milvus: Path, photos: Path, pair: Path, tmp_path: Path
+    milvus: Path, photos: Path, conse: Encoder, public: Path, tmp_path: Path
 ) -> None:
-    encoder = open_encoder(pair)
-    target = release(Case(encoder, encoder, photos, tmp_path, encoder))
-    asked = {"encoder": encoder, "k": 5, "text": "flower"}
+    target = release(conse, photos, public, tmp_path)
+    asked = {"encoder": conse, "k": 5, "text": "flower"}
     here = search(target, **asked)
     there = search(target, milvus=str(milvus), collection="pair", **asked)
     assert {hit.hit.cell for hit in here.hits} == {hit.hit.cell for hit in there.hits}
@@ -295,22 +334,24 @@ def test_milvus_answers_for_a_pair_as_the_file_does(
         search(target, milvus=str(milvus), collection="pair", text="flower", encoder="lite0")
 
 
-@pytest.mark.parametrize("kind", ["pair", "vectors"])
+@pytest.mark.parametrize("source", ["pair", "vectors"])
 def test_workers_release_the_codes_that_one_process_does(
-    ray_cluster: object, photos: Path, pair: Path, tmp_path: Path, kind: str
+    ray_cluster: object,
+    photos: Path,
+    conse: Encoder,
+    embeddings: tuple[Embeddings, Embeddings],
+    public: Path,
+    tmp_path: Path,
+    source: str,
 ) -> None:
-    encoder, codes = open_encoder(pair), []
-    public = tmp_path / "public.npz"
-    rows = encoder.images(np.stack([encoder.prepare(crop) for crop in built_in_images(120, 96)]))
-    np.savez(public, vectors=rows)
-    file = vectors(encoder, photos, tmp_path / "vectors.npz")
+    codes = []
     for workers in (None, "local"):
         target = tmp_path / f"release-{workers}"
         options = {"public_embeddings": public, "seed": 1, "workers": workers}
-        if kind == "pair":
-            protect(photos, target, encoder=encoder, **options)
+        if source == "pair":
+            protect(photos, target, encoder=conse, **options)
         else:
-            protect(release=target, embeddings=file, **options)
+            protect(release=target, embeddings=embeddings[0].file, **options)
         with CodebookIndex.load(target / "codes.index") as index:
             codes.append(sorted(code.tobytes() for _, block in index.items() for code in block))
     assert codes[0] == codes[1] and len(codes[0]) == 24

@@ -140,24 +140,23 @@ def _leaves(count: int, size: int, rng: np.random.Generator) -> Images:
 
     leaves = np.empty((count, size, size, 3), dtype=np.uint8)
     for i in range(count):
-        base, spread = rng.integers(0, 256, 3), rng.uniform(20, 120)
+        base, spread = rng.integers(0, 256, 3).tolist(), rng.uniform(20, 120)
         picture = Image.new("RGB", (size, size), _colour(base, spread, rng))
         draw = ImageDraw.Draw(picture)
         for _ in range(int(rng.integers(5, 80))):
             # Radii fall off as a power: many small leaves, few large ones, at every scale.
             radius = size * min(0.6, 0.04 / max(rng.random(), 1e-3) ** 0.7)
-            x, y = rng.uniform(0, size, 2)
-            a, b = radius * rng.uniform(0.4, 1.6, 2)
+            # As rng.uniform does it, without arrays of two: thousands of leaves are drawn.
+            x, y = size * rng.random(), size * rng.random()
+            a, b = (radius * (0.4 + (1.6 - 0.4) * rng.random()) for _ in range(2))
             shape = draw.ellipse if rng.random() < 0.5 else draw.rectangle
             shape((x - a, y - b, x + a, y + b), fill=_colour(base, spread, rng))
         leaves[i] = np.asarray(picture)
     return leaves
 
 
-def _colour(
-    base: NDArray[np.int64], spread: float, rng: np.random.Generator
-) -> tuple[int, int, int]:
-    red, green, blue = np.clip(base + rng.normal(0, spread, 3), 0, 255).astype(int).tolist()
+def _colour(base: list[int], spread: float, rng: np.random.Generator) -> tuple[int, int, int]:
+    red, green, blue = (int(min(max(x + rng.normal(0, spread), 0), 255)) for x in base)
     return red, green, blue
 
 

@@ -36,7 +36,7 @@ from blindsight.index.encoder import (
     make_encoder,
     release_named,
 )
-from blindsight.index.sync import sync_release
+from blindsight.index.release_folder import sync_release
 from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.vault import Vault
 

@@ -23,7 +23,7 @@ from blindsight.app.train_together import read_labelled
 from blindsight.data import DecodedPhotos, Files, confined
 from blindsight.encoders import open_encoder
 from blindsight.encoders.base import Preparation
-from blindsight.index.sync import PreparedPhotos
+from blindsight.index.release_folder import PreparedPhotos
 from blindsight.privacy.vault import Vault
 from blindsight.tagging.labels import read_labels
 from blindsight.tagging.photos import Extractor, image_files

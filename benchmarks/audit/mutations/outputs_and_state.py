@@ -404,7 +404,7 @@ NEW: tuple[Mutant, ...] = (
         ),
     ),
     *bugs(
-        "index/sync.py",
+        "index/release_folder.py",
         (
             "new-names-printed",
             "            index.compact(without=out)\n        refused,",

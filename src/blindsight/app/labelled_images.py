@@ -465,8 +465,7 @@ def _known_pictures(
     progress: Progress,
 ) -> _Pictures:
     """The photos, known by their records in a vault."""
-    from blindsight.index.release_folder import scan
-    from blindsight.index.sync import PreparedPhotos
+    from blindsight.index.release_folder import PreparedPhotos, scan
 
     reduced = _reads_reduced(encoder)
     with TemporaryFile(dir=vault.path) as file:

@@ -50,29 +50,25 @@ from blindsight.encoders import (
 from blindsight.encoders.embeddings import RowSource
 from blindsight.index import encoder as photo_encoder
 from blindsight.index.bulk import pool_at
+from blindsight.index.contact_sheet import sync_thumbnails
 from blindsight.index.encoder import CodeRecipe, PhotoEncoder
 from blindsight.index.hamming import HammingIndex
 from blindsight.index.public_images import is_vector_file, refuse_private
 from blindsight.index.release_folder import (
+    PreparedPhotos,
     ReleaseFolder,
+    SyncResult,
     encoder_in_vault,
     folder_guarantee,
     mechanism_id,
     open_vault,
     persons_of,
     scan,
+    sync_release,
     unused_path,
     vault_beside,
 )
-from blindsight.index.sync import (
-    PreparedPhotos,
-    SyncResult,
-    VectorRows,
-    refuse_private_vectors,
-    scan_vectors,
-    sync_release,
-    sync_thumbnails,
-)
+from blindsight.index.vector_rows import VectorRows, refuse_private_vectors, scan_vectors
 from blindsight.privacy import Guarantee
 from blindsight.privacy.reconcile import ReleaseOnDisk
 from blindsight.privacy.vault import Vault

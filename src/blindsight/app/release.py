@@ -21,10 +21,11 @@ from blindsight.core import checks, durable
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.encoders import Encoder
 from blindsight.index.cell_index import CodebookIndex
+from blindsight.index.contact_sheet import OwnerNames
 from blindsight.index.encoder import CodeRecipe, load_encoder
 from blindsight.index.hamming import HammingIndex
 from blindsight.index.index_file import IndexHeader
-from blindsight.index.release_folder import OwnerNames, ReleaseFolder, vault_beside
+from blindsight.index.release_folder import ReleaseFolder, vault_beside
 from blindsight.privacy import Guarantee
 from blindsight.privacy.vault import Vault
 from blindsight.release.contents import PHOTO_CODES, entries_of

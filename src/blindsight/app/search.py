@@ -32,6 +32,7 @@ from blindsight.encoders.words import read_dictionary, translated
 from blindsight.index.base import CodeIndex, Hit, Hits, by_photos
 from blindsight.index.contact_sheet import (
     ALIKE,
+    OwnerNames,
     OwnerPhotos,
     Sheet,
     contact_sheet,
@@ -42,7 +43,7 @@ from blindsight.index.contact_sheet import (
 )
 from blindsight.index.encoder import CodeRecipe, PhotoEncoder, load_encoder
 from blindsight.index.index_file import IndexHeader
-from blindsight.index.release_folder import OwnerNames, ReleaseFolder
+from blindsight.index.release_folder import ReleaseFolder
 from blindsight.privacy import Guarantee
 
 __all__ = [

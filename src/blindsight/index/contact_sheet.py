@@ -13,7 +13,7 @@ import html
 import io
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,16 @@ from numpy.typing import NDArray
 from blindsight.core import checks, durable
 from blindsight.core.checks import core_module
 from blindsight.core.errors import BlindsightError, HostileFile, InvalidData
+from blindsight.data import read_image
 from blindsight.index.base import Hit, Hits
 from blindsight.index.encoder import PhotoEncoder
-from blindsight.index.release_folder import OwnerNames
+from blindsight.index.release_folder import ReleaseFolder, Scan, public_name, vault_beside
 from blindsight.privacy import Guarantee
+from blindsight.privacy.vault import Vault
 
 __all__ = [
     "ALIKE",
+    "OwnerNames",
     "OwnerPhotos",
     "Sheet",
     "Thumbnails",
@@ -39,6 +42,7 @@ __all__ = [
     "percent",
     "shown",
     "standing",
+    "sync_thumbnails",
     "thumbnail",
 ]
 
@@ -267,6 +271,42 @@ class Thumbnails:
             ) from None
 
 
+_AT_ONCE = 64  # photos whose thumbnails are made and stored together
+
+
+def sync_thumbnails(
+    vault: Vault,
+    folder: Path,
+    scanned: Scan,
+    *,
+    prune: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> int:
+    """Small pictures of all records that have none yet, into the vault; with `prune`, those of gone
+    photos go.
+    """
+    kept = Thumbnails(vault.path)
+    records = scanned.records
+    there = kept.records()
+    missing = sorted(records.keys() - there)
+    for start in range(0, len(missing), _AT_ONCE):
+        part = missing[start : start + _AT_ONCE]
+        pictures = ((record, _small(folder / records[record][0])) for record in part)
+        kept.keep((record, small) for record, small in pictures if small is not None)
+        if progress is not None:
+            progress(start + len(part), len(missing))
+    if prune:
+        kept.forget(sorted(there - records.keys()))
+    return len(missing)
+
+
+def _small(path: Path) -> bytes | None:
+    try:
+        return thumbnail(read_image(path))
+    except (BlindsightError, OSError):
+        return None
+
+
 # : cosine of two photos' features from which they count as nearly the same: of 300 photos three in
 # four are found again
 # : cropped, brightened and compressed anew, and 4 of 44,850 pairs of different photos are taken for
@@ -277,6 +317,47 @@ _TAKEN, _CAMERA = (
     0x8769,
 )  # Exif: when the photo was taken, and where the camera's fields are
 _BLOCK = 1024
+
+
+class OwnerNames:
+    """What the owner calls an index's records: names from the vault, if it is here and this
+    index's; else the ids.
+    """
+
+    def __init__(self, place: ReleaseFolder, vault: Path | None = None) -> None:
+        at = vault or vault_beside(place.path)
+        found = Vault(at) if vault is not None or (at / "key").exists() else None
+        if vault is not None and found is not None and found.number != place.vault:
+            raise InvalidData(
+                f"{vault} is not the vault of {place.path}: that one has number {place.vault}."
+            )
+        mine = found if found is not None and found.number == place.vault else None
+        self.vault = None if mine is None else mine.path
+        self.source = (
+            None if mine is None or mine.fact("source") is None else Path(mine.fact("source"))
+        )
+        self._changed: dict[str, int] = {}
+        self._names: dict[str, list[str]] = {}
+        self._records: dict[str, str] = {}
+        for name, photo in sorted(mine.photos().items()) if mine is not None else ():
+            key = photo.record if place.names == "random" else public_name(name)
+            self._changed.setdefault(key, photo.changed)
+            self._names.setdefault(key, []).append(name)
+            self._records[name] = key
+
+    def changed(self, key: object) -> int | None:
+        """When a record's file last changed, in nanoseconds, as the vault saw it; None where it is
+        not known.
+        """
+        return self._changed.get(str(key))
+
+    def of(self, key: object) -> list[str]:
+        """The files that show a record, or its id where they are not known."""
+        return self._names.get(str(key), [str(key)])
+
+    def record(self, name: str) -> str:
+        """The id under which a photo is stored; what is no known name is taken for an id."""
+        return self._records.get(name, name)
 
 
 class OwnerPhotos:
@@ -293,8 +374,6 @@ class OwnerPhotos:
 
     def original(self, key: Any) -> NDArray[np.uint8] | None:
         """A record's photo as pixels; None where it is gone."""
-        from blindsight.data import read_image
-
         path = self._path(key)
         if path is None:
             return None

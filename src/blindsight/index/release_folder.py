@@ -20,10 +20,10 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,8 @@ from blindsight.data.label_tables import read_column
 from blindsight.data.limits import LIMITS, read_bytes
 from blindsight.data.listing import compared_name, shown_name
 from blindsight.data.reading import patient_of
-from blindsight.data.sources import recognising
+from blindsight.data.sources import Files, recognising
+from blindsight.index.bulk import HERE, LazyRows, Pool, Wanted, hash_wanted
 from blindsight.index.hamming import HammingIndex
 from blindsight.index.index_file import IndexHeader
 from blindsight.privacy import Guarantee
@@ -44,9 +45,10 @@ from blindsight.privacy.guarantee import Assumption
 from blindsight.privacy.vault import Photo, Vault
 
 __all__ = [
-    "OwnerNames",
+    "PreparedPhotos",
     "ReleaseFolder",
     "Scan",
+    "SyncResult",
     "encoder_in_vault",
     "folder_guarantee",
     "mechanism_id",
@@ -54,6 +56,7 @@ __all__ = [
     "persons_of",
     "public_name",
     "scan",
+    "sync_release",
     "unused_path",
     "vault_beside",
 ]
@@ -227,47 +230,6 @@ def open_vault(path: Path, place: ReleaseFolder | None) -> Vault:
         "another --out. Copies "
         "that were given away stay what they are."
     )
-
-
-class OwnerNames:
-    """What the owner calls an index's records: names from the vault, if it is here and this
-    index's; else the ids.
-    """
-
-    def __init__(self, place: ReleaseFolder, vault: Path | None = None) -> None:
-        at = vault or vault_beside(place.path)
-        found = Vault(at) if vault is not None or (at / "key").exists() else None
-        if vault is not None and found is not None and found.number != place.vault:
-            raise InvalidData(
-                f"{vault} is not the vault of {place.path}: that one has number {place.vault}."
-            )
-        mine = found if found is not None and found.number == place.vault else None
-        self.vault = None if mine is None else mine.path
-        self.source = (
-            None if mine is None or mine.fact("source") is None else Path(mine.fact("source"))
-        )
-        self._changed: dict[str, int] = {}
-        self._names: dict[str, list[str]] = {}
-        self._records: dict[str, str] = {}
-        for name, photo in sorted(mine.photos().items()) if mine is not None else ():
-            key = photo.record if place.names == "random" else public_name(name)
-            self._changed.setdefault(key, photo.changed)
-            self._names.setdefault(key, []).append(name)
-            self._records[name] = key
-
-    def changed(self, key: object) -> int | None:
-        """When a record's file last changed, in nanoseconds, as the vault saw it; None where it is
-        not known.
-        """
-        return self._changed.get(str(key))
-
-    def of(self, key: object) -> list[str]:
-        """The files that show a record, or its id where they are not known."""
-        return self._names.get(str(key), [str(key)])
-
-    def record(self, name: str) -> str:
-        """The id under which a photo is stored; what is no known name is taken for an id."""
-        return self._records.get(name, name)
 
 
 def public_name(name: str) -> str:
@@ -478,3 +440,202 @@ def _patient(path: Path) -> str:
         return patient_of(path) or ""
     except (OSError, HostileFile):
         return ""
+
+
+_MOST_PREPARED = 2 << 30
+
+
+@dataclass
+class PreparedPhotos:
+    """Photos at a network's size, which were decoded to be recognised.
+
+    Their codes are made later, after the charge, without decoding the photos again.
+
+    Parameters:
+        file: where the pictures are stored. They are private, so it is a file without a name in
+            the vault (`tempfile.TemporaryFile`), which is gone when the process ends.
+        prepare: resizes decoded pixels to the network's size, which is the same for all photos.
+        most_bytes: most bytes of the file; photos beyond it are decoded again.
+    """
+
+    file: IO[bytes]
+    prepare: Callable[[NDArray[np.uint8]], NDArray[np.uint8]]
+    most_bytes: int = _MOST_PREPARED
+    _shape: tuple[int, ...] = ()
+    _size: int = 0
+    _rows: dict[bytes, int] = field(default_factory=dict)
+
+    def keep(self, content: bytes, pixels: NDArray[np.uint8]) -> None:
+        """Store the picture of a file, by the file's bytes and pixels."""
+        digest = hashlib.sha256(content).digest()
+        at = len(self._rows) * self._size
+        if digest not in self._rows and at + self._size <= self.most_bytes:
+            picture = self.prepare(pixels)
+            self._shape, self._size = picture.shape, picture.nbytes
+            self.file.seek(at)
+            self.file.write(picture.tobytes())
+            self._rows[digest] = len(self._rows)
+
+    def find(self, digest: bytes) -> NDArray[np.uint8] | None:
+        """Return the picture of the file whose bytes have this SHA-256, or None."""
+        row = self._rows.get(digest)
+        if row is None:
+            return None
+        self.file.seek(row * self._size)
+        return np.frombuffer(self.file.read(self._size), np.uint8).reshape(self._shape)
+
+
+@dataclass(frozen=True)
+class SyncResult:
+    """What one run did, in distinct images unless it says otherwise.
+
+    Parameters:
+        released: new in the index now.
+        restored: those of them that had been released before, and cost nothing.
+        known: in the index before.
+        refused: photos that could not be read, with the reason.
+        copies: files that show what another file shows.
+        left_out: not released because their person has enough images released.
+        vanished: still in the index though no photo shows them any more; `prune` removes them.
+        pruned: removed, from the file's bytes too.
+        stored: in the index now.
+    """
+
+    released: int
+    restored: int
+    known: int
+    refused: tuple[tuple[str, str], ...]
+    copies: int
+    left_out: int
+    vanished: int
+    pruned: int
+    stored: int
+
+
+def sync_release(
+    place: ReleaseFolder,
+    index: HammingIndex,
+    folder: Path | LazyRows,
+    found: Scan,
+    vault: Vault,
+    encoder: Any,
+    guarantee: Guarantee,
+    law: str,
+    *,
+    prune: bool = False,
+    pool: Pool = HERE,
+    prepared: PreparedPhotos | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> SyncResult:
+    """Bring the codes of a release up to date with what a folder, or a file of vectors, holds.
+
+    Charge first. The vault notes every code before it is in the index, so that a run that is
+    stopped loses no work: the next one takes the codes from the vault. The vault is held meanwhile:
+    another run on it waits, or is refused with a sentence.
+
+    Parameters:
+        place: the release.
+        index: its codes as they are shared, in memory; codes are added and removed.
+        folder: where the photos are, or the vectors.
+        found: what the folder holds.
+        vault: the owner's vault.
+        encoder: the encoder of the codes.
+        guarantee: what is promised for each.
+        law: mechanism and function as text (`mechanism_id`).
+        prune: remove the codes of photos that are gone.
+        pool: who encodes.
+        prepared: pictures of photos that were decoded before.
+        progress: called with (done, total).
+    """
+    with vault.running():
+        names = [photo.name for photo in found.photos]
+        rows = {name: row for row, name in enumerate(names)}
+        records = found.records
+        chosen = (
+            set(records) if not place.most else vault.chosen(place.release, records, place.most)
+        )
+        keep = place.names == "keep"
+        keys = _public_keys([records[record][0] for record in sorted(chosen)]) if keep else {}
+        wanted = [
+            Wanted(keys.get(records[record][0], record), record, rows[records[record][0]])
+            for record in sorted(chosen)
+        ]
+        images: LazyRows
+        if not isinstance(folder, Path):
+            images, release, preparation = folder, encoder.release_rows, None
+        else:
+            root, preparation = folder.resolve(), encoder.recipe.image.preparation
+            images = Files([root / name for name in names], at_least=preparation.at_least)
+            release = encoder.release
+        there = set(index.ids.tolist())
+        done = hash_wanted(
+            index,
+            images,
+            names,
+            wanted,
+            release,
+            vault,
+            number=place.release,
+            spool=vault.path / "shards",
+            about=law,
+            keyed=guarantee.entropy == "keyed",
+            size=preparation,
+            pool=pool,
+            find=None if prepared is None else prepared.find,
+            progress=progress,
+        )
+        renamed = {public_name(photo.name) for photo in found.gone if photo.record in chosen}
+        stale = there - {each.key for each in wanted}
+        if keep:  # earlier versions stored a name as the file system wrote it
+            renamed |= {key for key in stale if public_name(key) in keys.values()}
+        # A code under an old name stands under the new one.
+        out = stale if prune else stale & (renamed if keep else set())
+        ids = index.ids.tolist()
+        if out or ids != sorted(ids):
+            # The order of the codes says nothing of who came when.
+            index.compact(without=out)
+        refused, copies = _refused_files(found, done.refused)
+        return SyncResult(
+            released=done.released,
+            restored=done.restored,
+            known=done.known,
+            refused=refused,
+            copies=copies,
+            left_out=len(records) - len(chosen),
+            vanished=len(stale - out),
+            pruned=len(out),
+            stored=len(index),
+        )
+
+
+def _public_keys(names: Sequence[str]) -> dict[str, str]:
+    """The key of each photo in a release that shows names; two names of one form stay apart."""
+    keys: dict[str, str] = {}
+    taken: set[str] = set()
+    # A photo whose name has the form already keeps it, whatever else comes.
+    for name in sorted(names, key=lambda name: (public_name(name) != name, name)):
+        key = public_name(name)
+        keys[name] = key if key not in taken else shown_name(name)
+        taken.add(keys[name])
+    return keys
+
+
+def _refused_files(
+    found: Scan, late: Sequence[tuple[str, str]]
+) -> tuple[tuple[tuple[str, str], ...], int]:
+    """Every file that gave no code with the reason, and how many of the others are copies.
+
+    Parameters:
+        late: files that were recognised, and could not be read when their code was to be made.
+            Further files of such a record were not tried: they have its reason.
+    """
+    reasons = dict(late)
+    refused = list(found.refused)
+    copies = 0
+    for names in found.records.values():
+        reason = next((reasons[name] for name in names if name in reasons), None)
+        if reason is None:
+            copies += len(names) - 1
+        else:
+            refused += [(name, reasons.get(name, reason)) for name in names]
+    return tuple(refused), copies

@@ -160,8 +160,8 @@ LATE: tuple[Mutant, ...] = (
         "index/bulk.py",
         (
             "last-bulk-one-name-per-shard",
-            "labels = digests if part.source is None else [part.records[row] for row in kept]",
-            "labels = digests if part.source is None else [part.records[0] for row in kept]",
+            "labels = digests if part.source is None else [part.records[row] for row in readable]",
+            "labels = digests if part.source is None else [part.records[0] for row in readable]",
             "index:TestPhotos index:TestPhotosByFlips",
         ),
     ),

@@ -195,14 +195,14 @@ class CodeIndex(ABC):
             raise InvalidData(
                 f"weights must have {self.n_bits} columns, one per bit, got {w.shape[1]}."
             )
-        found, scores = self._best(w.astype(np.float32), checks.whole("k", k))
-        return self._hits(found, min_probability, scores)
+        raw, scores = self._best(w.astype(np.float32), checks.whole("k", k))
+        return self._hits(raw, min_probability, scores)
 
     def codes_of(self, ids: ArrayLike) -> NDArray[np.uint8]:
         """The stored codes of these ids, in their order; an unknown id is refused."""
         keys = check_ids(ids, names=self.names)
-        found, codes = self._lookup(keys)
-        rows = {key: row for row, key in enumerate(found.tolist())}
+        known, codes = self._lookup(keys)
+        rows = {key: row for row, key in enumerate(known.tolist())}
         missing = sum(key not in rows for key in keys.tolist())
         if missing:
             raise InvalidData(f"{missing} of {len(keys)} ids are not in the index.")
@@ -226,13 +226,13 @@ class CodeIndex(ABC):
 
     def _hits(
         self,
-        found: RawHits,
+        raw: RawHits,
         min_probability: float | None,
         scores: NDArray[np.float64] | None = None,
     ) -> Hits:
-        chances = None if self._curve is None else self._curve[found.distances]
-        ranked_by = -found.distances.astype(np.float64) if scores is None else scores
-        hits = Hits(found.ids, found.distances, chances, ranked_by, found.limits)
+        chances = None if self._curve is None else self._curve[raw.distances]
+        ranked_by = -raw.distances.astype(np.float64) if scores is None else scores
+        hits = Hits(raw.ids, raw.distances, chances, ranked_by, raw.limits)
         if min_probability is None:
             return hits
         return hits.at_least(checks.probability("min_probability", min_probability))

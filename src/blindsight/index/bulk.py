@@ -75,18 +75,18 @@ class Spool:
 
     Parameters:
         path: the folder, which every worker must see.
-        about: what the job works on; a folder begun for something else is refused.
+        subject: what the job works on; a folder begun for something else is refused.
         number: by which the ledger knows the job; kept over all its runs.
         run: this run's; a straggler of an earlier run may no longer write.
     """
 
     path: Path
-    about: str
+    subject: str
     number: str
     run: str
 
     @classmethod
-    def begin(cls, path: str | Path, about: str) -> Spool:
+    def begin(cls, path: str | Path, subject: str) -> Spool:
         """Open the folder for a run, or make it; what an earlier run finished stays, what it left
         half-done goes.
         """
@@ -95,16 +95,16 @@ class Spool:
         job = folder / "job.json"
         number = secrets.token_hex(8)
         if job.exists():
-            found = _read(job)
-            if found["about"] != about:
+            earlier = _read(job)
+            if earlier["about"] != subject:
                 raise InvalidData(
                     f"{folder} was begun from other images or with other parameters. Delete it."
                 )
-            number = found["number"]
+            number = earlier["number"]
         elif not all(_left_over(path) for path in folder.iterdir()):
             raise InvalidData(f"{folder} is not a folder of shards. Move it away.")
-        spool = cls(folder, about, number, secrets.token_hex(8))
-        fields = {"about": about, "number": number, "run": spool.run}
+        spool = cls(folder, subject, number, secrets.token_hex(8))
+        fields = {"about": subject, "number": number, "run": spool.run}
         storage.write_atomically(job, json.dumps(fields).encode())
         for left in folder.iterdir():
             if left != job and (left.suffix != ".shard" or not left.stat().st_size):
@@ -144,12 +144,12 @@ class Spool:
 
     def finished(self) -> Iterator[str]:
         """The keys of shards that were made and not yet taken in."""
-        for place in sorted(self.path.glob("*.shard")):
-            if place.stat().st_size:
-                yield place.stem
+        for shard in sorted(self.path.glob("*.shard")):
+            if shard.stat().st_size:
+                yield shard.stem
 
     def read(self, key: str) -> Contents:
-        """A finished shard."""
+        """Return the arrays and fields of a finished shard."""
         return storage.load(self._place(key), kind=_KIND)
 
     def taken(self, key: str) -> None:
@@ -418,7 +418,7 @@ def records_of(images: ImageSet, vault: Vault) -> list[str]:
 class WorkOptions(TypedDict, total=False):
     """Further arguments of `hash_to` and `hash_wanted`."""
 
-    about: str
+    mechanism_id: str
     keyed: bool
     size: int | Preparation | None
     pool: Pool
@@ -453,7 +453,7 @@ def hash_to(
             done.
         wanted: which codes the index should hold; by default one for each distinct image, under its
             record's id.
-        about: what the mechanism is applied to, for the noise (`Vault.source`).
+        mechanism_id: what the mechanism is applied to, for the noise (`Vault.source`).
         keyed: draw the vault's permanent noise; False leaves the dice to `release` (a simulation's
             seed).
         size: images are made RGB of this side; None if they are of one shape already.
@@ -488,7 +488,7 @@ def hash_wanted(
     *,
     number: str,
     spool: str | Path,
-    about: str = "",
+    mechanism_id: str = "",
     keyed: bool = True,
     size: int | Preparation | None = None,
     pool: Pool = HERE,
@@ -526,7 +526,7 @@ def hash_wanted(
     done = len(listed) - len(missing)
     report = progress or (lambda done, total: None)
     report(done, len(listed))
-    parts = _parts(images, names, missing, pool.shard, vault, about if keyed else None)
+    parts = _parts(images, names, missing, pool.shard, vault, mechanism_id if keyed else None)
     encode = _Encode(release, size, find if pool is HERE else None)
     for contents in pool.run(encode, parts, held):
         done += taking.take(contents)
@@ -605,7 +605,7 @@ class _Encode:
     find: Find | None = None
 
     def __call__(self, part: _Part) -> Contents:
-        kept: list[int] = []
+        readable: list[int] = []
         digests: list[str] = []
         read: list[NDArray[np.uint8]] = []
         refused: list[tuple[str, str]] = []
@@ -613,18 +613,21 @@ class _Encode:
             try:
                 digest, image = self._picture(part, row, name)
                 read.append(image)
-                kept.append(row)
+                readable.append(row)
                 digests.append(digest.hex())
             except BlindsightError as error:
                 refused.append((name, str(error)))
         # A simulation goes by what an image shows, so that it is the same in every vault.
-        labels = digests if part.source is None else [part.records[row] for row in kept]
+        labels = digests if part.source is None else [part.records[row] for row in readable]
         codes = (
             self.release(labels, np.stack(read), part.source)
-            if kept
+            if readable
             else np.empty((0, 1), np.uint8)
         )
-        names, records = [part.names[row] for row in kept], [part.records[row] for row in kept]
+        names, records = (
+            [part.names[row] for row in readable],
+            [part.records[row] for row in readable],
+        )
         return {"codes": codes}, {
             "names": names,
             "records": records,
@@ -651,13 +654,13 @@ def _parts(
     missing: list[Wanted],
     shard: int,
     vault: Vault,
-    about: str | None,
+    mechanism_id: str | None,
 ) -> Iterator[tuple[str, _Part]]:
     for number, start in enumerate(range(0, len(missing), shard)):
         chosen = missing[start : start + shard]
         records = [each.record for each in chosen]
         rows = np.array([each.row for each in chosen], np.int64)
-        source = None if about is None else vault.source(records, about=about)
+        source = None if mechanism_id is None else vault.source(records, about=mechanism_id)
         named = [names[row] for row in rows]
         shown = images[rows] if isinstance(images, np.ndarray) else images.take(rows)
         yield f"{number:09d}", _Part(named, records, shown, source)

@@ -163,25 +163,25 @@ class CellLists:
             left -= len(rows)
             if left <= 0:
                 break
-        found = np.concatenate(chosen) if chosen else np.empty(0, dtype=np.int64)
+        rows = np.concatenate(chosen) if chosen else np.empty(0, dtype=np.int64)
         at = np.array(cells, dtype=np.int64)
-        return Best(self._ids[found], at, self.counts[at])
+        return Best(self._ids[rows], at, self.counts[at])
 
     def _living(self, cell: int, tail: _Sorted, n: int) -> Array:
         """Up to n rows of a cell that are still there."""
         rows, late = self._base.rows(cell), tail.rows(cell)
         step = max(64, 2 * n)
-        kept: list[Array] = []
-        found = 0
+        parts: list[Array] = []
+        count = 0
         for part in (rows, late):
             for start in range(0, len(part), step):
                 alive = part[start : start + step]
-                alive = alive[self._cells[alive] == cell][: n - found]
-                kept.append(alive)
-                found += len(alive)
-                if found >= n:
-                    return np.concatenate(kept)
-        return np.concatenate(kept) if kept else np.empty(0, dtype=np.int64)
+                alive = alive[self._cells[alive] == cell][: n - count]
+                parts.append(alive)
+                count += len(alive)
+                if count >= n:
+                    return np.concatenate(parts)
+        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
     def _sorted_tail(self) -> _Sorted:
         """Rows since the base was sorted; merged into it when they are many."""
@@ -312,8 +312,8 @@ class CodebookIndex(HammingIndex):
         values = np.asarray(scores)
         if values.ndim != 2 or values.shape[1] != self.k:
             raise InvalidData(f"scores must have shape (m, {self.k}), got {values.shape}.")
-        found = [self._lists.best(row, checks.whole("k", k)) for row in values]
-        return hits_of(found, values, names=self.names, trust=trust, calibrated=calibrated)
+        best = [self._lists.best(row, checks.whole("k", k)) for row in values]
+        return hits_of(best, values, names=self.names, trust=trust, calibrated=calibrated)
 
     def search(self, codes: Any, k: int = 10, *, min_probability: float | None = None) -> Hits:
         """Refused: cells are numbers, and the distance of their bits means nothing."""
@@ -342,9 +342,9 @@ class CodebookIndex(HammingIndex):
             rows = self._lists.rows()
             known = [key for key in ids.tolist() if key in rows]
             at = np.array([rows[key] for key in known], dtype=np.int64)
-            kept: NDArray[Any] = np.empty(len(known), dtype=object if self.names else np.int64)
-            kept[:] = known
-            return kept, to_codes(self._lists.cells_at(at), self.k)
+            stored: NDArray[Any] = np.empty(len(known), dtype=object if self.names else np.int64)
+            stored[:] = known
+            return stored, to_codes(self._lists.cells_at(at), self.k)
 
     def __repr__(self) -> str:
         where = "in memory" if self._journal is None else self._journal.path.name
@@ -352,7 +352,7 @@ class CodebookIndex(HammingIndex):
 
 
 def hits_of(
-    found: list[Best],
+    best: list[Best],
     scores: NDArray[Any],
     *,
     names: bool,
@@ -360,19 +360,23 @@ def hits_of(
     calibrated: bool,
 ) -> Hits:
     """The records of the best cells, for queries with these scores (m, cells)."""
-    limits = np.concatenate([[0], np.cumsum([len(one.ids) for one in found])]).astype(np.int64)
-    at = np.concatenate([np.empty(0, dtype=np.int64), *(one.cells for one in found)])
-    ranked_by = scores[np.repeat(np.arange(len(found)), np.diff(limits)), at]
+    limits = np.concatenate([[0], np.cumsum([len(query_hits.ids) for query_hits in best])]).astype(
+        np.int64
+    )
+    at = np.concatenate([np.empty(0, dtype=np.int64), *(query_hits.cells for query_hits in best)])
+    ranked_by = scores[np.repeat(np.arange(len(best)), np.diff(limits)), at]
     empty: NDArray[Any] = np.empty(0, dtype=object if names else np.int64)
     return Hits(
-        np.concatenate([empty, *(one.ids for one in found)]),
+        np.concatenate([empty, *(query_hits.ids for query_hits in best)]),
         None,
         ranked_by if calibrated else None,
         ranked_by,
         limits,
         cells=at,
         trust=None if trust is None else np.asarray(trust)[at],
-        tied=np.concatenate([np.empty(0, dtype=np.int64), *(one.tied for one in found)]),
+        tied=np.concatenate(
+            [np.empty(0, dtype=np.int64), *(query_hits.tied for query_hits in best)]
+        ),
     )
 
 

@@ -148,11 +148,11 @@ def _card(rank: int, hit: Hit, thumbnails: dict[str, bytes], word: str) -> str:
     if number is not None:
         chance = f"<span>{html.escape(word)} {percent(number)}</span>"
         bar = f'<div class="bar"><i style="width:{100 * number:.1f}%"></i></div>'
-    place = " ".join(reversed(standing(hit)) if hit.cell is not None else standing(hit))
+    score = " ".join(reversed(standing(hit)) if hit.cell is not None else standing(hit))
     return (
         f'<li>{_picture(thumbnails.get(str(hit.id)), str(hit.id))}<div class="text">'
         f'<div class="name" title="{name}">{rank}. {name}</div>'
-        f'<div class="figures"><span>{place}</span>{chance}</div>{bar}</div></li>'
+        f'<div class="figures"><span>{score}</span>{chance}</div>{bar}</div></li>'
     )
 
 
@@ -237,7 +237,7 @@ class Thumbnails:
             return {record: bytes(row[0]) for record, row in rows if row is not None}
 
     def records(self) -> set[str]:
-        """Whose thumbnails are here."""
+        """Return the records whose thumbnails are stored."""
         if not self.path.is_file():
             return set()
         with self._connected() as connection:
@@ -285,18 +285,18 @@ def sync_thumbnails(
     """Small pictures of all records that have none yet, into the vault; with `prune`, those of gone
     photos go.
     """
-    kept = Thumbnails(vault.path)
+    thumbnails = Thumbnails(vault.path)
     records = scanned.records
-    there = kept.records()
+    there = thumbnails.records()
     missing = sorted(records.keys() - there)
     for start in range(0, len(missing), _AT_ONCE):
         part = missing[start : start + _AT_ONCE]
         pictures = ((record, _small(folder / records[record][0])) for record in part)
-        kept.keep((record, small) for record, small in pictures if small is not None)
+        thumbnails.keep((record, small) for record, small in pictures if small is not None)
         if progress is not None:
             progress(start + len(part), len(missing))
     if prune:
-        kept.forget(sorted(there - records.keys()))
+        thumbnails.forget(sorted(there - records.keys()))
     return len(missing)
 
 
@@ -324,23 +324,23 @@ class OwnerNames:
     index's; else the ids.
     """
 
-    def __init__(self, place: ReleaseFolder, vault: Path | None = None) -> None:
-        at = vault or vault_beside(place.path)
-        found = Vault(at) if vault is not None or (at / "key").exists() else None
-        if vault is not None and found is not None and found.number != place.vault:
+    def __init__(self, folder: ReleaseFolder, vault: Path | None = None) -> None:
+        at = vault or vault_beside(folder.path)
+        opened = Vault(at) if vault is not None or (at / "key").exists() else None
+        if vault is not None and opened is not None and opened.number != folder.vault:
             raise InvalidData(
-                f"{vault} is not the vault of {place.path}: that one has number {place.vault}."
+                f"{vault} is not the vault of {folder.path}: that one has number {folder.vault}."
             )
-        mine = found if found is not None and found.number == place.vault else None
-        self.vault = None if mine is None else mine.path
+        owned = opened if opened is not None and opened.number == folder.vault else None
+        self.vault = None if owned is None else owned.path
         self.source = (
-            None if mine is None or mine.fact("source") is None else Path(mine.fact("source"))
+            None if owned is None or owned.fact("source") is None else Path(owned.fact("source"))
         )
         self._changed: dict[str, int] = {}
         self._names: dict[str, list[str]] = {}
         self._records: dict[str, str] = {}
-        for name, photo in sorted(mine.photos().items()) if mine is not None else ():
-            key = photo.record if place.names == "random" else public_name(name)
+        for name, photo in sorted(owned.photos().items()) if owned is not None else ():
+            key = photo.record if folder.names == "random" else public_name(name)
             self._changed.setdefault(key, photo.changed)
             self._names.setdefault(key, []).append(name)
             self._records[name] = key
@@ -391,12 +391,12 @@ class OwnerPhotos:
         """Small JPEGs by record: the vault's, or made from the photos."""
         wanted = {str(key) for key in keys}
         vault = self.names.vault
-        found = {} if vault is None else Thumbnails(vault).of(sorted(wanted))
-        for key in wanted - found.keys():
+        jpegs = {} if vault is None else Thumbnails(vault).of(sorted(wanted))
+        for key in wanted - jpegs.keys():
             picture = self.original(key)
             if picture is not None:
-                found[key] = thumbnail(picture)
-        return found
+                jpegs[key] = thumbnail(picture)
+        return jpegs
 
     def inside(self, hits: Hits, begins: str) -> NDArray[np.bool_]:
         """Which hits are of photos whose name begins so."""
@@ -413,8 +413,8 @@ class OwnerPhotos:
         nobody knows.
         """
         path = self._path(key)
-        if path is not None and (said := _exif_date(path)) is not None:
-            return said
+        if path is not None and (date := _exif_date(path)) is not None:
+            return date
         changed = self.names.changed(key)
         return None if changed is None else datetime.datetime.fromtimestamp(changed / 1e9).date()
 
@@ -482,7 +482,9 @@ def _exif_date(path: Path) -> datetime.date | None:
 
     try:
         with Image.open(path) as picture:
-            said = picture.getexif().get_ifd(_CAMERA).get(_TAKEN)
-        return datetime.date(*(int(part) for part in str(said)[:10].split(":"))) if said else None
+            stated = picture.getexif().get_ifd(_CAMERA).get(_TAKEN)
+        return (
+            datetime.date(*(int(part) for part in str(stated)[:10].split(":"))) if stated else None
+        )
     except (OSError, ValueError, TypeError, SyntaxError, Image.DecompressionBombError):
         return None

@@ -503,13 +503,13 @@ class PhotoEncoder:
         are left out.
         """
         hits = list(hits)
-        wanted = {hit.id: original(hit.id) for found in hits for hit in found}
+        wanted = {hit.id: original(hit.id) for candidates in hits for hit in candidates}
         there = {key: image for key, image in wanted.items() if image is not None}
         stored = self.described(np.stack(list(there.values()))) if there else None
         row_of = {key: row for row, key in enumerate(there)}
         ordered = []
-        for query, found in zip(self.described(images), hits, strict=True):
-            here = [hit.id for hit in found if hit.id in row_of]
+        for query, candidates in zip(self.described(images), hits, strict=True):
+            here = [hit.id for hit in candidates if hit.id in row_of]
             values = (
                 [] if stored is None else (stored[[row_of[key] for key in here]] @ query).tolist()
             )

@@ -498,9 +498,9 @@ class HammingIndex(CodeIndex):
         if not k or not len(queries):
             return self._nothing(len(queries))
         if not isinstance(self.structure, Flat):
-            found = self._approximate(queries, k)
-            if found is not None:
-                return found
+            approximate = self._approximate(queries, k)
+            if approximate is not None:
+                return approximate
         distances, rows = nearest_rows(queries, snapshot.codes, k)
         limits = np.arange(0, k * len(queries) + 1, k, dtype=np.int64)
         return RawHits(snapshot.ids[rows.ravel()], distances.ravel(), limits)
@@ -515,9 +515,9 @@ class HammingIndex(CodeIndex):
                 return None
             built, snapshot = engine
             distances, rows = built.search(queries, min(k, len(snapshot.ids)))
-        found = rows >= 0  # it may find fewer than k
-        limits = np.concatenate([[0], np.cumsum(found.sum(axis=1))]).astype(np.int64)
-        return RawHits(snapshot.ids[rows[found]], distances[found].astype(np.int32), limits)
+        valid = rows >= 0  # it may find fewer than k
+        limits = np.concatenate([[0], np.cumsum(valid.sum(axis=1))]).astype(np.int64)
+        return RawHits(snapshot.ids[rows[valid]], distances[valid].astype(np.int32), limits)
 
     def _within(self, queries: NDArray[np.uint8], radius: int) -> RawHits:
         snapshot = self._codes_array.snapshot

@@ -345,12 +345,12 @@ class MilvusIndex(CodeIndex):
         answers, scores = [], []
         for query, row in enumerate(weights):
             ids = near.ids[near.limits[query] : near.limits[query + 1]]
-            found, codes = self._lookup(ids)
+            stored, codes = self._lookup(ids)
             at, values = best_rows(codes, row, k)
             distances = (
                 hamming(pack((row > 0)[None]), codes[at])[0] if len(at) else np.empty(0, np.int32)
             )
-            answers.append(list(zip(found[at].tolist(), distances.tolist(), strict=True)))
+            answers.append(list(zip(stored[at].tolist(), distances.tolist(), strict=True)))
             scores.append(values)
         return self._found(answers), np.concatenate([np.empty(0), *scores])
 
@@ -385,12 +385,12 @@ class MilvusIndex(CodeIndex):
         """All codes within the radius by walking through the collection: for answers larger than
         Milvus gives.
         """
-        found: list[tuple[int | str, int]] = []
+        hits: list[tuple[int | str, int]] = []
         for ids, codes in self.items():
             distances = hamming(query[None], codes)[0]
             near = np.flatnonzero(distances <= radius)
-            found += zip(ids[near].tolist(), distances[near].tolist(), strict=True)
-        return sorted(found, key=lambda row: row[1])
+            hits += zip(ids[near].tolist(), distances[near].tolist(), strict=True)
+        return sorted(hits, key=lambda row: row[1])
 
     def _found(self, answers: list[list[tuple[int | str, int]]]) -> RawHits:
         limits = np.concatenate([[0], np.cumsum([len(rows) for rows in answers])]).astype(np.int64)
@@ -580,9 +580,9 @@ class MilvusCodebookIndex(MilvusIndex):
             )
         reading = self.reading(codebook)
         scores = reading.scores(similarity)
-        found = [self._records(row, k) for row in scores]
+        best = [self._records(row, k) for row in scores]
         trust, calibrated = reading.shown_trust, codebook.calibrated
-        return hits_of(found, scores, names=self.names, trust=trust, calibrated=calibrated)
+        return hits_of(best, scores, names=self.names, trust=trust, calibrated=calibrated)
 
     def _records(self, scores: NDArray[Any], k: int) -> Best:
         """The records of the best cells, as many as are wanted; of the last cell, some."""
@@ -597,9 +597,9 @@ class MilvusCodebookIndex(MilvusIndex):
             rows += self._those(f"cell in [{whole}]", k)
         if len(order):
             rows += self._those(f"cell == {int(order[-1])}", k - int(before[-1]))
-        place = {cell: rank for rank, cell in enumerate(order.tolist())}
+        rank_of = {cell: rank for rank, cell in enumerate(order.tolist())}
         # Within a cell an order that means nothing, and stays: that of the ids' digests.
-        rows.sort(key=lambda row: (place[row["cell"]], _digest(row)))
+        rows.sort(key=lambda row: (rank_of[row["cell"]], _digest(row)))
         cells = np.array([row["cell"] for row in rows], dtype=np.int64)
         return Best(self._ids_of(rows), cells, counts[cells])
 

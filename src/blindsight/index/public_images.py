@@ -52,15 +52,15 @@ class PublicPictures:
     classes: tuple[str, ...] | None = None
 
 
-def public_pictures(place: str, recipe: Encoder) -> PublicPictures:
+def public_pictures(public: str, recipe: Encoder) -> PublicPictures:
     """The pictures of a public folder, or of a set that is known by name; at most 2,000, spread
     over it.
     """
     from blindsight.data import load
 
-    folder = Path(place)
+    folder = Path(public)
     if not folder.is_dir():
-        images = load(place).take(slice(0, _MOST)).images
+        images = load(public).take(slice(0, _MOST)).images
         return PublicPictures(np.stack([recipe.prepare(images[i]) for i in range(len(images))]))
     listed = list_photos(folder)
     names = list(listed.photos)

@@ -109,7 +109,7 @@ class ReleaseFolder:
 
     def write(self) -> None:
         """Put about.json in place: it holds nothing of the photos."""
-        about = {
+        fields = {
             "format": _FORMAT,
             "vault": self.vault,
             "release": self.release,
@@ -121,13 +121,13 @@ class ReleaseFolder:
                 for name, value in self.recipe.items()
             },
         }
-        durable.write_file(self.path / "about.json", storage.seal_json(about))
+        durable.write_file(self.path / "about.json", storage.seal_json(fields))
 
     @classmethod
     def find(cls, path: Path) -> ReleaseFolder | None:
         """The index in a folder, None where there is nothing; anything else there is refused."""
-        about = path / "about.json"
-        if not about.exists():
+        about_file = path / "about.json"
+        if not about_file.exists():
             if path.exists() and (
                 not path.is_dir() or set(path.iterdir()) - set(_unfinished(path))
             ):
@@ -138,27 +138,27 @@ class ReleaseFolder:
     @classmethod
     def read(cls, path: Path) -> ReleaseFolder:
         """The index in a folder; `HostileFile` where about.json is not what it should be."""
-        about = path / "about.json"
-        if not about.is_file():
+        about_file = path / "about.json"
+        if not about_file.is_file():
             raise InvalidData(
                 f"{path} is not an index of photos: make one with blindsight protect FOLDER --out "
                 f"{path}."
             )
         try:
-            if about.stat().st_size > _LARGEST_ABOUT:
-                raise HostileFile(f"{about} is too large to be true.")
-            content = about.read_bytes()
+            if about_file.stat().st_size > _LARGEST_ABOUT:
+                raise HostileFile(f"{about_file} is too large to be true.")
+            content = about_file.read_bytes()
             if b'"blindsight photos 1"' in content:
                 raise InvalidData(
                     f"{path} was made by an earlier version: it holds the photos' names and where "
                     "they lay, and has no "
                     "vault. Make a new release with another --out, and do not give this one away."
                 )
-            fields = storage.open_json(content, about, earlier={"format": _WITHOUT_DIGEST})
+            fields = storage.open_json(content, about_file, earlier={"format": _WITHOUT_DIGEST})
             if fields["format"] not in (_FORMAT, _WITHOUT_DIGEST) or not isinstance(
                 fields["recipe"], dict
             ):
-                raise HostileFile(f"{about} is not in a format this version reads.")
+                raise HostileFile(f"{about_file} is not in a format this version reads.")
             names = checks.one_of("names", fields["names"], ("random", "keep"))
             most = checks.whole("most", fields["most"], least=0)
             return cls(
@@ -168,7 +168,7 @@ class ReleaseFolder:
             raise
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise HostileFile(
-                f"{about} is not what it should be. Restore it from a copy."
+                f"{about_file} is not what it should be. Restore it from a copy."
             ) from error
 
     def stored(self, expected: HammingIndex) -> HammingIndex:
@@ -211,18 +211,18 @@ def unused_path(path: Path) -> Path:
     return candidate
 
 
-def open_vault(path: Path, place: ReleaseFolder | None) -> Vault:
+def open_vault(path: Path, folder: ReleaseFolder | None) -> Vault:
     """The vault of a release; a new one only where there is no release yet.
 
     A release whose vault is lost cannot be continued: its photos would not be recognised, and each
     would be released a second time.
     """
-    if place is None:
+    if folder is None:
         return Vault.open_or_create(path)
-    if (path / "key").exists() and (found := Vault(path)).number == place.vault:
-        return found
+    if (path / "key").exists() and (vault := Vault(path)).number == folder.vault:
+        return vault
     raise InvalidData(
-        f"{place.path} was made with vault {place.vault}, which is not at {path}. Without it no "
+        f"{folder.path} was made with vault {folder.vault}, which is not at {path}. Without it no "
         "photo can be "
         "recognised, so every one would be released again. Restore the vault (--vault says where "
         "it is), or make a new "
@@ -421,18 +421,18 @@ def persons_of(
     person could not be counted: it is refused, or left out where not `all_known` are asked for.
     """
     if rule == "folder":
-        found = {name: name.partition("/")[0] if "/" in name else "" for name in names}
+        persons = {name: name.partition("/")[0] if "/" in name else "" for name in names}
     elif rule == "dicom":
-        found = {name: _patient(folder / name) for name in names}
+        persons = {name: _patient(folder / name) for name in names}
     else:
-        found = read_column(rule, names, option="--people")
-    missing = [name for name in names if not found.get(name)]
+        persons = read_column(rule, names, option="--people")
+    missing = [name for name in names if not persons.get(name)]
     if missing and all_known:
         raise InvalidData(
             f"{len(missing)} of {len(names)} photos have no person by --people {rule}. Every photo "
             "needs one."
         )
-    return {name: found[name] for name in names if found.get(name)}
+    return {name: persons[name] for name in names if persons.get(name)}
 
 
 def _patient(path: Path) -> str:
@@ -513,14 +513,14 @@ class SyncResult:
 
 
 def sync_release(
-    place: ReleaseFolder,
+    release_folder: ReleaseFolder,
     index: HammingIndex,
     folder: Path | LazyRows,
-    found: Scan,
+    scanned: Scan,
     vault: Vault,
     encoder: Any,
     guarantee: Guarantee,
-    law: str,
+    mechanism: str,
     *,
     prune: bool = False,
     pool: Pool = HERE,
@@ -534,27 +534,29 @@ def sync_release(
     another run on it waits, or is refused with a sentence.
 
     Parameters:
-        place: the release.
+        release_folder: the release.
         index: its codes as they are shared, in memory; codes are added and removed.
         folder: where the photos are, or the vectors.
-        found: what the folder holds.
+        scanned: what the folder holds.
         vault: the owner's vault.
         encoder: the encoder of the codes.
         guarantee: what is promised for each.
-        law: mechanism and function as text (`mechanism_id`).
+        mechanism: mechanism and function as text (`mechanism_id`).
         prune: remove the codes of photos that are gone.
         pool: who encodes.
         prepared: pictures of photos that were decoded before.
         progress: called with (done, total).
     """
     with vault.running():
-        names = [photo.name for photo in found.photos]
+        names = [photo.name for photo in scanned.photos]
         rows = {name: row for row, name in enumerate(names)}
-        records = found.records
+        records = scanned.records
         chosen = (
-            set(records) if not place.most else vault.chosen(place.release, records, place.most)
+            set(records)
+            if not release_folder.most
+            else vault.chosen(release_folder.release, records, release_folder.most)
         )
-        keep = place.names == "keep"
+        keep = release_folder.names == "keep"
         keys = _public_keys([records[record][0] for record in sorted(chosen)]) if keep else {}
         wanted = [
             Wanted(keys.get(records[record][0], record), record, rows[records[record][0]])
@@ -575,16 +577,16 @@ def sync_release(
             wanted,
             release,
             vault,
-            number=place.release,
+            number=release_folder.release,
             spool=vault.path / "shards",
-            about=law,
+            mechanism_id=mechanism,
             keyed=guarantee.entropy == "keyed",
             size=preparation,
             pool=pool,
             find=None if prepared is None else prepared.find,
             progress=progress,
         )
-        renamed = {public_name(photo.name) for photo in found.gone if photo.record in chosen}
+        renamed = {public_name(photo.name) for photo in scanned.gone if photo.record in chosen}
         stale = there - {each.key for each in wanted}
         if keep:  # earlier versions stored a name as the file system wrote it
             renamed |= {key for key in stale if public_name(key) in keys.values()}
@@ -594,7 +596,7 @@ def sync_release(
         if out or ids != sorted(ids):
             # The order of the codes says nothing of who came when.
             index.compact(without=out)
-        refused, copies = _refused_files(found, done.refused)
+        refused, copies = _refused_files(scanned, done.refused)
         return SyncResult(
             released=done.released,
             restored=done.restored,
@@ -621,7 +623,7 @@ def _public_keys(names: Sequence[str]) -> dict[str, str]:
 
 
 def _refused_files(
-    found: Scan, late: Sequence[tuple[str, str]]
+    scanned: Scan, late: Sequence[tuple[str, str]]
 ) -> tuple[tuple[tuple[str, str], ...], int]:
     """Every file that gave no code with the reason, and how many of the others are copies.
 
@@ -630,9 +632,9 @@ def _refused_files(
             Further files of such a record were not tried: they have its reason.
     """
     reasons = dict(late)
-    refused = list(found.refused)
+    refused = list(scanned.refused)
     copies = 0
-    for names in found.records.values():
+    for names in scanned.records.values():
         reason = next((reasons[name] for name in names if name in reasons), None)
         if reason is None:
             copies += len(names) - 1

@@ -80,7 +80,7 @@ class VectorRows:
         return self._mapped
 
     def remove(self) -> None:
-        """Delete the copy."""
+        """Delete the file, if it is still there."""
         with suppress(FileNotFoundError):
             self.file.unlink()
 

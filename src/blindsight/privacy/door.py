@@ -71,11 +71,15 @@ FILLED = 1 - 2.0**-15
 
 @dataclass(frozen=True)
 class Passage:
-    """One value at the door: by which planned release, the how many-eth of its name, and what went
-    in.
+    """One value that is about to be released.
 
-    Where records are released one by one, also their names and what the values are of
-    (`release_each`).
+    Parameters:
+        title: what the door releases (`Door.what`).
+        planned: the planned release.
+        number: the sequence number of the value under this plan, from 1.
+        value: the value before its noise.
+        names: the records' names, where they are released one by one (`release_each`).
+        about: which function the values are of, there.
     """
 
     title: str
@@ -90,19 +94,19 @@ class Listener(Protocol):
     """What an auditor does at the door; every method may do nothing."""
 
     def opened(self, door: Door) -> Source | None:
-        """A door was opened; return a source to draw from it instead of its own."""
+        """Note a door that was opened; return a source that replaces its own, or None."""
         ...
 
     def passing(self, passage: Passage) -> Array | None:
-        """A value is about to be released; return what to hand out instead of drawing."""
+        """Note a value before its release; return what to release in its place, or None."""
         ...
 
     def passed(self, passage: Passage, released: Array) -> None:
-        """A value was released."""
+        """Note a value that was released, with what was released for it."""
         ...
 
     def absent(self, n: int) -> Array | None:
-        """A mask of the records (n,) that are to count as not there."""
+        """Return a mask (n,) of the records to treat as absent, or None."""
         ...
 
 
@@ -114,16 +118,16 @@ class _NullListener:
     """
 
     def opened(self, door: Door) -> None:
-        """Keep the door's own source."""
+        """Return None: the door keeps its own source."""
 
     def passing(self, passage: Passage) -> None:
-        """Let the mechanism draw."""
+        """Return None: the mechanism draws the noise."""
 
     def passed(self, passage: Passage, released: Array) -> None:
-        """Note nothing."""
+        """Do nothing: nobody audits this door."""
 
     def absent(self, n: int) -> None:
-        """All records are present."""
+        """Return None: all records are present."""
 
 
 _listener: ContextVar[Listener] = ContextVar("listener", default=_NullListener())  # noqa: B039
@@ -131,7 +135,7 @@ _listener: ContextVar[Listener] = ContextVar("listener", default=_NullListener()
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[Listener]:
-    """Have `listener` stand at every door that is opened in this context."""
+    """Attach a listener to every door that is opened in this context."""
     token = _listener.set(listener)
     try:
         yield listener
@@ -140,11 +144,11 @@ def listening(listener: Listener) -> Iterator[Listener]:
 
 
 class Rows(Protocol):
-    """Records' rows that need not be laid out: their norms, and a weighted sum of those whose
+    """Rows of records that need not be in memory: their norms, and a weighted sum of those whose
     weight is above 0.
 
-    Norms must not be below what they are, and sums must be made by `added`: what is clipped and
-    what is added is then the same to within the little that the door leaves for rounding.
+    Norms must not be underestimated, and sums must be computed by `added`. The rows that are
+    clipped and those that are added then agree to within the rounding that the door allows for.
     """
 
     def __len__(self) -> int: ...
@@ -158,13 +162,13 @@ def added(weights: Array, part: Callable[[Array], Array]) -> Array:
     """The sum over all rows whose weight is above 0, `part` of these row numbers at a time.
 
     Blocks are added with their rounding errors (Kahan), so that the error does not grow with the
-    number of blocks. Rows of weight 0 are not touched: zero times what is no number is none.
+    number of blocks. Rows of weight 0 are left out: zero times NaN is NaN.
     """
-    kept = np.flatnonzero(weights > 0)
-    total = np.asarray(part(kept[:_BLOCK]), np.float64)
+    rows = np.flatnonzero(weights > 0)
+    total = np.asarray(part(rows[:_BLOCK]), np.float64)
     lost = np.zeros_like(total)
-    for start in range(_BLOCK, len(kept), _BLOCK):
-        block = part(kept[start : start + _BLOCK]) - lost
+    for start in range(_BLOCK, len(rows), _BLOCK):
+        block = part(rows[start : start + _BLOCK]) - lost
         grown = total + block
         lost = (grown - total) - block
         total = grown
@@ -173,9 +177,7 @@ def added(weights: Array, part: Callable[[Array], Array]) -> Array:
 
 @dataclass(frozen=True)
 class Outer:
-    """Rows a_i b_i' (records' gradients of a linear map): never laid out, clipped in closed
-    form.
-    """
+    """Rows a_i b_i' (records' gradients of a linear map), clipped without computing the products."""
 
     left: Array
     right: Array
@@ -217,8 +219,7 @@ class PlainRows:
 
 
 class Door:
-    """One opening: a guarantee that is charged before anything passes, and then what it names, as
-    often as it says.
+    """Charges a guarantee once, and then releases what its plan names, as often as it says.
 
     Parameters:
         guarantee: what is promised; its releases are the plan.
@@ -270,7 +271,7 @@ class Door:
         self._source = self._listener.opened(self) or self._source
 
     def release(self, what: str, value: Any) -> Array:
-        """The value, projected into the mechanism's domain and released."""
+        """Release a value, after projecting it into the mechanism's domain."""
         planned = self._next(what, fresh=True)
         return self._pass(planned, planned.mechanism.domain.project(value))
 
@@ -298,7 +299,7 @@ class Door:
             )
         with np.errstate(over="ignore", invalid="ignore"):
             norms = np.nan_to_num(given.norms(order), nan=np.inf, posinf=np.inf)
-        # A row without a size counts zero.
+        # Rows whose norm is NaN or infinite get weight 0.
         shrunk = np.minimum(1.0, FILLED * planned.row_bound / np.maximum(norms, 1e-300))
         weights = np.where(np.isfinite(norms), shrunk, 0.0)
         absent = self._listener.absent(len(given))
@@ -329,9 +330,9 @@ class Door:
             return forced
         label = f"{self.what}/{what}/{self._used[what]}"
         drawn = [
-            mechanism.share(value, rng=self._source.stream(f"{label}/{place}", exact=True))
+            mechanism.share(value, rng=self._source.stream(f"{label}/{party}", exact=True))
             * mechanism.step
-            for place, value in enumerate(values)
+            for party, value in enumerate(values)
         ]
         released = add(drawn)
         self._listener.passed(passage, released)
@@ -352,14 +353,14 @@ class Door:
         if len(given) != len(names):
             raise InvalidParameter(f"got {len(names)} names for {len(given)} records.")
         first: dict[str, int] = {}
-        places = np.array(
-            [first.setdefault(name, place) for place, name in enumerate(names)], np.int64
+        first_rows = np.array(
+            [first.setdefault(name, row) for row, name in enumerate(names)], np.int64
         )
         # As many values as were given, so that how many pictures are equal does not show at the
         # door.
-        inside = given[places]
+        inside = given[first_rows]
         if self._source.name == "system":
-            return self._pass(planned, inside)[places]
+            return self._pass(planned, inside)[first_rows]
         number = self._used[what]
         passage = Passage(self.what, planned, number, inside, tuple(names), about)
         forced = self._listener.passing(passage)
@@ -449,7 +450,7 @@ _said: set[str] = set()
 
 
 def say_uncharged(what: str) -> None:
-    """Once for each kind of release: nobody keeps count of it."""
+    """Warn, once for each kind of release, that no ledger was charged."""
     kind = "".join(letter for letter in what if not letter.isdigit())
     if kind not in _said:
         _said.add(kind)

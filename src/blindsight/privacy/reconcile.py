@@ -165,7 +165,7 @@ def _ledger_is_older(vault: Vault, ledger: Ledger) -> Iterator[Finding]:
             )
         return
     for account in accounts.values():
-        if (account.place, account.dataset) == (ledger.where, ledger.dataset):
+        if (account.where, account.dataset) == (ledger.where, ledger.dataset):
             yield Finding(
                 "ledger",
                 f"The ledger {ledger.where} of data set {ledger.dataset!r} is not the one that the "
@@ -376,7 +376,7 @@ def resolve(
 @dataclass(frozen=True)
 class _Account:
     account: str
-    place: str
+    where: str
     dataset: str
     head: Head
 
@@ -440,12 +440,12 @@ def _other_ledgers(
             if next(shared, None) is None:
                 continue
         try:
-            same = other.place == ledger.where
+            same = other.where == ledger.where
             yield opened.enter_context(
                 ledger.sibling(other.dataset)
                 if same
                 else Ledger(
-                    other.place,
+                    other.where,
                     dataset=other.dataset,
                     create=False,
                     actor_limit=ledger.actor_limit,
@@ -454,7 +454,7 @@ def _other_ledgers(
         except BlindsightError as error:
             raise InvalidData(
                 f"data set {other.dataset!r} contains some of these photos, and its account at "
-                f"{other.place} cannot be charged: {error} Nothing was charged or released."
+                f"{other.where} cannot be charged: {error} Nothing was charged or released."
             ) from error
 
 
@@ -522,11 +522,11 @@ def _settle(vault: Vault, account: str, release: str, head: Head, *, state: str 
     """Note that an account was charged for a release, and the ledger's head."""
     with vault._store.writing() as connection:
         vault._store.insert(connection, "charges", [(account, release)])
-        ((_, place, dataset, *_),) = vault._store.select(
+        ((_, where, dataset, *_),) = vault._store.select(
             connection, "accounts", "account = ?", (account,)
         )
         vault._store.replace(
-            connection, "accounts", [(account, place, dataset, head.sequence, head.hash)]
+            connection, "accounts", [(account, where, dataset, head.sequence, head.hash)]
         )
         if state:
             (known,) = [each for each in vault._releases(connection) if each.release == release]
@@ -534,7 +534,7 @@ def _settle(vault: Vault, account: str, release: str, head: Head, *, state: str 
                 settled = _row(dataclasses.replace(known, state=state))
                 vault._store.replace(connection, "releases", [settled])
             # The next run charges this account, also where it is not named again.
-            noted = [("ledger", json.dumps(place)), ("dataset", json.dumps(dataset))]
+            noted = [("ledger", json.dumps(where)), ("dataset", json.dumps(dataset))]
             vault._store.replace(connection, "facts", noted)
 
 
@@ -565,7 +565,7 @@ def _missing(vault: Vault, ledger: Ledger) -> list[VaultRelease]:
     mine = {
         account.account
         for account in accounts.values()
-        if (account.place, account.dataset) == (ledger.where, ledger.dataset)
+        if (account.where, account.dataset) == (ledger.where, ledger.dataset)
         or account.account == ledger.identity()
     }
     with vault._store.reading() as connection:
@@ -592,7 +592,7 @@ def _adopt(vault: Vault, ledger: Ledger) -> None:
     replaced = [
         account.account
         for account in _accounts(vault).values()
-        if (account.place, account.dataset) == same and account.account != identity
+        if (account.where, account.dataset) == same and account.account != identity
     ]
     held = sorted({entry.release for entry in ledger.entries()} - {""})
     with vault._store.writing() as connection:

@@ -510,13 +510,13 @@ class Vault:
                     connection, "codes", "record", list(records), "release = ?", (release,)
                 )
             }
-        kept = [np.frombuffer(standing[record], codes.dtype) for record in records]
-        if any(code.shape != codes.shape[1:] for code in kept):
+        stored = [np.frombuffer(standing[record], codes.dtype) for record in records]
+        if any(code.shape != codes.shape[1:] for code in stored):
             raise HostileFile(
                 "a code in the vault has another length than this release's. Restore it from a "
                 "copy."
             )
-        return np.stack(kept) if kept else codes
+        return np.stack(stored) if stored else codes
 
     def chosen(self, release: str, records: Iterable[str], most: int) -> set[str]:
         """Those of the records that may be released with at most `most` per person, ever, in this

@@ -338,8 +338,8 @@ def _write_entries(path: Path, index: HammingIndex, codebook: Codebook | None) -
 
         # From buffers: pyarrow imports pandas to look at a list.
         arrays: list[pa.Array] = []
-        for place in range(1 if cells else 2):
-            texts = [str(row[place]).encode() for row in rows]
+        for part in range(1 if cells else 2):
+            texts = [str(row[part]).encode() for row in rows]
             ends = np.cumsum([0, *map(len, texts)]).astype(np.int32)
             body = [pa.py_buffer(ends), pa.py_buffer(b"".join(texts))]
             arrays.append(pa.StringArray.from_buffers(len(rows), *body))

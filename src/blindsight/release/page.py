@@ -123,7 +123,7 @@ class BitHasher(Protocol):
 
     @property
     def mechanism_(self) -> BitFlip:
-        """How bits are flipped."""
+        """The mechanism by which bits are flipped."""
 
     def decision_function(self, X: NDArray[np.float64]) -> NDArray[np.float64]:
         """The values whose signs are the bits."""
@@ -176,7 +176,7 @@ def search_page(
     networks: list[dict[str, object]] = []
     if built_in is not None and built_in.networks:
         blocks["network"], networks = _network_block(built_in)
-    about: dict[str, object] = {
+    page_facts: dict[str, object] = {
         "format": "blindsight page 1",
         "release": facts.release,
         "names": facts.names,
@@ -192,8 +192,8 @@ def search_page(
     vocabulary = _words_block() if has_words else None
     if vocabulary is not None:
         blocks["words"] = vocabulary.block
-        about |= vocabulary.facts
-    blocks["about"] = _json_in_html(about)
+        page_facts |= vocabulary.facts
+    blocks["about"] = _json_in_html(page_facts)
     return _filled(facts, len(ids), book, built_in, blocks, signer)
 
 
@@ -543,7 +543,7 @@ def _filled(
     signer: Signer | None,
 ) -> str:
     guarantee = facts.guarantee
-    kept = facts.names == "keep"
+    keeps_names = facts.names == "keep"
     if isinstance(book, FlippedCodes):
         lies = f"{max(1, round(100 * book.beta))} of 100 bits are wrong on purpose."
         drawn = f"For each photo a code of {len(book.offset)} bits was drawn"
@@ -564,10 +564,10 @@ def _filled(
         if guarantee.simulation
         else "",
         "n": f"{count:,}",
-        "identified": "the photo's name" if kept else "a random id",
+        "identified": "the photo's name" if keeps_names else "a random id",
         "absent": "The photos themselves. Their names are here: the owner chose to keep them, and "
         "nothing protects them."
-        if kept
+        if keeps_names
         else "The photos, their names, faces and places. Only the owner has them.",
         "epsilon": f"{guarantee.epsilon:g}",
         "unit": html.escape(unit),

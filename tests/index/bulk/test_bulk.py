@@ -183,7 +183,7 @@ def test_a_worker_killed_before_writing_loses_nothing(ray_cluster, tmp_path):
 
 def test_a_worker_killed_after_writing_is_not_followed_by_a_second_draw(ray_cluster, tmp_path):
     spool = Spool.begin(tmp_path / "s", "job")
-    deadly = DiesAfterWriting(spool.path, spool.about, spool.number, spool.run)
+    deadly = DiesAfterWriting(spool.path, spool.subject, spool.number, spool.run)
     made = [
         fields["part"]
         for _, fields in RAY.run(Dies(tmp_path, None), [(f"{i}", i) for i in range(4)], deadly)

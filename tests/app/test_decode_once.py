@@ -13,11 +13,11 @@ import pytest
 from PIL import Image
 
 from app.test_files import encoded, raw_file
+from blindsight.app.defaults import no_progress
 from blindsight.app.hosting import records_of
 from blindsight.app.labelled_images import encode_images, list_images
 from blindsight.app.learn_metric import learn_metric
 from blindsight.app.protect import protect
-from blindsight.app.result import no_progress
 from blindsight.app.sketch import sketch
 from blindsight.app.train_together import read_labelled
 from blindsight.data import DecodedPhotos, Files, confined

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from blindsight.app.result import JobResult, ResultTable, no_progress, to_plain, tqdm_progress
+from blindsight.app.defaults import no_progress
+from blindsight.app.result import JobResult, ResultTable, to_plain, tqdm_progress
 from blindsight.privacy import Guarantee, Planned
 from blindsight.privacy.mechanisms import KaryResponse
 

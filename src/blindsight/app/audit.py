@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from blindsight.app import defaults
-from blindsight.app.result import JobResult, Progress, framed, no_progress
+from blindsight.app.defaults import no_progress
+from blindsight.app.result import JobResult, Progress, framed
 from blindsight.core.errors import InvalidParameter
 from blindsight.encoders import Encoder
 

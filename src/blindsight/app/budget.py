@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Literal, cast
 
 from blindsight.app import defaults
-from blindsight.app.result import JobResult, Progress, ResultTable, no_progress
+from blindsight.app.defaults import no_progress
+from blindsight.app.result import JobResult, Progress, ResultTable
 from blindsight.core.errors import InvalidParameter, LedgerTampered
 from blindsight.privacy import Cost
 from blindsight.privacy import ledger as ledgers

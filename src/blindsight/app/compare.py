@@ -12,16 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.app.defaults import METRIC_NEIGHBOURS, PLAIN_DISTANCE, default_encoder
-from blindsight.app.result import (
-    JobResult,
-    Progress,
-    ResultTable,
-    counted,
-    files_table,
-    no_progress,
-    to_plain,
-)
+from blindsight.app.defaults import METRIC_NEIGHBOURS, PLAIN_DISTANCE, default_encoder, no_progress
+from blindsight.app.result import JobResult, Progress, ResultTable, counted, files_table, to_plain
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.encoders import Encoder, open_encoder, open_same_encoder
 

@@ -17,8 +17,6 @@ from blindsight.core.errors import InvalidParameter
 
 if TYPE_CHECKING:
     from blindsight.index.encoder import CodeRecipe
-
-if TYPE_CHECKING:
     from blindsight.privacy.ledger import Ledger
     from blindsight.privacy.vault import Vault
 
@@ -57,6 +55,7 @@ __all__ = [
     "code_size",
     "default_encoder",
     "federated_encoder",
+    "no_progress",
     "open_ledger",
     "open_vault",
     "own_names",
@@ -118,6 +117,10 @@ ATTACKER_STEPS = 120
 TAGGER_EPSILON = 2.0
 #: Bytes of a file of names that are read at most.
 MAX_NAMES_BYTES = 1 << 20
+
+
+def no_progress(stage: str, done: int, total: int) -> None:
+    """Report nothing: the default `progress` of every function in `blindsight.app`."""
 
 
 def default_encoder(*, fast: bool = False) -> str:

@@ -15,16 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blindsight.app.defaults import federated_encoder
+from blindsight.app.defaults import federated_encoder, no_progress
 from blindsight.app.hosting import share_file
-from blindsight.app.result import (
-    JobResult,
-    Progress,
-    ResultTable,
-    files_table,
-    no_progress,
-    to_plain,
-)
+from blindsight.app.result import JobResult, Progress, ResultTable, files_table, to_plain
 from blindsight.app.train_together import (
     PlannedFederation,
     plan_federation,

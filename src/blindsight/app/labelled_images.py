@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.app.result import JobResult, Progress, ResultTable, no_progress
+from blindsight.app.defaults import no_progress
+from blindsight.app.result import JobResult, Progress, ResultTable
 from blindsight.core.errors import BlindsightError, InvalidData, InvalidParameter, MissingData
 from blindsight.data import read_image
 from blindsight.data.confined import decode_image

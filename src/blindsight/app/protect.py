@@ -18,15 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.app import defaults
-from blindsight.app.defaults import open_ledger
-from blindsight.app.result import (
-    JobResult,
-    Progress,
-    ResultTable,
-    files_table,
-    no_progress,
-    to_plain,
-)
+from blindsight.app.defaults import no_progress, open_ledger
+from blindsight.app.result import JobResult, Progress, ResultTable, files_table, to_plain
 from blindsight.codebooks import CellUse, even_use, predict_use
 from blindsight.core import checks
 from blindsight.core.errors import (

@@ -26,7 +26,6 @@ __all__ = [
     "counted",
     "files_table",
     "framed",
-    "no_progress",
     "to_plain",
     "tqdm_progress",
 ]
@@ -51,10 +50,6 @@ def counted(number: int, word: str, plural: str = "") -> str:
         ('1 photo', '2,000 photos', '0 entries')
     """
     return f"{number:,} {word if number == 1 else plural or word + 's'}"
-
-
-def no_progress(stage: str, done: int, total: int) -> None:
-    """Report nothing: the default `progress` of every function in `blindsight.app`."""
 
 
 class _Bar(Protocol):

@@ -13,15 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from blindsight.app import defaults
-from blindsight.app.result import (
-    JobResult,
-    Progress,
-    ResultTable,
-    counted,
-    files_table,
-    no_progress,
-    to_plain,
-)
+from blindsight.app.defaults import no_progress
+from blindsight.app.result import JobResult, Progress, ResultTable, counted, files_table, to_plain
 from blindsight.core import checks
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.core.storage import write_atomically

@@ -21,6 +21,7 @@ from blindsight.app.defaults import (
     SEND_ENCODER,
     SEND_EPSILON,
     SEND_IMAGES_PER_PERSON,
+    no_progress,
     open_ledger,
     open_vault,
 )
@@ -32,14 +33,7 @@ from blindsight.app.labelled_images import (
     list_images,
     public_basis,
 )
-from blindsight.app.result import (
-    JobResult,
-    Progress,
-    ResultTable,
-    files_table,
-    no_progress,
-    to_plain,
-)
+from blindsight.app.result import JobResult, Progress, ResultTable, files_table, to_plain
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData, InvalidParameter, RolledBack
 from blindsight.privacy.guarantee import Guarantee

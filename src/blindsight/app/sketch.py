@@ -21,18 +21,12 @@ from blindsight.app.defaults import (
     SKETCH_P,
     SKETCH_Q,
     SKETCH_R,
+    no_progress,
     open_ledger,
     open_vault,
 )
 from blindsight.app.hosting import records_of, share_file
-from blindsight.app.result import (
-    JobResult,
-    Progress,
-    ResultTable,
-    files_table,
-    no_progress,
-    to_plain,
-)
+from blindsight.app.result import JobResult, Progress, ResultTable, files_table, to_plain
 from blindsight.core.errors import InvalidData, InvalidParameter, MissingData
 
 if TYPE_CHECKING:

@@ -10,17 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.app.defaults import open_ledger, open_vault
+from blindsight.app.defaults import no_progress, open_ledger, open_vault
 from blindsight.app.hosting import records_of
-from blindsight.app.result import (
-    JobResult,
-    Progress,
-    ResultTable,
-    counted,
-    files_table,
-    no_progress,
-    to_plain,
-)
+from blindsight.app.result import JobResult, Progress, ResultTable, counted, files_table, to_plain
 from blindsight.core.errors import InvalidParameter, MissingData
 from blindsight.privacy.guarantee import Guarantee
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from blindsight.app.defaults import SKETCH_EPOCHS
-from blindsight.app.result import JobResult, Progress, no_progress
+from blindsight.app.defaults import SKETCH_EPOCHS, no_progress
+from blindsight.app.result import JobResult, Progress
 from blindsight.core.errors import InvalidData
 
 __all__ = [

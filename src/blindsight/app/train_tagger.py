@@ -15,17 +15,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.app.defaults import DELTA, TAGGER_EPSILON, open_ledger, open_vault
+from blindsight.app.defaults import DELTA, TAGGER_EPSILON, no_progress, open_ledger, open_vault
 from blindsight.app.hosting import records_of, share_file
-from blindsight.app.result import (
-    JobResult,
-    Progress,
-    ResultTable,
-    counted,
-    files_table,
-    no_progress,
-    to_plain,
-)
+from blindsight.app.result import JobResult, Progress, ResultTable, counted, files_table, to_plain
 from blindsight.core.errors import InvalidData, InvalidParameter, MissingData
 from blindsight.privacy.guarantee import Guarantee
 

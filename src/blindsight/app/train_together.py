@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.app.defaults import federated_encoder
+from blindsight.app.defaults import federated_encoder, no_progress
 from blindsight.app.hosting import share_file
-from blindsight.app.result import JobResult, Progress, ResultTable, files_table, no_progress
+from blindsight.app.result import JobResult, Progress, ResultTable, files_table
 from blindsight.core import checks
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, MissingData
 from blindsight.privacy import Guarantee

@@ -177,7 +177,7 @@ def added(weights: Array, part: Callable[[Array], Array]) -> Array:
 
 @dataclass(frozen=True)
 class Outer:
-    """Rows a_i b_i' (records' gradients of a linear map), clipped without computing the products."""
+    """Rows a_i b_i' (records' gradients of a linear map), clipped without the products."""
 
     left: Array
     right: Array

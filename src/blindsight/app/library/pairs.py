@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.app.defaults import METRIC_EPSILON as PAIR_EPSILON
+from blindsight.app.defaults import no_progress
 from blindsight.app.library.accounts import (
     account_ledger,
     name_release,
@@ -28,7 +29,7 @@ from blindsight.app.library.accounts import (
 )
 from blindsight.app.library.datasets import DataSet, DataSets, Release, today
 from blindsight.app.library.photos import points_of, rows_of
-from blindsight.app.result import Progress, no_progress
+from blindsight.app.result import Progress
 from blindsight.core.errors import InvalidParameter
 from blindsight.core.storage import write_atomically
 from blindsight.privacy import Cost, Ledger

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.app import defaults
+from blindsight.app.defaults import no_progress
 from blindsight.app.library.accounts import (
     account_ledger,
     has_own_vault,
@@ -30,7 +31,7 @@ from blindsight.app.library.accounts import (
     vault_of,
 )
 from blindsight.app.library.datasets import DataSet, DataSetPhoto, DataSets, Release, inside, today
-from blindsight.app.result import Progress, no_progress
+from blindsight.app.result import Progress
 from blindsight.core import durable, storage
 from blindsight.core.errors import HostileFile, InvalidData
 from blindsight.data.listing import Inventory, list_photos, valid_text

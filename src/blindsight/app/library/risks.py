@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.app import defaults
+from blindsight.app.defaults import no_progress
 from blindsight.app.library.accounts import has_own_vault, vault_of
 from blindsight.app.library.datasets import DataSet, DataSets, Release, today
 from blindsight.app.library.photos import (
@@ -29,7 +30,7 @@ from blindsight.app.library.photos import (
     released_cells,
     rows_of,
 )
-from blindsight.app.result import Progress, no_progress
+from blindsight.app.result import Progress
 from blindsight.core import storage
 from blindsight.core.errors import (
     BlindsightError,

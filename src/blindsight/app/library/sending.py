@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.app import defaults
+from blindsight.app.defaults import no_progress
 from blindsight.app.labelled_images import public_basis
 from blindsight.app.library.accounts import (
     account_ledger,
@@ -24,7 +25,7 @@ from blindsight.app.library.accounts import (
 from blindsight.app.library.datasets import DataSet, DataSets, Release, today
 from blindsight.app.library.photos import directions, points_of, rows_of
 from blindsight.app.library.tags import labels_of
-from blindsight.app.result import Progress, no_progress
+from blindsight.app.result import Progress
 from blindsight.app.send import predict_sending
 from blindsight.core.errors import InvalidData, InvalidParameter, MissingData
 from blindsight.core.plots import data_uri

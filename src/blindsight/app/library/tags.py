@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
-from blindsight.app.defaults import DELTA
+from blindsight.app.defaults import DELTA, no_progress
 from blindsight.app.library.accounts import (
     account_ledger,
     name_release,
@@ -25,7 +25,7 @@ from blindsight.app.library.accounts import (
 )
 from blindsight.app.library.datasets import DataSet, DataSets, Release, today
 from blindsight.app.library.photos import image_encoder, rows_of
-from blindsight.app.result import Progress, no_progress
+from blindsight.app.result import Progress
 from blindsight.core import durable
 from blindsight.core.errors import MissingData
 from blindsight.core.storage import seal_json, write_atomically

@@ -87,9 +87,7 @@ class Spool:
 
     @classmethod
     def begin(cls, path: str | Path, subject: str) -> Spool:
-        """Open the folder for a run, or make it; what an earlier run finished stays, what it left
-        half-done goes.
-        """
+        """Open or make the folder for a run; shards that an earlier run did not finish go."""
         folder = Path(path).resolve()
         durable.make_folder(folder)  # shards hold names: nobody else's business
         job = folder / "job.json"
@@ -112,24 +110,20 @@ class Spool:
         return spool
 
     def has(self, key: str) -> bool:
-        """Whether the shard was made; refuses a worker that looks at another folder, or comes too
-        late.
-        """
+        """Whether the shard was made; refuses a worker of another folder or of an earlier run."""
         job = self.path / "job.json"
         if not job.exists() or _read(job)["run"] != self.run:
             raise InvalidData(
                 f"this worker does not see the run's folder {self.path}, or another run has taken "
-                "it over. Put the "
-                "output on a file system that all workers share, and run one job at a time."
+                "it over. Put the output on a file system that all workers share, and run one job "
+                "at a time."
             )
         return self._place(key).exists()
 
     def publish(
         self, key: str, arrays: Mapping[str, NDArray[Any]], fields: Mapping[str, Any]
     ) -> bool:
-        """Put a finished shard in its place, on the disk; False if another was first, and this one
-        is gone.
-        """
+        """Publish a finished shard on the disk; return False if another worker was first."""
         written = self.path / f".{key}.{secrets.token_hex(8)}"
         storage.save(written, kind=_KIND, arrays=arrays, fields=fields)
         try:
@@ -153,9 +147,7 @@ class Spool:
         return storage.load(self._place(key), kind=_KIND)
 
     def taken(self, key: str) -> None:
-        """The shard is safe elsewhere: keep only its name, so that no straggler can make it
-        again.
-        """
+        """Empty a shard that was stored elsewhere; its name stops workers from making it again."""
         storage.write_atomically(self._place(key), b"")
 
     def close(self) -> None:
@@ -167,9 +159,7 @@ class Spool:
 
 
 def _left_over(path: Path) -> bool:
-    """What a run leaves that was killed as it began or as it ended: unfinished files, and names of
-    shards taken in.
-    """
+    """Whether a file was left by a killed run: unfinished, or the empty file of a stored shard."""
     return bool(_UNFINISHED.fullmatch(path.name)) or (
         path.suffix == ".shard" and not path.stat().st_size
     )
@@ -189,10 +179,9 @@ Work = Callable[[Any], Contents]
 
 
 class Pool(Protocol):
-    """Makes shards of `parts`, which are (key, what the work takes), and gives each back when it is
-    finished.
+    """Makes a shard of each of the `parts` (key, input of the work), and yields it when finished.
 
-    A shard counts as taken in when the next one is asked for.
+    A shard counts as stored when the next one is asked for.
     """
 
     @property
@@ -356,8 +345,8 @@ def _result(ray: Any, reference: Any, key: str) -> None:
     except ray.exceptions.RayError as error:
         raise BlindsightError(
             f"shard {key} was given up: its workers died again and again ({type(error).__name__}), "
-            "perhaps of too "
-            "little memory. What is finished is kept: run the same command again to continue."
+            "perhaps of too little memory. What is finished is kept: run the same command again to "
+            "continue."
         ) from error
 
 

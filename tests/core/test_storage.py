@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import json
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -134,3 +136,23 @@ def test_one_writer_holds_each_lock_of_a_folder(tmp_path: Path) -> None:
             pass
     with durable.only_writer(tmp_path, "holder.lock", wait=False):
         pass
+
+
+@pytest.mark.parametrize(
+    "end",
+    ["os.close(file.descriptor)", "durable.os = None"],
+    ids=["the descriptor is closed", "the module is torn down"],
+)
+def test_an_open_file_says_nothing_when_the_interpreter_exits(tmp_path: Path, end: str) -> None:
+    (tmp_path / "log").touch()
+    program = (
+        "import os, sys; from pathlib import Path; from blindsight.core import durable; "
+        f"file = durable.DurableFile(Path(sys.argv[1])); {end}"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "log")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""

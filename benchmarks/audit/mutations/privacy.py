@@ -285,8 +285,8 @@ LATE: tuple[Mutant, ...] = (
         "privacy/accounting.py",
         (
             "late-account-pure-is-free",
-            "epsilon += _gaussian_plan_epsilon(tuple(gaussian), left)",
-            "epsilon += 0.9 * _gaussian_plan_epsilon(tuple(gaussian), left)",
+            "epsilon += _gaussian_plan_epsilon(tuple(gaussian), remaining_delta)",
+            "epsilon += 0.9 * _gaussian_plan_epsilon(tuple(gaussian), remaining_delta)",
             "privacy:TestSummed",
         ),
     ),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from blindsight.data import DecodedPhotos
     from blindsight.data.confined import ConfinedReader
     from blindsight.privacy import Guarantee
-    from blindsight.privacy.ledger.place import Place
+    from blindsight.privacy.ledger.location import Location
     from blindsight.privacy.vault import Vault
 
 __all__ = [
@@ -104,15 +104,15 @@ def write_file(path: str | Path, content: bytes) -> None:
     write_atomically(Path(path), content)
 
 
-def database_place(address: str | Path) -> Place:
+def database_place(address: str | Path) -> Location:
     """Return where a database is: a SQLite file, or a PostgreSQL server; printing hides passwords.
 
     Raises:
         InvalidParameter: if the address is neither.
     """
-    from blindsight.privacy.ledger.place import Place
+    from blindsight.privacy.ledger.location import Location
 
-    return Place(address)
+    return Location(address)
 
 
 class ImageDecoder:

@@ -72,7 +72,7 @@ class KnownDatasets(JobResult):
 
     @property
     def title(self) -> str:
-        present = sum(bool(entry.place) for entry in self.sets)
+        present = sum(bool(entry.location) for entry in self.sets)
         return f"{present} of {len(self.sets)} known data sets are here"
 
     def facts(self) -> list[tuple[str, str]]:
@@ -81,7 +81,8 @@ class KnownDatasets(JobResult):
 
     def tables(self) -> list[ResultTable]:
         rows = [
-            (entry.name, entry.what, entry.place or f"missing. {entry.hint}") for entry in self.sets
+            (entry.name, entry.what, entry.location or f"missing. {entry.hint}")
+            for entry in self.sets
         ]
         return [ResultTable("Data sets", ("name", "what", "where"), rows)]
 

@@ -237,8 +237,8 @@ def _fitted(estimator: object) -> Callable[[Any], Floats]:
     from sklearn.base import clone
 
     def run(data: object) -> Floats:
-        given = data if isinstance(data, tuple) else (data,)
-        return _learned(vars(clone(estimator).fit(*given)))
+        arguments = data if isinstance(data, tuple) else (data,)
+        return _learned(vars(clone(estimator).fit(*arguments)))
 
     return run
 

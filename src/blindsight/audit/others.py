@@ -94,7 +94,7 @@ def audit_callable(
     trials = checks.whole("trials", trials, least=100)
     label = name or str(getattr(run, "__name__", type(run).__name__))
     answers = _numbers(
-        [_asked(run, given) for given in (data, neighbour) for _ in range(trials)], label
+        [_asked(run, side) for side in (data, neighbour) for _ in range(trials)], label
     )
     attack = attack_outcomes(
         Outcomes(answers[:trials], answers[trials:]),
@@ -168,18 +168,18 @@ def measurement_loss(measurement: Any, d_in: object, delta: float) -> tuple[floa
         d_in: the distance of two inputs.
         delta: at which a map to rho (zero-concentrated) is converted.
     """
-    told = measurement.map(d_in)
-    if isinstance(told, tuple):
-        return float(told[0]), float(told[1])
+    loss = measurement.map(d_in)
+    if isinstance(loss, tuple):
+        return float(loss[0]), float(loss[1])
     if "ZeroConcentrated" in str(measurement.output_measure):
         # Bun and Steinke 2016, Proposition 1.3.
-        return float(told) + 2 * math.sqrt(float(told) * math.log(1 / delta)), delta
-    return float(told), 0.0
+        return float(loss) + 2 * math.sqrt(float(loss) * math.log(1 / delta)), delta
+    return float(loss), 0.0
 
 
-def _asked(run: Callable[[Any], Any], given: object) -> Any:
+def _asked(run: Callable[[Any], Any], data: object) -> Any:
     try:
-        return run(given)
+        return run(data)
     except Exception as error:  # that it refuses is an answer too
         return error
 
@@ -334,9 +334,9 @@ def _watching(dataset: _Watched) -> Iterator[list[_Step]]:
 
 
 def _findings(steps: list[_Step], history: list[tuple[float, ...]], n: int) -> Iterator[str]:
-    told = int(sum(entry[2] for entry in history))
-    if told < len(steps):
-        yield f"{len(steps)} steps were taken, the accountant was told of {told}"
+    accounted = int(sum(entry[2] for entry in history))
+    if accounted < len(steps):
+        yield f"{len(steps)} steps were taken, the accountant was told of {accounted}"
     multiplier, rate = min(entry[0] for entry in history), max(entry[1] for entry in history)
     inside = np.zeros((len(steps), n), bool)
     for row, step in zip(inside, steps, strict=True):
@@ -366,8 +366,8 @@ def _contributions(rows: Floats, total: Floats) -> Floats | None:
     alike to tell.
     """
     norms = np.linalg.norm(rows, axis=1)
-    there = norms > 1e-9
-    units = rows[there] / norms[there, None]
+    nonzero = norms > 1e-9
+    units = rows[nonzero] / norms[nonzero, None]
     if not len(units) or np.linalg.eigvalsh(units @ units.T)[0] < _APART:
         return None
     weights = np.linalg.solve(units @ units.T, units @ total)
@@ -397,14 +397,14 @@ def _canaries(dataset: Any, count: int, rng: np.random.Generator) -> tuple[Any, 
 
     pairs = [dataset[i] for i in range(len(dataset))]
     longest = max(float(x.double().norm()) for x, _ in pairs)
-    known = sorted({int(y) for _, y in pairs})
+    labels = sorted({int(y) for _, y in pairs})
     shape = (count, *pairs[0][0].shape)
     directions = rng.standard_normal(shape)
     directions /= np.linalg.norm(directions.reshape(count, -1), axis=1).reshape(
         count, *[1] * (len(shape) - 1)
     )
     inputs = torch.as_tensor(3 * longest * directions, dtype=pairs[0][0].dtype)
-    return inputs, torch.as_tensor(rng.choice(known, count))
+    return inputs, torch.as_tensor(rng.choice(labels, count))
 
 
 def _scores(model: Any, inputs: Any, classes: Any) -> Floats:

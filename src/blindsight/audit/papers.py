@@ -152,17 +152,17 @@ def figures(verdicts: list[Verdict], *, seed: int = 0) -> list[Figure]:
 
 
 def _search_curves(digits: _Digits, seed: int) -> dict[str, list[tuple[float, float]]]:
-    asked, stored = digits.X[digits.asked], digits.X[digits.stored]
-    ours, theirs = digits.labels[digits.asked], digits.labels[digits.stored]
+    queries, stored = digits.X[digits.asked], digits.X[digits.stored]
+    query_labels, stored_labels = digits.labels[digits.asked], digits.labels[digits.stored]
     lines: dict[str, list[tuple[float, float]]] = {"codebook (ours)": [], "flipped 32 bits": []}
     for epsilon in (2.0, 4.0, 8.0, 16.0):
         book, flipped = digits.codebook(epsilon, seed), digits.flipped(epsilon, seed)
         ranked = score_precisions(
-            book.scores(asked, book.transform(stored)), ours[:, None] == theirs
+            book.scores(queries, book.transform(stored)), query_labels[:, None] == stored_labels
         )
         lines["codebook (ours)"].append((epsilon, float(ranked.mean())))
         precision = mean_average_precision(
-            flipped.query(asked), flipped.transform(stored), ours, theirs
+            flipped.query(queries), flipped.transform(stored), query_labels, stored_labels
         )
         lines["flipped 32 bits"].append((epsilon, precision))
     return lines
@@ -170,7 +170,7 @@ def _search_curves(digits: _Digits, seed: int) -> dict[str, list[tuple[float, fl
 
 def _rebuilt(digits: _Digits, seed: int) -> Figure:
     """Features, plain codes, flipped codes and released cells, by ridge regression."""
-    known, private = digits.X[digits.public], digits.X[digits.asked]
+    public, private = digits.X[digits.public], digits.X[digits.asked]
     flipped, book = digits.flipped(8.0, seed), digits.codebook(8.0, seed)
     releases: dict[str, Callable[[Array], Array]] = {
         "32 features": lambda x: x,
@@ -182,7 +182,7 @@ def _rebuilt(digits: _Digits, seed: int) -> Figure:
     pictures: dict[str, Array] = {"original": truth[:_SHOWN]}
     rows: list[dict[str, Any]] = []
     for name, give in releases.items():
-        result = reconstruct(give(known), images, give(private), truth, decoder="ridge", seed=seed)
+        result = reconstruct(give(public), images, give(private), truth, decoder="ridge", seed=seed)
         pictures[f"{name}: {result.psnr:.1f} dB, SSIM {result.ssim:.2f}"] = result.images[:_SHOWN]
         rows.append(
             {"from": name, "PSNR in dB": round(result.psnr, 2), "SSIM": round(result.ssim, 3)}

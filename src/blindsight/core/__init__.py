@@ -1,4 +1,4 @@
-"""The ground floor: errors and their wording, files, packed codes, threads.
+"""The lowest layer: errors, parameter checks, files, packed codes, confinement and plots.
 
-Imports nothing of the house above it.
+It imports no other part of Blindsight.
 """

@@ -34,12 +34,12 @@ __all__ = [
 T = TypeVar("T", bound=str)
 
 
-def _refuse(name: str, expected: str, found: object) -> InvalidParameter:
-    return InvalidParameter(f"{name} must be {expected}, got {found!r}.")
+def _refuse(name: str, expected: str, value: object) -> InvalidParameter:
+    return InvalidParameter(f"{name} must be {expected}, got {value!r}.")
 
 
 def number(name: str, value: object) -> float:
-    """A real number: not a bool, not text, not NaN (infinity is allowed)."""
+    """Check a real number: not a bool, not text, not NaN (infinity is allowed)."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
         raise _refuse(name, "a number", value)
     result = float(value)
@@ -49,7 +49,7 @@ def number(name: str, value: object) -> float:
 
 
 def positive(name: str, value: object) -> float:
-    """A finite number above zero."""
+    """Check a finite number above zero."""
     result = number(name, value)
     if not 0 < result < math.inf:
         raise _refuse(name, "a finite number above 0", value)
@@ -57,7 +57,7 @@ def positive(name: str, value: object) -> float:
 
 
 def non_negative(name: str, value: object, *, infinite: bool = False) -> float:
-    """A number of at least zero; infinity only where `infinite` says so."""
+    """Check a number of at least zero; infinity is allowed only with `infinite`."""
     result = number(name, value)
     if result < 0 or (math.isinf(result) and not infinite):
         raise _refuse(name, "at least 0" if infinite else "finite and at least 0", value)
@@ -65,7 +65,7 @@ def non_negative(name: str, value: object, *, infinite: bool = False) -> float:
 
 
 def probability(name: str, value: object, *, below_one: bool = False) -> float:
-    """A number in [0, 1], or in [0, 1) where `below_one` says so."""
+    """Check a number in [0, 1], or in [0, 1) with `below_one`."""
     result = number(name, value)
     if not 0 <= result <= 1 or (below_one and result == 1):
         raise _refuse(name, "in [0, 1)" if below_one else "in [0, 1]", value)
@@ -73,7 +73,7 @@ def probability(name: str, value: object, *, below_one: bool = False) -> float:
 
 
 def whole(name: str, value: object, *, least: int = 1) -> int:
-    """A whole number of at least `least`; bool is not a number."""
+    """Check a whole number of at least `least`; a bool is refused."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral):
         raise _refuse(name, f"a whole number of at least {least}", value)
     if value < least:
@@ -82,7 +82,7 @@ def whole(name: str, value: object, *, least: int = 1) -> int:
 
 
 def one_of(name: str, value: T, allowed: Collection[T]) -> T:
-    """One of a few words, which an error names in their own order."""
+    """Check that a value is one of the allowed words, which an error lists in their order."""
     if value not in allowed:
         words = ", ".join(
             repr(word)
@@ -93,7 +93,7 @@ def one_of(name: str, value: T, allowed: Collection[T]) -> T:
 
 
 def refuse_infinite(name: str, array: NDArray[np.float64]) -> None:
-    """Refuse NaN and infinity."""
+    """Raise `InvalidData` if the array holds NaN or infinity."""
     if not np.isfinite(array).all():
         raise InvalidData(
             f"{name} must be finite: it contains NaN or infinity. Clean or impute first."
@@ -101,7 +101,7 @@ def refuse_infinite(name: str, array: NDArray[np.float64]) -> None:
 
 
 def number_array(name: str, value: ArrayLike, *, ndim: int | None = None) -> NDArray[np.float64]:
-    """A float64 array from numbers only (not bool, not text); it may hold NaN."""
+    """Convert to a float64 array; bool and text are refused, NaN is allowed."""
     array = np.asarray(value)
     if array.dtype.kind not in "iuf":
         raise InvalidData(f"{name} must be an array of numbers, got dtype {array.dtype}.")
@@ -111,7 +111,7 @@ def number_array(name: str, value: ArrayLike, *, ndim: int | None = None) -> NDA
 
 
 def finite_array(name: str, value: ArrayLike, *, ndim: int | None = None) -> NDArray[np.float64]:
-    """A float64 array without NaN or infinity, from numbers only (not bool, not text)."""
+    """Convert to a float64 array; bool, text, NaN and infinity are refused."""
     result = number_array(name, value, ndim=ndim)
     refuse_infinite(name, result)
     return result
@@ -135,7 +135,7 @@ def optional_module(module: str, *, extra: str) -> ModuleType:
         missing = module
         if module.startswith("blindsight."):
             missing = (error.name or "blindsight").partition(".")[0]
-            if missing == "blindsight":  # a mistake of ours, which no extra mends
+            if missing == "blindsight":  # our own mistake, which no extra fixes
                 raise
         raise MissingDependency(
             f"{missing} is not installed. Install it with: pip install 'blindsight[{extra}]'."
@@ -155,7 +155,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def njit(**options: bool | str) -> Callable[[F], F]:
-    """`numba.njit` with these options, which keeps the function's type.
+    """Decorate like `numba.njit` with these options, and keep the function's type.
 
     Raises:
         MissingDependency: numba is not installed.

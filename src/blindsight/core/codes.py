@@ -219,7 +219,7 @@ def _betas(beta: ArrayLike, n_bits: int) -> Floats:
         )
     if not ((array >= 0) & (array <= 0.5)).all():
         raise InvalidParameter(
-            "beta must lie in [0, 0.5]: a bit flipped more often says the opposite."
+            "beta must lie in [0, 0.5]: a bit flipped more often carries the opposite value."
         )
     return np.broadcast_to(array, (n_bits,))
 
@@ -227,8 +227,8 @@ def _betas(beta: ArrayLike, n_bits: int) -> Floats:
 def debias(distances: ArrayLike, n_bits: int, beta: ArrayLike) -> Floats:
     """Unbiased estimates of the true Hamming distances from those to flipped codes.
 
-    E[d'] = c beta + (1 - 2 beta) d, hence d = (d' - c beta) / (1 - 2 beta). They may lie outside
-    [0, c]: that is what unbiased means.
+    E[d'] = c beta + (1 - 2 beta) d, hence d = (d' - c beta) / (1 - 2 beta). An estimate may lie
+    outside [0, c].
 
     Examples:
         >>> float(debias(5, 10, 0.25))
@@ -241,7 +241,7 @@ def debias(distances: ArrayLike, n_bits: int, beta: ArrayLike) -> Floats:
         )
     if flips[0] == 0.5:
         raise InvalidParameter(
-            "beta is 1/2: the codes say nothing and no distance can be recovered."
+            "beta is 1/2: the codes carry no information, so no distance can be recovered."
         )
     debiased: Floats = (np.asarray(distances, dtype=np.float64) - n_bits * flips[0]) / (
         1 - 2 * flips[0]
@@ -276,11 +276,11 @@ def asymmetric_scores(
     if sharpness is None:
         return (z * (1 - 2 * flips)).astype(np.float32) @ signs.T
     ones = 1 / (1 + np.exp(-np.clip(checks.positive("sharpness", sharpness) * z, -30, 30)))
-    seen = ones * (1 - flips) + (1 - ones) * flips  # P(released bit j = 1)
-    seen = np.clip(seen, 1e-12, 1 - 1e-12)
+    released = ones * (1 - flips) + (1 - ones) * flips  # P(released bit j = 1)
+    released = np.clip(released, 1e-12, 1 - 1e-12)
     weight, constant = (
-        np.log(seen / (1 - seen)) / 2,
-        np.log(seen * (1 - seen)).sum(axis=1, keepdims=True) / 2,
+        np.log(released / (1 - released)) / 2,
+        np.log(released * (1 - released)).sum(axis=1, keepdims=True) / 2,
     )
     scores: NDArray[np.float32] = weight.astype(np.float32) @ signs.T + constant.astype(np.float32)
     return scores
@@ -355,8 +355,8 @@ class MatchModel:
     def independent_bits(
         cls, n_bits: int, beta: float, *, prior: float, differ: float = 0.1
     ) -> MatchModel:
-        """Without training pairs: a match differs from the query in a share `differ` of bits,
-        others in 1/2.
+        """Make a model without training pairs: a match differs from the query in a share `differ`
+        of the bits, other items in half of them.
         """
         match, other = binomial_distances(n_bits, differ), binomial_distances(n_bits, 0.5)
         return cls(n_bits=n_bits, beta=beta, match=match, other=other, prior=prior)
@@ -365,8 +365,8 @@ class MatchModel:
     def from_pairs(
         cls, distances: ArrayLike, similar: ArrayLike, *, n_bits: int, beta: float
     ) -> MatchModel:
-        """From true distances of (public) pairs and whether each is similar, smoothed by half a
-        count a bin.
+        """Estimate a model from the true distances of public pairs and whether each is similar;
+        half a count is added to each bin.
         """
         d, s = np.asarray(distances).ravel(), np.asarray(similar).ravel().astype(bool)
         if d.shape != s.shape or not len(d) or d.min() < 0 or d.max() > n_bits:
@@ -379,9 +379,9 @@ class MatchModel:
         """Posterior probability of a match at each observed distance 0..c; it never rises with the
         distance.
 
-        Far out neither kind of pair was seen, and the half count that stands for none weighs more
-        among few matches than among many others: by itself it would make the furthest codes look
-        like matches.
+        At large distances no pair of either kind was counted. The half count added to each bin
+        then weighs more among the few matches than among the many others, so without this the
+        furthest codes would look like matches.
         """
         kernel = flip_kernel(self.n_bits, self.beta)
         match, other = self.prior * (self.match @ kernel), (1 - self.prior) * (self.other @ kernel)

@@ -1,12 +1,11 @@
 """The only code that appends, overwrites, renames, truncates and flushes files whose loss would
 matter.
 
-Everything works on unbuffered descriptors, so that no buffer of Python's writes later what an
-earlier call was told to forget. The rule of each function: when it returns, the bytes are on the
-disk; when it raises, whoever opens the file next finds the state before the call (or, where the
-last flush is what failed, the state after it), never a mix. Where that cannot be ensured, because
-cleaning up failed too, the open file is poisoned: it refuses further changes, and opening it anew
-drops the piece that is left.
+All functions use unbuffered descriptors, so that no buffer in Python is written after a call that
+dropped its content. When a function returns, the bytes are on the disk. When it raises, the next
+reader finds the state before the call (or, if only the last flush failed, the state after it),
+never a mix. Where that cannot be ensured because cleaning up failed too, the open file is marked as
+poisoned: it refuses further changes, and opening it again drops the incomplete piece.
 """
 
 from __future__ import annotations
@@ -53,15 +52,15 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of Linux' renameat2
 # Descriptors are not inherited by other programs; Windows would otherwise change line ends.
 _OPENED = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _OPENS_FOLDERS = hasattr(os, "O_DIRECTORY")  # not on Windows
-_LOCKED_BYTE = 1 << 30  # Windows keeps others from what is locked: a byte that nobody reads
+_LOCKED_BYTE = 1 << 30  # Windows blocks reads of a locked byte: lock one that nobody reads
 
 
 class DurableFile:
-    """An open file that grows by whole appends, each on the disk when `append` returns.
+    """An open file to which content is appended, each piece on the disk when `append` returns.
 
     Parameters:
         path: the file, which must exist.
-        lock: hold the file for one writer: a second one is refused with `InvalidData`.
+        lock: allow one writer only: a second one is refused with `InvalidData`.
     """
 
     descriptor = -1
@@ -99,7 +98,8 @@ class DurableFile:
     def append(self, content: bytes, *, flush: bool = True) -> None:
         """Write behind the last acknowledged byte and return when it is on the disk.
 
-        With `flush=False` it outlives this process, but perhaps not the machine.
+        With `flush=False` the content survives a crash of this process, but perhaps not one of the
+        machine.
         """
         self._check()
         try:
@@ -114,7 +114,7 @@ class DurableFile:
     def overwrite(self, offset: int, content: bytes) -> None:
         """Replace bytes in place.
 
-        Not atomic: for files whose reader is told elsewhere which part is whole.
+        This is not atomic: use it where another record says which part of the file is complete.
         """
         self._check()
         _write_all(self.descriptor, content, offset)
@@ -130,11 +130,11 @@ class DurableFile:
         self.end = end
 
     def move_to(self, path: Path, *, over: DurableFile) -> None:
-        """Give the file another name, in place of an open one; a lock stays held all the while.
+        """Rename the file over another open one without releasing the lock.
 
-        Should the flush of the folder fail, the file has its new name all the same, and `path` says
-        so. Windows replaces no open file: there both are closed for a moment, and this one is
-        locked again.
+        If flushing the folder fails, the file still has its new name, as `path` shows. Windows
+        cannot replace an open file: there both are closed for a moment, and this one is locked
+        again.
         """
         if _OPENS_FOLDERS:
             os.replace(self.path, path)
@@ -149,30 +149,31 @@ class DurableFile:
         sync_folder(path.parent)
 
     def close(self) -> None:
-        """Close the file and give its lock back; closing twice is harmless."""
+        """Close the file and release its lock; closing twice is harmless."""
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
     def __del__(self) -> None:
-        self.close()
+        try:
+            self.close()
+        except (AttributeError, OSError):
+            return  # at interpreter exit: the module is torn down, or the descriptor is closed
 
     def _cut_or_poison(self, end: int) -> None:
         try:
             os.ftruncate(self.descriptor, end)
             _flush(self.descriptor)
         except OSError:
-            # Later appends would land behind rubble, acknowledged and unreadable.
+            # Later appends would follow an incomplete piece: acknowledged, but unreadable.
             self._poisoned = True
 
     def _check(self) -> None:
         if self._poisoned:
             raise InvalidData(
                 f"an earlier write to {self.path.name} failed and could not be undone, so nothing "
-                "more is written "
-                "through this handle. Make room or mend the disk, then open the file again: what "
-                "was acknowledged "
-                "is there."
+                "more is written through this handle. Free some space or repair the disk, then "
+                "open the file again: all acknowledged writes are in it."
             )
         if self.descriptor < 0:
             raise InvalidData(f"{self.path.name} is closed. Open it again to change it.")
@@ -186,11 +187,19 @@ def write_file(
     replace: bool = True,
     size: int | None = None,
 ) -> None:
-    """Write a whole file beside its place, flush it, and give it its name in one step.
+    """Write a file under a temporary name, flush it, and rename it in one step.
 
-    A reader finds the old file or the new one, never half of either. With `replace=False` a file
-    that is there already stays, and `FileExistsError` says so. `size` makes the file longer than
-    its content, filled with zeros.
+    A reader finds the old file or the new one, never half of either.
+
+    Parameters:
+        path: the file.
+        content: its content, or the pieces of it.
+        mode: the permissions of the file.
+        replace: whether to replace an existing file.
+        size: the size of the file, which is filled up with zeros; by default that of the content.
+
+    Raises:
+        FileExistsError: the file exists, and `replace` is false.
     """
     folder, name = os.path.split(os.path.abspath(path))
     temporary = os.path.join(folder, f".{name}.{secrets.token_hex(8)}.part")
@@ -220,9 +229,7 @@ def write_file(
 
 
 def link_new(source: Path, target: Path) -> None:
-    """Give a finished file a second name that nobody has yet: of many writers only the first
-    succeeds.
-    """
+    """Give a finished file a second, unused name: of several writers only the first succeeds."""
     os.link(source, target)
     sync_folder(target.parent)
 
@@ -250,8 +257,8 @@ def make_folder(path: Path, *, mode: int = 0o700) -> None:
 
 
 def close_to_others(path: Path, *, mode: int) -> None:
-    """Take from others what they may do with a file or folder beyond `mode`: copies and archives
-    come back open.
+    """Remove the permissions beyond `mode` from a file or folder: copies and archives may restore
+    wider ones.
     """
     if path.stat().st_mode & 0o777 & ~mode:
         path.chmod(mode)
@@ -261,12 +268,15 @@ def close_to_others(path: Path, *, mode: int) -> None:
 def only_writer(folder: Path, name: str | None = None, *, wait: bool = True) -> Iterator[None]:
     """Let one thread or process at a time write into a folder, which is made if it is missing.
 
-    A process that is killed lets go.
+    The lock of a process that is killed is released.
 
     Parameters:
         folder: the folder.
-        name: what is locked is the file of that name in it, which is made; by default the folder.
-        wait: others wait; otherwise they are refused with `BlockingIOError`.
+        name: a file in the folder to lock, which is created; by default the folder is locked.
+        wait: whether to wait while another holds the lock.
+
+    Raises:
+        BlockingIOError: another holds the lock, and `wait` is false.
     """
     if not folder.is_dir():
         folder.mkdir(parents=True, exist_ok=True)
@@ -275,8 +285,8 @@ def only_writer(folder: Path, name: str | None = None, *, wait: bool = True) -> 
     elif _OPENS_FOLDERS:
         descriptor = open_file(folder, os.O_RDONLY)
     else:  # Windows opens no folder: a file beside it is locked
-        place = folder.resolve()
-        beside = place.with_name(f".{place.name}.lock")
+        resolved = folder.resolve()
+        beside = resolved.with_name(f".{resolved.name}.lock")
         descriptor = open_file(beside, os.O_RDWR | os.O_CREAT)
     try:
         lock(descriptor, wait=wait)
@@ -301,7 +311,7 @@ def staging_folder(target: Path) -> Path:
 
 
 def replace_folder(staging: Path, target: Path, *, last: str) -> None:
-    """Put a finished folder in the place of another one in one step, and delete the old one.
+    """Replace a folder by a finished one in one step, and delete the old one.
 
     A reader finds all files of the old folder or all files of the new one. Where the system cannot
     exchange two folders (another file system, a mount point), the files are replaced one by one.
@@ -309,8 +319,8 @@ def replace_folder(staging: Path, target: Path, *, last: str) -> None:
     Parameters:
         staging: a flat folder whose files are on the disk already.
         target: the folder to replace, which may be missing.
-        last: the file that vouches for the others. Where files are replaced one by one, it is
-            removed first and comes back last.
+        last: the file that lists the others. Where files are replaced one by one, it is removed
+            first and written last.
     """
     sync_folder(staging)
     if not target.exists():
@@ -329,7 +339,7 @@ def replace_folder(staging: Path, target: Path, *, last: str) -> None:
 
 
 def _exchange(first: Path, second: Path) -> bool:
-    """Give two folders each other's name in one step; False where that cannot be done."""
+    """Exchange the names of two folders in one step; return False where that is not possible."""
     try:
         renameat2 = ctypes.CDLL(None).renameat2
     except (AttributeError, TypeError):  # macOS; Windows, which has no such library
@@ -353,12 +363,12 @@ def sync_folder(folder: str | Path) -> None:
 
 
 def open_file(path: str | Path, flags: int, mode: int = 0o600) -> int:
-    """Open a file for its bytes alone, and for this program alone.
+    """Open a file in binary mode; other programs do not inherit the descriptor.
 
     Parameters:
         path: the file.
         flags: `os.O_RDWR`, `os.O_CREAT` and the like.
-        mode: who may do what with a file that is made.
+        mode: the permissions of a file that is created.
 
     Returns:
         The descriptor.
@@ -367,7 +377,7 @@ def open_file(path: str | Path, flags: int, mode: int = 0o600) -> int:
 
 
 def lock(descriptor: int, *, wait: bool = True) -> None:
-    """Hold an open file against everybody else; the lock goes with the descriptor or the process.
+    """Lock an open file exclusively; closing the descriptor or ending the process releases it.
 
     Parameters:
         descriptor: the open file. Two descriptors of one process exclude each other, too.
@@ -403,7 +413,7 @@ def read_at(descriptor: int, size: int, offset: int) -> bytes:
 
 
 def _flush(descriptor: int) -> None:
-    """Wait until the bytes are on the disk; on macOS that takes a call of its own."""
+    """Wait until the bytes are on the disk; macOS needs a separate call for that."""
     command = getattr(fcntl, "F_FULLFSYNC", None)
     if command is not None:
         with contextlib.suppress(OSError):  # a file system without it is flushed as elsewhere

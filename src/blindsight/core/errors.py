@@ -10,11 +10,13 @@
     ├── BudgetExceeded                  the charge was refused; nothing was released
     ├── LedgerError                     the ledger cannot be read, written or trusted
     │   └── LedgerTampered              an entry does not fit the hash chain
+    ├── RolledBack                      vault, ledger and releases disagree: one of them is older
     ├── ProtocolError                   a message was refused; the round goes on without it
     ├── MissingData (LookupError)       a data set is not on this machine
     └── MissingDependency (ImportError) an optional package is not installed
 
-`UnchargedRelease` is a warning: something was released without a ledger.
+Warnings: `UnchargedRelease` (something was released without a ledger), `UncheckedFile`,
+`TooFewRecords`.
 
 Messages say what was expected, what was found and what to do. They never contain private values.
 """
@@ -35,6 +37,7 @@ __all__ = [
     "NotProven",
     "ProtocolError",
     "RolledBack",
+    "TooFewRecords",
     "UnchargedRelease",
     "UncheckedFile",
     "UnitMismatch",

@@ -2,9 +2,9 @@
 
 Landlock takes away the file system and, where the kernel is new enough, TCP; a seccomp filter
 leaves the calls that reading, computing and writing need, and refuses all others. Where the kernel
-has neither, a user namespace without a network takes their place as far as it goes. Other systems
-have resource limits (macOS, some of them) or nothing (Windows): there a decoder runs in a process
-of its own, which may crash alone, and is not confined. `confine` says which walls stand.
+has neither, a user namespace without a network replaces them in part. macOS has some resource
+limits and Windows has nothing: there a decoder runs in a separate process, so that a crash ends
+only that process, and is not confined. `confine` returns the protections that are in force.
 """
 
 from __future__ import annotations
@@ -26,36 +26,18 @@ _FILE_RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 1
 _ALL_FILE_RIGHTS = (1 << 16) - 1
 _TCP_RIGHTS = 0b11
 _NEW_USER, _NEW_NET, _NEW_IPC = 0x10000000, 0x40000000, 0x08000000
-# All that a process needs that reads a pipe, computes and writes to a pipe; other calls are
-# refused, so that none can be forgotten: Landlock, say, leaves `chmod` and the limits of other
-# processes alone.
+# The calls of a process that reads a pipe, computes and writes to a pipe. All others are refused,
+# so that none can be forgotten: Landlock, for example, does not restrict `chmod`.
 _ALLOWED: dict[str, tuple[int, ...]] = {
     "x86_64": (
         *(0, 1, 19, 20, 3, 8, 5),  # read, write, readv, writev, close, lseek, fstat
         *(9, 10, 11, 12, 25, 28),  # mmap, mprotect, munmap, brk, mremap, madvise
-        *(
-            13,
-            14,
-            15,
-            131,
-            219,
-        ),  # rt_sigaction, rt_sigprocmask, rt_sigreturn, sigaltstack, restart_syscall
-        *(
-            202,
-            24,
-            39,
-            186,
-            204,
-            98,
-        ),  # futex, sched_yield, getpid, gettid, sched_getaffinity, getrusage
-        *(
-            228,
-            230,
-            96,
-            318,
-            60,
-            231,
-        ),  # clock_gettime, clock_nanosleep, gettimeofday, getrandom, exit, exit_group
+        # rt_sigaction, rt_sigprocmask, rt_sigreturn, sigaltstack, restart_syscall
+        *(13, 14, 15, 131, 219),
+        # futex, sched_yield, getpid, gettid, sched_getaffinity, getrusage
+        *(202, 24, 39, 186, 204, 98),
+        # clock_gettime, clock_nanosleep, gettimeofday, getrandom, exit, exit_group
+        *(228, 230, 96, 318, 60, 231),
     ),
     "aarch64": (
         *(63, 64, 65, 66, 57, 62, 80),
@@ -78,50 +60,53 @@ _ALLOW, _KILL = 0x7FFF0000, 0x80000000
 
 
 def confine(memory: int, seconds: float, *, threads: bool = False) -> tuple[str, ...]:
-    """Confine this process for good, and name the walls that stand.
+    """Confine this process permanently.
 
     Parameters:
-        memory: most bytes of address space.
+        memory: the largest address space, in bytes.
         seconds: expected seconds of work for one task; processor time is bounded by a multiple of
             it.
-        threads: whether the process may start threads (never processes): some decoders cannot do
-            without.
+        threads: whether the process may start threads (never processes), which some decoders need.
+
+    Returns:
+        The names of the protections that are in force.
     """
-    walls = ["limits"] if _limits(memory, seconds) else []
+    protections = ["limits"] if _limits(memory, seconds) else []
     if platform.system() != "Linux":  # the calls below have other numbers there
-        return tuple(walls)
+        return tuple(protections)
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
     if _landlock(libc):
-        walls.append("landlock")
+        protections.append("landlock")
     elif _namespace(libc):
-        walls.append("namespace")
+        protections.append("namespace")
     if _seccomp(libc, threads):
-        walls.append("seccomp")
-    return tuple(walls)
+        protections.append("seccomp")
+    return tuple(protections)
 
 
 def _limits(memory: int, seconds: float) -> bool:
-    """Address space, no written files, few descriptors, no core dump; processor time as a last
-    resort. Whether the system took them all.
+    """Limit address space, written files, descriptors, core dumps and processor time; return
+    whether the system accepted all limits.
     """
     try:
         import resource
     except ImportError:  # Windows
         return False
-    # A worker serves many images; the parent keeps the time of each, this only ends a runaway.
+    # A worker serves many images and the parent times each one; this limit only ends a worker that
+    # never stops.
     hard = int(seconds * 400) + 60
     most = {"AS": memory, "FSIZE": 0, "CORE": 0, "NOFILE": 32, "CPU": hard}
-    stand = 0
+    accepted = 0
     for name, value in most.items():
-        with contextlib.suppress(OSError, ValueError):  # macOS takes no bound on address space
+        with contextlib.suppress(OSError, ValueError):  # macOS accepts no limit of address space
             resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (value, value))
-            stand += 1
-    return stand == len(most)
+            accepted += 1
+    return accepted == len(most)
 
 
 def _landlock(libc: ctypes.CDLL) -> bool:
-    """A rule set that handles every right and grants none."""
+    """Apply a rule set that handles every right and grants none."""
     version = libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _LANDLOCK_VERSION)
     if version < 1:
         return False
@@ -137,13 +122,13 @@ def _landlock(libc: ctypes.CDLL) -> bool:
 
 
 def _namespace(libc: ctypes.CDLL) -> bool:
-    """A user namespace with a network of its own, in which nothing is reached."""
+    """Enter a user namespace with a network of its own, which reaches nothing."""
     return bool(libc.unshare(_NEW_USER | _NEW_NET | _NEW_IPC) == 0)
 
 
 def _seccomp(libc: ctypes.CDLL, threads: bool) -> bool:
-    """A filter of allowed calls; others fail with EPERM, and another architecture's calls end the
-    process.
+    """Install a filter of allowed calls; others fail with EPERM, and calls of another architecture
+    end the process.
     """
     machine = platform.machine()
     calls = _ALLOWED.get(machine, ())
@@ -169,8 +154,8 @@ def _seccomp(libc: ctypes.CDLL, threads: bool) -> bool:
             _step(0x06, 0, 0, _ERRNO_EPERM),
             _step(0x06, 0, 0, _ALLOW),
         ]
-    for place, call in enumerate(calls):
-        program.append(_step(0x15, len(calls) - place, 0, call))
+    for position, call in enumerate(calls):
+        program.append(_step(0x15, len(calls) - position, 0, call))
     program += [_step(0x06, 0, 0, _ERRNO_EPERM), _step(0x06, 0, 0, _ALLOW)]
     code = ctypes.create_string_buffer(b"".join(program))
     header = struct.pack("@HxxxxxxP", len(program), ctypes.addressof(code))

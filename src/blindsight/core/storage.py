@@ -1,5 +1,4 @@
-"""Models and other small states on disk: one safetensors file with JSON in its header, never a
-pickle.
+"""Files of models and other small states: safetensors with JSON in the header, never pickle.
 
 A file from outside is hostile until its header has been checked; what fails a check is refused with
 the reason. The header holds a SHA-256 of the kind, the fields and every array with its name, type
@@ -58,12 +57,12 @@ def write_atomically(path: str | Path, content: bytes) -> None:
 
 
 def digest(kind: str, arrays: Mapping[str, NDArray[Any]]) -> str:
-    """The SHA-256 of named arrays: the same for the same function, whatever file it came from."""
-    found = hashlib.sha256(kind.encode())
+    """Return the SHA-256 of named arrays, which does not depend on the file that held them."""
+    hashed = hashlib.sha256(kind.encode())
     for name in sorted(arrays):
         value = np.ascontiguousarray(arrays[name])
-        found.update(f"{name} {value.dtype.str} {value.shape}".encode() + value.tobytes())
-    return found.hexdigest()
+        hashed.update(f"{name} {value.dtype.str} {value.shape}".encode() + value.tobytes())
+    return hashed.hexdigest()
 
 
 def save(
@@ -88,7 +87,7 @@ def to_bytes(*, kind: str, arrays: Mapping[str, NDArray[Any]], fields: Mapping[s
     from safetensors.numpy import save as pack
 
     try:
-        told = json.loads(json.dumps(dict(fields), allow_nan=False))
+        plain_fields = json.loads(json.dumps(dict(fields), allow_nan=False))
     except (TypeError, ValueError) as error:
         raise InvalidParameter(f"fields must be plain JSON values: {error}.") from error
     plain = {}
@@ -97,8 +96,8 @@ def to_bytes(*, kind: str, arrays: Mapping[str, NDArray[Any]], fields: Mapping[s
         if value.dtype.kind not in "biuf":
             raise InvalidData(f"array {name!r} must hold numbers, got dtype {value.dtype}.")
         plain[name] = np.ascontiguousarray(value)
-    header = {"kind": kind, "version": _VERSION, "fields": told}
-    header["sha256"] = _content_digest(kind, plain, told)
+    header = {"kind": kind, "version": _VERSION, "fields": plain_fields}
+    header["sha256"] = _content_digest(kind, plain, plain_fields)
     return bytes(pack(plain, metadata={"blindsight": json.dumps(header)}))
 
 
@@ -168,23 +167,21 @@ def open_json(
 
 
 def _content_digest(kind: str, arrays: Mapping[str, NDArray[Any]], fields: Any) -> str:
-    """The SHA-256 of all that a file holds."""
+    """Return the SHA-256 of everything that a file holds."""
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(f"{digest(kind, arrays)} {text}".encode()).hexdigest()
 
 
 def load(path: str | Path, *, kind: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Read back what `save` wrote: (arrays, fields), or `HostileFile` with the reason."""
-    found, arrays, fields = load_any(path)
-    if found != kind:
-        raise HostileFile(f"{path} holds a {found!r}, expected a {kind!r}.")
+    """Read what `save` wrote, as (arrays, fields), or raise `HostileFile` with the reason."""
+    stored_kind, arrays, fields = load_any(path)
+    if stored_kind != kind:
+        raise HostileFile(f"{path} holds a {stored_kind!r}, expected a {kind!r}.")
     return arrays, fields
 
 
 def _whole(digits: str) -> int:
-    """A whole number that is a float too: any longer one would be an OverflowError somewhere behind
-    this.
-    """
+    """Parse a whole number that a float can hold: a longer one would later overflow."""
     if len(digits) > 300:
         raise ValueError("a whole number of at most 300 digits")
     return int(digits)

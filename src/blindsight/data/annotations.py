@@ -46,15 +46,17 @@ def load_coco(
     """A multi-label set from instances_*.json, streamed: outlines and boxes are never held in
     memory.
 
-    Args:
-        annotations: The JSON file. images: The folder of the images, or None for labels only.
+    Parameters:
+        annotations: The JSON file.
+        images: The folder of the images, or None for labels only.
         order: "name" sorts the categories by name (as the label graphs do); "id" keeps COCO's
-        order. limits: Bounds on bytes, images and categories.
+            order.
+        limits: Bounds on bytes, images and categories.
     """
     one_of("order", order, {"name", "id"})
     files: dict[int, str] = {}
     categories: dict[int, str] = {}
-    seen: set[tuple[int, int]] = set()
+    annotated: set[tuple[int, int]] = set()
     name = Path(annotations).name
     for key, item in stream_lists(
         annotations, {"images", "annotations", "categories"}, limits=limits
@@ -65,10 +67,14 @@ def load_coco(
             elif key == "categories":
                 categories[_whole(item["id"])] = str(item["name"])
             else:
-                seen.add((_whole(item["image_id"]), _whole(item["category_id"])))
+                annotated.add((_whole(item["image_id"]), _whole(item["category_id"])))
         except (KeyError, TypeError):
             raise HostileFile(f"{name} has an entry in {key} without its id or name.") from None
-        if len(files) > limits.rows or len(categories) > limits.columns or len(seen) > limits.cells:
+        if (
+            len(files) > limits.rows
+            or len(categories) > limits.columns
+            or len(annotated) > limits.cells
+        ):
             raise HostileFile(f"{name} has more images or categories than the limits allow.")
     if not files or not categories:
         raise HostileFile(
@@ -84,7 +90,7 @@ def load_coco(
             f"{name} would need {len(ids):,} x {len(chosen):,} labels, more than the limit."
         )
     labels = np.zeros((len(ids), len(chosen)), dtype=np.uint8)
-    for image, category in seen:
+    for image, category in annotated:
         if image not in row or category not in column:
             raise HostileFile(
                 f"{name} has an annotation of an image or category that it does not list."
@@ -130,7 +136,7 @@ def stream_lists(
 
 
 class _Reader:
-    """A window on the text: decodes one value at a time and forgets what was read."""
+    """Decodes one JSON value at a time and discards the text that was read."""
 
     def __init__(self, stream: TextIO, name: str) -> None:
         self._stream, self._name = stream, name
@@ -168,7 +174,7 @@ class _Reader:
                 raise HostileFile(f"{self._name} has a list that is not well-formed.")
 
     def _skip(self) -> None:
-        # A list that is not wanted may be as large as one that is: go through it the same way.
+        # A list that is not wanted may be as large as one that is: read it element by element, too.
         if self._peek() == "[":
             for _ in self._elements():
                 pass
@@ -236,29 +242,29 @@ def read_voc_objects(path: str | os.PathLike[str]) -> list[tuple[str, bool]]:
     """
     name = Path(path).name
     objects: list[tuple[str, bool]] = []
-    here: list[str] = []
-    found: dict[str, str] = {}
+    tags: list[str] = []
+    texts: dict[str, str] = {}
 
     def start(tag: str, _: dict[str, str]) -> None:
-        here.append(tag)
-        if here == ["annotation", "object"]:
-            found.clear()
-        if len(here) > 32:
+        tags.append(tag)
+        if tags == ["annotation", "object"]:
+            texts.clear()
+        if len(tags) > 32:
             raise HostileFile(f"{name} nests deeper than any annotation.")
 
     def text(data: str) -> None:
         # Only an object's own fields; a part (head, hand) has names too.
-        if len(here) == 3 and here[1] == "object" and here[2] in ("name", "difficult"):
-            found[here[2]] = found.get(here[2], "") + data
+        if len(tags) == 3 and tags[1] == "object" and tags[2] in ("name", "difficult"):
+            texts[tags[2]] = texts.get(tags[2], "") + data
 
     def end(_: str) -> None:
-        if here == ["annotation", "object"]:
-            if not found.get("name", "").strip() or len(objects) >= _OBJECTS:
+        if tags == ["annotation", "object"]:
+            if not texts.get("name", "").strip() or len(objects) >= _OBJECTS:
                 raise HostileFile(
                     f"{name} has an object without a name, or more than {_OBJECTS:,} objects."
                 )
-            objects.append((found["name"].strip(), found.get("difficult", "0").strip() == "1"))
-        here.pop()
+            objects.append((texts["name"].strip(), texts.get("difficult", "0").strip() == "1"))
+        tags.pop()
 
     def refuse(*_: object) -> int:
         raise HostileFile(f"{name} declares a document type or entity, which annotations never do.")
@@ -290,10 +296,12 @@ def load_voc(
 ) -> MultiLabelSet:
     """PASCAL VOC (2007 and later) as a multi-label set.
 
-    Args:
-        root: The folder VOC2007, with Annotations/, ImageSets/Main/ and JPEGImages/. split: "train"
-        (the official trainval), "test", "val", a file of ImageSets/Main, or None for all. classes:
-        The labels, in order. limits: Bounds on files and images.
+    Parameters:
+        root: The folder VOC2007, with Annotations/, ImageSets/Main/ and JPEGImages/.
+        split: "train" (the official trainval), "test", "val", a file of ImageSets/Main, or None
+            for all.
+        classes: The labels, in order.
+        limits: Bounds on files and images.
 
     Returns:
         Labels are 1 where an object is present that is not difficult; where a class has only
@@ -359,7 +367,7 @@ def load_celeba(
     """CelebA's attribute list: how many images, the attributes' names, then a line of 1 and -1 for
     each image.
 
-    Args:
+    Parameters:
         attributes: list_attr_celeba.txt.
         images: The folder of the images, or None for labels only.
         partition: list_eval_partition.txt, needed for a split.
@@ -373,8 +381,8 @@ def load_celeba(
     except ValueError:
         raise HostileFile(f"{path.name} must start with the number of images.") from None
     classes = tuple(next(lines, "").split())
-    # Each line holds a name and two characters an attribute at least: a lie is noticed before
-    # allocation.
+    # Each line holds a name and at least two characters per attribute: a false count is noticed
+    # before memory is allocated.
     if not 0 < count <= limits.rows or count * 2 * max(len(classes), 1) > path.stat().st_size:
         raise HostileFile(f"{path.name} claims {count:,} images, more than its size allows.")
     if not 0 < len(classes) <= limits.columns:
@@ -427,10 +435,12 @@ def load_nuswide(
     """NUS-WIDE as it is published: Concepts81.txt, a list of images, and one file of 0 and 1 for
     each concept.
 
-    Args:
-        root: Holds ConceptsList/Concepts81.txt, ImageList/ and Groundtruth/ (each may also lie flat
-        in root). split: "train", "test" or None for all 269,648 images. images: The folder of the
-        images, or None for labels only. limits: Bounds on bytes, images and concepts.
+    Parameters:
+        root: The folder with ConceptsList/Concepts81.txt, ImageList/ and Groundtruth/ (the files of
+            each may also be in root itself).
+        split: "train", "test" or None for all 269,648 images.
+        images: The folder of the images, or None for labels only.
+        limits: Bounds on bytes, images and concepts.
     """
     root = Path(root)
     concepts = tuple(_column(_find(root, "Concepts81.txt"), limits))
@@ -476,7 +486,7 @@ def _table(
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """Lines that are not blank; a line without an end cannot fill the memory."""
+    """Yield the lines that are not blank; the length of a line is bounded."""
     with path.open("rb") as stream:
         while line := stream.readline(_LONGEST_LINE):
             if len(line) == _LONGEST_LINE or b"\0" in line:

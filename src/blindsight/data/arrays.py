@@ -76,12 +76,12 @@ def load_idx(
             f"{Path(labels).name} must hold one label for each of {len(pixels)} images, not "
             f"{numbers.shape}."
         )
-    known = classes or tuple(str(i) for i in range(int(numbers.max(initial=0)) + 1))
-    if len(numbers) and int(numbers.max()) >= len(known):
+    names = classes or tuple(str(i) for i in range(int(numbers.max(initial=0)) + 1))
+    if len(numbers) and int(numbers.max()) >= len(names):
         raise HostileFile(
-            f"{Path(labels).name} has a label {numbers.max()}, but there are {len(known)} classes."
+            f"{Path(labels).name} has a label {numbers.max()}, but there are {len(names)} classes."
         )
-    return ImageSet(pixels, numbers.astype(np.int64), classes=known, name=name)
+    return ImageSet(pixels, numbers.astype(np.int64), classes=names, name=name)
 
 
 def write_idx(path: str | os.PathLike[str], array: NDArray[np.uint8]) -> None:
@@ -116,9 +116,7 @@ def _header(
 
 
 def _read_zipped(path: Path, limits: Limits) -> NDArray[np.uint8]:
-    """Unpack no more than the header claims, and believe no claim that gzip could not have packed
-    so tightly.
-    """
+    """Unpack no more than the header claims, and refuse a claim beyond what gzip can compress."""
     try:
         with gzip.open(path) as stream:
             head = stream.read(64)
@@ -191,7 +189,7 @@ def load_cifar(
 ) -> ImageSet:
     """CIFAR-10 or CIFAR-100 (fine labels) from the folder of its binary version.
 
-    Args:
+    Parameters:
         folder: Holds data_batch_1.bin ... or train.bin, as the original archives unpack.
         kind: "cifar10" or "cifar100".
         split: "train", "test", or None for both.
@@ -269,9 +267,7 @@ def load_arrays(
 
 
 def _check_header(stream: Any, info: zipfile.ZipInfo, name: str) -> None:
-    """The shape that an array claims must fit the bytes that it has, before numpy allocates for the
-    claim.
-    """
+    """Refuse an array whose claimed shape exceeds its bytes, before numpy allocates memory."""
     if not info.filename.endswith(".npy"):
         raise HostileFile(f"{name} holds {info.filename[:60]!r}, which is not an array.")
     version = np.lib.format.read_magic(stream)

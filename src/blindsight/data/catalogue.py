@@ -1,5 +1,4 @@
-"""The sets that Blindsight knows by name: where each may be found, how it is loaded, how it is
-got.
+"""The data sets that Blindsight knows by name: their locations, readers and packages.
 
 Some sets ship inside installed packages and need no network. Others are computed: the metric
 paper's two strips, and scenes of several digits.
@@ -47,9 +46,8 @@ __all__ = [
 
 DIGITS = tuple("0123456789")
 
-# : photographs inside scikit-image's and scikit-learn's wheels, and what each shows. Those of
-# scikit-learn are under
-#: CC BY 2.0: the flower by vultilion, the temple by danielbuechele.
+#: The photographs inside scikit-image's and scikit-learn's wheels by what each shows. Those of
+#: scikit-learn are under CC BY 2.0: the flower by vultilion, the temple by danielbuechele.
 ALBUM = {
     "astronaut": "skimage/data/astronaut.png",
     "brick wall": "skimage/data/brick.png",
@@ -96,7 +94,7 @@ def album() -> ImageSet:
     them).
 
     Each photograph is cut into twenty overlapping squares of about half its height, some turned
-    left to right: an honest little album in which every picture has others of the same thing.
+    left to right, so that every picture has others of the same thing.
     """
     images, labels = [], []
     for number, where in enumerate(ALBUM.values()):
@@ -139,8 +137,8 @@ SCENE = ("Beach", "Sunset", "FallFoliage", "Field", "Mountain", "Urban")
 
 @dataclass(frozen=True)
 class DataLocation:
-    """A folder in which a set may lie: its name, the files that show it is there, and how they are
-    read.
+    """A folder that may hold a data set: its name, the files that must be in it, and their
+    reader.
     """
 
     folder: str
@@ -170,7 +168,7 @@ class Known:
 
     @property
     def hint(self) -> str:
-        """How to get it."""
+        """The instruction by which a user gets the data set."""
         if self.get:
             return f"Run: blindsight data get {self.get}"
         if self.package:
@@ -182,7 +180,7 @@ class Known:
         )
 
     def find(self) -> tuple[DataLocation, Path] | None:
-        """The first home that is there, looking in BLINDSIGHT_DATA and then in the cache."""
+        """Return the first location that exists, in BLINDSIGHT_DATA or else in the cache."""
         own = data_folder()
         for root in (*([own] if own else []), cache_folder() / "sets"):
             for home in self.locations:
@@ -193,27 +191,25 @@ class Known:
 
 @dataclass(frozen=True)
 class CatalogueEntry:
-    """One line of the inventory: a set, the place where it was found ("" if missing) and how to get
-    it.
-    """
+    """One line of the inventory: a data set, its location ("" if missing) and how to get it."""
 
     name: str
     what: str
-    place: str
+    location: str
     hint: str
 
     def to_dict(self) -> dict[str, Any]:
-        told = {"place": self.place} if self.place else {"hint": self.hint}
-        return {"name": self.name, "what": self.what, "present": bool(self.place), **told}
+        found_at = {"place": self.location} if self.location else {"hint": self.hint}
+        return {"name": self.name, "what": self.what, "present": bool(self.location), **found_at}
 
 
 def load(name: str, split: str | None = None, **options: Any) -> Any:
     """Load a set by name.
 
-    Args:
-        name: One of `CATALOGUE`. split: "train", "test" or None for all. Sets without an official
-        split are divided 80:20, stratified,
-            always the same way.
+    Parameters:
+        name: One of `CATALOGUE`.
+        split: "train", "test" or None for all. Sets without an official split are divided 80:20,
+            stratified, always the same way.
         **options: What the set's own reader takes, for example encoding="binary" for Adult.
 
     Returns:
@@ -222,32 +218,32 @@ def load(name: str, split: str | None = None, **options: Any) -> Any:
     Raises:
         MissingData: The set is not on this machine; the message says how to get it.
     """
-    known = _known(name)
+    entry = _known(name)
     if split is not None:
         one_of("split", split, {"train", "test"})
-    if known.read is not None and where(name):
-        return readers.divided(known.read(), split)
-    found = known.find()
-    if found is None:
-        raise MissingData(f"{name} is not on this machine. {known.hint}")
-    home, folder = found
+    if entry.read is not None and where(name):
+        return readers.divided(entry.read(), split)
+    location = entry.find()
+    if location is None:
+        raise MissingData(f"{name} is not on this machine. {entry.hint}")
+    home, folder = location
     return home.read(folder, split, **options)
 
 
 def where(name: str) -> str:
     """The folder that holds a known set, "built in (package)", or "" if it is missing."""
-    known = _known(name)
-    if known.package:
-        return f"built in ({known.package})" if find_spec(known.package) else ""
-    found = known.find()
-    return "" if found is None else str(found[1])
+    entry = _known(name)
+    if entry.package:
+        return f"built in ({entry.package})" if find_spec(entry.package) else ""
+    location = entry.find()
+    return "" if location is None else str(location[1])
 
 
 def inventory() -> list[CatalogueEntry]:
     """Every known set, and where it is on this machine."""
     return [
-        CatalogueEntry(known.name, known.what, where(name), known.hint)
-        for name, known in CATALOGUE.items()
+        CatalogueEntry(entry.name, entry.what, where(name), entry.hint)
+        for name, entry in CATALOGUE.items()
     ]
 
 
@@ -344,13 +340,13 @@ _ALL = (
     ),
     *(
         _one(
-            f"ipums-{place.lower()}",
-            f"IPUMS-{place} census as numbers and a label",
+            f"ipums-{country.lower()}",
+            f"IPUMS-{country} census as numbers and a label",
             "tabular",
-            (f"IPUMS-{place}.dat",),
-            readers.numbers(f"IPUMS-{place}.dat", f"ipums-{place.lower()}"),
+            (f"IPUMS-{country}.dat",),
+            readers.numbers(f"IPUMS-{country}.dat", f"ipums-{country.lower()}"),
         )
-        for place in ("BR", "US")
+        for country in ("BR", "US")
     ),
     Known(
         "caltech101",
@@ -437,7 +433,7 @@ _ALL = (
     ),
 )
 
-CATALOGUE: Mapping[str, Known] = {known.name: known for known in _ALL}
+CATALOGUE: Mapping[str, Known] = {entry.name: entry for entry in _ALL}
 
 
 _CELL = 32  # a digit of 28 x 28 with room to move
@@ -451,7 +447,7 @@ def two_strips(n: int = 200, *, seed: int = 0, gap: float = 0.06) -> Table:
     of the other class and a metric that shrinks the diagonal separates them. Every row has an l1
     norm of at most 1.
 
-    Args:
+    Parameters:
         n: Number of points, half in each class.
         seed: The same seed gives the same points.
         gap: Distance between the strips' centre lines.
@@ -482,7 +478,7 @@ def acyclic_pairs(
 ) -> PairSet:
     """Labelled pairs whose graph has no cycle, as the paper chose for its toy example.
 
-    Args:
+    Parameters:
         labels: Class of each row.
         similar: Pairs within each class.
         dissimilar: Pairs across classes.
@@ -523,11 +519,13 @@ def scenes(
     """Scenes of one to four digits on a 64 x 64 canvas, labelled with the digits that occur (10
     labels).
 
-    Args:
-        n: Number of scenes. seed: The same seed gives the same scenes. most: At most this many
-        digits (1 to 4) in a scene; each lies in its own quarter, moved at random. split: Draw
-        digits from this part of the source only, so that train and test share no digit. source: The
-        set of 28 x 28 digits: "mnist5k" (built in) or "mnist".
+    Parameters:
+        n: Number of scenes.
+        seed: The same seed gives the same scenes.
+        most: At most this many digits (1 to 4) in a scene; each lies in its own quarter, moved at
+            random.
+        split: Draw digits from this part of the source only, so that train and test share no digit.
+        source: The set of 28 x 28 digits: "mnist5k" (built in) or "mnist".
     """
     whole("n", n)
     if not 1 <= whole("most", most) <= 4:

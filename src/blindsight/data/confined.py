@@ -1,11 +1,11 @@
-"""Decoding image files behind one wall.
+"""Decoding of image files in a confined process.
 
 Every image file, from a folder, an upload or a worker on another machine, is hostile until it has
 been decoded, and decoders are large programs in C and C++: six of 1,165 mutated DICOM files end the
 process that opens them. So no file is decoded in this process. `ConfinedReader` sends the bytes to
-a process without files, network or further programs (`main`), and takes pixels back
-through shared memory. A file that ends the process twice is refused by name like any other file
-that is damaged, and the next file gets a new process.
+a process without files, network or further programs (`main`), and receives pixels through shared
+memory. A file that ends the process twice is refused by name like any other damaged file, and the
+next file gets a new process.
 
 That process imports the decoders, confines itself (`core.sandbox`) and serves requests from a
 socket until the other end is closed. Where the system has no memory that two processes share by a
@@ -105,7 +105,7 @@ def write_all(descriptor: int, *parts: bytes | memoryview) -> None:
 
 
 def _prepare_pictures() -> None:
-    """Import Pillow's decoders: nothing can be imported behind the walls."""
+    """Import Pillow's decoders, because a confined process cannot import anything."""
     import io
 
     from PIL import Image
@@ -151,15 +151,15 @@ def main() -> None:
     if options["memory"] >= 0:
         shared = mmap.mmap(options["memory"], options["capacity"])
     else:
-        # Answers go where standard output went, and what a decoder prints goes nowhere.
+        # Answers go to standard output, and what a decoder prints is discarded.
         target = os.dup(1)
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), 1)
     KINDS[options["kind"]]()
     # libde265 decodes in threads of its own and ends the process where it cannot start one.
     threads = options["kind"] == "heif"
-    walls = confine(options["address_space"], options["seconds"], threads=threads)
-    _answer(target, READY, text=json.dumps(walls))
+    protections = confine(options["address_space"], options["seconds"], threads=threads)
+    _answer(target, READY, text=json.dumps(protections))
     while (request := read_exactly(source, REQUEST.size)) is not None:
         size, pixels, largest, at_least, frames, raw = REQUEST.unpack(request)
         data = read_exactly(source, size)
@@ -206,7 +206,7 @@ _SECONDS = 60.0
 _ADDRESS_SPACE = 4 << 30
 _LONGEST_TEXT = 1 << 16
 _CHANNELS = 3
-# Memory stays with the process: giving every image's pages back costs more than decoding it.
+# The process keeps its memory: returning the pages of every image costs more than decoding it.
 _ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
@@ -277,8 +277,8 @@ class ConfinedReader:
                 try:
                     return self._exchange(data, name, limits, at_least)
                 except (ConnectionError, BrokenPipeError):
-                    # The process may have died for another reason (no memory on a busy machine):
-                    # the file is the culprit only if a fresh process dies of it, too.
+                    # The process may have ended for another reason (no memory on a busy machine):
+                    # the file is the cause only if a new process ends, too.
                     self._stop()
             raise HostileFile(
                 f"{name} is damaged: it ended the process that decoded it. Every other file is "
@@ -286,7 +286,7 @@ class ConfinedReader:
             )
 
     def start(self, limits: Limits = LIMITS) -> None:
-        """Start the process where it is not running, and wait until its walls stand."""
+        """Start the process if it is not running, and wait until it is confined."""
         with self._lock:
             self._ready(limits)
 
@@ -380,8 +380,8 @@ class ConfinedReader:
             memory = os.memfd_create("blindsight pixels")
             os.ftruncate(memory, capacity)
             self._shared = mmap.mmap(memory, capacity)
-            ours, theirs = (each.detach() for each in socket.socketpair())
-            self._ends, passed = (ours, ours), [theirs, memory]
+            own_end, other_end = (each.detach() for each in socket.socketpair())
+            self._ends, passed = (own_end, own_end), [other_end, memory]
         options = {
             "kind": self.kind,
             "source": passed[0] if passed else 0,
@@ -429,18 +429,18 @@ class ConfinedReader:
 
     def _answer(self, answers: int, deadline: float) -> tuple[int, tuple[int, int, int], str]:
         """Read the next answer, and wait for it no longer than until the deadline."""
-        left = deadline - time.monotonic()
-        if left <= 0:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
             raise TimeoutError
         if hasattr(select, "poll"):
             poll = select.poll()
             poll.register(answers, select.POLLIN)
-            if not poll.poll(left * 1000):
+            if not poll.poll(remaining * 1000):
                 raise TimeoutError
             head = read_exactly(answers, ANSWER.size)
         else:  # Windows waits for no pipe: the process is ended at the deadline, and the pipe too
             assert self._process is not None  # noqa: S101  (it is asked)
-            watch = threading.Timer(left, self._process.kill)
+            watch = threading.Timer(remaining, self._process.kill)
             watch.start()
             head = read_exactly(answers, ANSWER.size)
             watch.cancel()
@@ -525,7 +525,7 @@ _READERS_LOCK = threading.Lock()
 
 
 def _forget_readers() -> None:
-    """In a forked child: the parent's processes are the parent's, and its locks may be held."""
+    """Drop the readers in a forked child: they belong to the parent, whose locks may be held."""
     global _READERS_LOCK
     _READERS.clear()
     _READERS_LOCK = threading.Lock()
@@ -540,5 +540,5 @@ def _rebuilt(kind: str, seconds: float, address_space: int) -> ConfinedReader:
 
 
 def _printable(text: str) -> str:
-    """The reason that a worker gave: it may have been taken over by the file it decoded."""
+    """Return a worker's message without control characters: a hostile file may have written it."""
     return "".join(letter for letter in text if letter.isprintable())

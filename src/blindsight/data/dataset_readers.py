@@ -43,11 +43,11 @@ def variant(path: Path) -> Path | None:
 
 
 def present(path: Path) -> Path:
-    """The file, or the same file compressed; it must be there."""
-    found = variant(path)
-    if found is None:
+    """Return the file or its compressed form; raise `MissingData` if there is neither."""
+    existing = variant(path)
+    if existing is None:
         raise MissingData(f"{path} does not exist.")
-    return found
+    return existing
 
 
 S = TypeVar("S", ImageSet, Table)
@@ -82,7 +82,7 @@ def idx(
 
 
 def idx_files(dims: int = 3) -> tuple[str, ...]:
-    """The four files' names."""
+    """Return the names of the four idx files of a data set like MNIST."""
     kinds = (f"images-idx{dims}", "labels-idx1")
     return tuple(f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in kinds)
 
@@ -100,7 +100,7 @@ def adult(folder: Path, split: str | None, *, encoding: str = "onehot") -> Table
 
 
 def bank(folder: Path, split: str | None, *, encoding: str = "onehot") -> Table:
-    """UCI Bank marketing."""
+    """Read UCI Bank marketing; its split is made by `divided`."""
     return divided(load_bank(present(folder / "bank-full.csv"), encoding=encoding), split)
 
 
@@ -343,7 +343,7 @@ def load_adult(
 ) -> Table:
     """UCI Adult from adult.data and adult.test (one of them, or both joined).
 
-    Args:
+    Parameters:
         train: adult.data, or None. test: adult.test, or None. encoding: "onehot" keeps the 6
         numbers and makes 99 indicators (105 columns); "binary" makes all
             123 columns 0 or 1. A missing value ("?") is all zeros.
@@ -372,7 +372,7 @@ def load_adult(
 def load_bank(path: Path, *, encoding: str = "onehot", limits: Limits = LIMITS) -> Table:
     """UCI Bank marketing from bank-full.csv (comma or semicolon).
 
-    Args:
+    Parameters:
         path: The file. encoding: "onehot" keeps the 7 numbers and makes 44 indicators (51 columns);
         "paper" makes the 32 columns
             which with the label are the 33 of the metric paper's Table I.

@@ -1,4 +1,4 @@
-"""Labels as people keep them: spreadsheets, lists, one column per label, keywords inside photos.
+"""Labels from files of users: spreadsheets, lists, one column per label, keywords inside photos.
 
 | source | recognised by |
 |---|---|
@@ -140,8 +140,8 @@ def read_label_table(
             "COCO or Label Studio JSON."
         )
     else:
-        found = None if column is not None else _list_labels(path, photos, limits)
-        named = found or _table_labels(read_table(path, limits=limits), column, path.name)
+        listed = None if column is not None else _list_labels(path, photos, limits)
+        named = listed or _table_labels(read_table(path, limits=limits), column, path.name)
     return _checked(_matched(named, photos, path.name))
 
 
@@ -361,7 +361,9 @@ def _table_labels(table: TableRows, column: str | None, name: str) -> dict[str, 
         )
     for row in table.rows:
         labels[row[photo]] |= {
-            _plain(table.columns[place]) for place in marked if row[place].casefold() in _YES
+            _plain(table.columns[position])
+            for position in marked
+            if row[position].casefold() in _YES
         }
     return labels
 
@@ -378,8 +380,8 @@ def _list_labels(path: Path, photos: Sequence[str], limits: Limits) -> dict[str,
     def photo_at(cells: Sequence[str]) -> int | None:
         endings = (os.path.splitext(cell.strip())[1].lower() in SUFFIXES for cell in cells)
         places = [
-            place
-            for place, (cell, ends) in enumerate(zip(cells, endings, strict=True))
+            position
+            for position, (cell, ends) in enumerate(zip(cells, endings, strict=True))
             if ends and candidates(cell.strip())
         ]
         return places[0] if places else None
@@ -415,15 +417,17 @@ def _indicator_columns(table: TableRows, photo: int) -> list[int]:
     Beside columns of other kinds there must be two that hold both: a single one may be a count, or
     say that a row was checked.
     """
-    others = [place for place in range(len(table.columns)) if place != photo]
-    values = {place: {row[place].casefold() for row in table.rows} for place in others}
-    marked = [place for place in others if values[place] and values[place] <= _YES | _NO]
-    varied = [place for place in marked if values[place] & _YES and values[place] & _NO]
+    others = [position for position in range(len(table.columns)) if position != photo]
+    values = {position: {row[position].casefold() for row in table.rows} for position in others}
+    marked = [
+        position for position in others if values[position] and values[position] <= _YES | _NO
+    ]
+    varied = [position for position in marked if values[position] & _YES and values[position] & _NO]
     return marked if marked == others or len(varied) > 1 else []
 
 
 def _splitter(cells: Sequence[str]) -> Callable[[str], set[str]]:
-    """How a column separates its labels: by semicolons if any cell has one, else by commas."""
+    """Return the function that splits a cell: by semicolons if any cell has one, else by commas."""
     mark = ";" if any(";" in cell for cell in cells) else ","
 
     def split(cell: str) -> set[str]:
@@ -513,7 +517,7 @@ def _label_studio_labels(tasks: list[Any]) -> dict[str, set[str]]:
         if (original := _ORIGINAL_NAME.match(name)) is not None and "?d=" not in address:
             name = original[1]
         words = labels.setdefault(name, set())
-        # Tags that nobody has looked at yet count where nobody has looked at the task.
+        # Predicted tags count only where nobody has annotated the task.
         for answer in (task.get("annotations") or task.get("predictions") or ())[:1]:
             for result in answer["result"]:
                 value = result["value"]
@@ -551,10 +555,10 @@ def _candidates(photos: Sequence[str]) -> Callable[[str], list[str]]:
 
     def candidates(name: str) -> list[str]:
         matches = (index.get(key(name)) for key, index in zip(keys, indexes, strict=True))
-        found = next((photos for photos in matches if photos), [])
+        best = next((photos for photos in matches if photos), [])
         # Label Studio puts eight hexadecimal digits before the names of uploads.
         original = _ORIGINAL_NAME.match(_slashes(name).rsplit("/", 1)[-1])
-        return candidates(original[1]) if not found and original is not None else found
+        return candidates(original[1]) if not best and original is not None else best
 
     return candidates
 
@@ -589,6 +593,6 @@ def _slashes(name: str) -> str:
 def _checked(table: LabelTable) -> LabelTable:
     if not any(table.labels.values()):
         raise InvalidData(
-            f"no photo has a label by {table.source}: there is nothing to learn from."
+            f"no photo has a label in {table.source}: there is nothing to learn from."
         )
     return table

@@ -1,6 +1,4 @@
-"""How large a file from outside may be before it is refused, and how its bytes are read: bounded,
-and in silence.
-"""
+"""Limits on the size of files from outside, and bounded reading of their bytes."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ _HEIF_BRANDS = frozenset({b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", 
 class Limits:
     """Bounds that are checked before anything is allocated.
 
-    Args:
+    Parameters:
         pixels: Most pixels of one image, read from its header before it is decoded.
         image_bytes: Most bytes of one encoded image file.
         file_bytes: Most bytes of one data file (an idx file, a batch, a table) on disk.
@@ -65,13 +63,13 @@ LIMITS = Limits()
 
 
 class Readable(Protocol):
-    """What has a `read`: a file, a member of a zip file, an unpacking stream."""
+    """An object with a `read` method: a file, a member of a zip file, an unpacking stream."""
 
     def read(self, size: int, /) -> bytes: ...
 
 
 def check_packing(member: zipfile.ZipInfo) -> None:
-    """Refuse what zipfile would unpack without a bound, kilobytes to gigabytes: bzip2 and LZMA."""
+    """Refuse bzip2 and LZMA, which zipfile unpacks without a bound, kilobytes to gigabytes."""
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise HostileFile(
             f"{member.filename[:60]} is packed by another method than deflate. Pack the file again."
@@ -79,7 +77,7 @@ def check_packing(member: zipfile.ZipInfo) -> None:
 
 
 def regular_file(path: str | os.PathLike[str], *, largest: int) -> Path:
-    """The path, if it is an ordinary file of at most `largest` bytes (not a device, pipe or
+    """Return the path if it is an ordinary file of at most `largest` bytes (not a device, pipe or
     folder).
     """
     path = Path(path)
@@ -100,14 +98,14 @@ def regular_file(path: str | os.PathLike[str], *, largest: int) -> Path:
 
 
 def read_at_most(stream: Readable, most: int) -> bytes:
-    """At most this many bytes of a stream, piece by piece: one large read would allocate all of it
+    """Read at most this many bytes of a stream, in pieces: one large read would allocate them all
     at once.
     """
     pieces: list[bytes] = []
-    left = most
-    while left > 0 and (piece := stream.read(min(MEGA, left))):
+    remaining = most
+    while remaining > 0 and (piece := stream.read(min(MEGA, remaining))):
         pieces.append(piece)
-        left -= len(piece)
+        remaining -= len(piece)
     return b"".join(pieces)
 
 
@@ -126,10 +124,12 @@ def read_bytes(path: str | os.PathLike[str], *, largest: int) -> bytes:
 
 @contextmanager
 def quiet(*raised: type[Warning]) -> Iterator[None]:
-    """Warnings of decoders are silent, for they quote what a file holds; but for those that are to
-    be raised.
+    """Silence the warnings of decoders, which quote the content of files.
 
     Python's filters belong to the whole process, so only one thread at a time may change them.
+
+    Parameters:
+        raised: warnings that are raised as errors instead.
     """
     with _FILTERS, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -139,10 +139,10 @@ def quiet(*raised: type[Warning]) -> Iterator[None]:
 
 
 def kind_of(data: bytes) -> Literal["pictures", "dicom", "heif"]:
-    """Which reader the first bytes of a file are for.
+    """Return the kind of reader that the first bytes of a file call for.
 
-    A DICOM file begins with 128 bytes of anything, then DICM; a HEIC or HEIF file with one of their
-    brands (AVIF has brands of its own).
+    A DICOM file begins with 128 arbitrary bytes, then DICM; a HEIC or HEIF file has one of their
+    brands (AVIF has other brands).
     """
     if data[128:132] == b"DICM":
         return "dicom"

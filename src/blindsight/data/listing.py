@@ -1,4 +1,4 @@
-"""What is in a folder: the photos that can be read, and everything else, counted and named.
+"""The content of a folder: the photos that can be read, and all other files by kind.
 
 Nothing is left out silently. Each file is a photo, or is counted under a kind that says why it is
 not read and, where that helps, what to install.
@@ -111,7 +111,7 @@ class Inventory:
     def files_read(
         self, *, read: int, copies: int = 0, damaged: Iterable[tuple[str, str]] = ()
     ) -> FilesRead:
-        """What became of the folder's files, once its photos have been decoded.
+        """Return how each file of the folder was used, once its photos have been decoded.
 
         Parameters:
             read: how many different photos were read.
@@ -132,7 +132,7 @@ class Inventory:
 
 @dataclass(frozen=True)
 class FilesRead:
-    """What became of every file in what was read: the last table of every verb that reads photos.
+    """How every file that was found was used: the last table of every verb that reads photos.
 
     Attributes:
         read: how many different photos were read.
@@ -183,7 +183,7 @@ class FilesRead:
         return replace(self, skipped=(*self.skipped, more))
 
     def __add__(self, other: FilesRead) -> FilesRead:
-        """What became of the files of two folders."""
+        """Return how the files of two folders were used."""
         collector = _Collector()
         counts: dict[tuple[str, str], int] = {}
         for kind in (*self.skipped, *other.skipped):
@@ -219,7 +219,7 @@ def list_photos(
     """List the photos of a folder and its subfolders, and count everything else.
 
     Links are not followed: a link to a file of the folder would be a copy, and a link to another
-    place could bring in what nobody meant to include. Hidden files and folders are not read either.
+    folder could include files by mistake. Hidden files and folders are not read either.
 
     Parameters:
         folder: the folder.
@@ -235,10 +235,10 @@ def list_photos(
 
     Examples:
         >>> import tempfile
-        >>> place = Path(tempfile.mkdtemp())
+        >>> folder = Path(tempfile.mkdtemp())
         >>> for name in ("b.JPG", "a.png", "clip.mov"):
-        ...     _ = (place / name).write_bytes(b"")
-        >>> listed = list_photos(place)
+        ...     _ = (folder / name).write_bytes(b"")
+        >>> listed = list_photos(folder)
         >>> listed.photos
         ('a.png', 'b.JPG')
         >>> print(listed.skipped[0])
@@ -255,11 +255,11 @@ def list_photos(
         name = os.path.relpath(error.filename, root) if error.filename else "?"
         collector.add(name, "folders that cannot be opened", error.strerror or "no permission")
 
-    for place, folders, files in os.walk(root, onerror=unreadable):
-        here = Path(place)
+    for directory, folders, files in os.walk(root, onerror=unreadable):
+        parent = Path(directory)
         entered = []  # the subfolders to look into; the others are counted
         for name in folders:
-            path = here / name
+            path = parent / name
             relative = path.relative_to(root).as_posix()
             if os.path.islink(path):  # False where the path is too long; then opening it fails
                 collector.add(relative, "links to folders", "links are not followed")
@@ -273,8 +273,8 @@ def list_photos(
                 entered.append(name)
         folders[:] = sorted(entered)
         for name in files:
-            relative = (here / name).relative_to(root).as_posix()
-            reason = _reason(here / name)
+            relative = (parent / name).relative_to(root).as_posix()
+            reason = _reason(parent / name)
             if reason is None:
                 photos.append(relative)
             else:
@@ -360,8 +360,8 @@ def load_folder(
 ) -> ImageSet:
     """Every photo of a folder, read one by one on demand; names are paths relative to it.
 
-    Hidden files and links are passed over: a link could point to what was never meant to be read.
-    `read_folder` also says what was passed over.
+    Hidden files and links are skipped: a link could point to files that were not meant to be read.
+    `read_folder` also returns what was skipped.
     """
     root = _folder(path)
     return _all_photos(root, _listed(root, limits, recursive=recursive), limits)
@@ -374,7 +374,7 @@ def read_folder(
     limits: Limits = LIMITS,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[ImageSet, FilesRead]:
-    """The photos of a folder that can be decoded, and what became of every other file in it.
+    """Return the photos of a folder that can be decoded, and how every file in it was used.
 
     Each photo is decoded to find out. The pixels of small photos stay in memory for their use
     (`DecodedPhotos`), so that they are decoded once. Damaged photos are left out and counted.
@@ -425,7 +425,7 @@ def load_class_folders(
 ) -> ImageSet:
     """A folder per class, as Caltech-101 comes: the folder's name is the class.
 
-    Args:
+    Parameters:
         path: The folder that holds the classes' folders.
         leave_out: Folders that are no classes (Caltech's background images by default).
         limits: Bounds on the number of files and on each image.
@@ -482,5 +482,5 @@ def _class_photos(
     number = {name: i for i, name in enumerate(classes)}
     labels = np.array([number[name.split("/")[0]] for name in names], dtype=np.int64)
     files = Files([root / name for name in names], limits=limits)
-    shown = tuple(shown_name(name) for name in classes)
-    return ImageSet(files, labels, np.array(names), shown, root.name or "images")
+    class_names = tuple(shown_name(name) for name in classes)
+    return ImageSet(files, labels, np.array(names), class_names, root.name or "images")

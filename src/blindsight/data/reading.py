@@ -3,14 +3,14 @@
 `read_image` is for callers; it decodes in a confined process. `decode_here` is what that process
 runs.
 
-Of a DICOM file the picture is read as a doctor sees it, and whose it is; every other field stays
-behind. Only the fields in `_PICTURE` are read from a file, so that no name, date or place can get
-into a message or a log; what pydicom itself would warn or log is silenced, because it quotes
-fields. Stored values become what they measure (rescale slope and intercept), then grey levels by
-the file's own window, or by the picture's own range where it names none; MONOCHROME1 is turned
-round. Of several frames the middle one is taken, and only that one is decoded.
+From a DICOM file the picture is read as a doctor sees it, and separately the patient's id; no other
+field is used. Only the fields in `_PICTURE` are read, so that no name, date or place can get into a
+message or a log; pydicom's own warnings and log are silenced, because they quote fields. Stored
+values become measured ones (rescale slope and intercept), then grey levels by the file's window, or
+by the picture's range if there is no window; MONOCHROME1 is inverted. Of several frames only the
+middle one is decoded.
 
-Of a camera raw file the largest JPEG preview is read that the camera wrote into the file. Most raw
+From a camera's raw file the largest embedded JPEG preview is read. Most raw
 formats (CR2, DNG, NEF, ARW, ORF, RW2, PEF) are TIFF containers. The raw sensor values are not
 developed; the preview is the picture that the camera itself showed.
 """
@@ -89,8 +89,8 @@ _PICTURE = [
 
 
 def unnamed_dicom(path: Path) -> bool:
-    """Whether a file is DICOM although its name does not say so: scanners write IM0001, or a number
-    with points.
+    """Whether a file without a DICOM suffix is DICOM: scanners write names such as IM0001, or
+    numbers with points.
     """
     ending = path.suffix[1:]
     if ending and not ending.isdigit():
@@ -117,7 +117,7 @@ def decode_dicom(
     except HostileFile:
         raise
     except Exception as error:
-        # A decoder fed hostile bytes raises anything, and its words quote them.
+        # Decoders raise any exception for hostile bytes, and its message quotes them.
         raise HostileFile(
             f"{name} is no DICOM picture that can be read ({type(error).__name__})."
         ) from None
@@ -128,8 +128,8 @@ def patient_of(source: bytes | Path) -> str | None:
     module = silent_pydicom()
     try:
         with quiet():
-            given = source if isinstance(source, Path) else io.BytesIO(source)
-            dataset = module.dcmread(given, specific_tags=["PatientID"], stop_before_pixels=True)
+            file = source if isinstance(source, Path) else io.BytesIO(source)
+            dataset = module.dcmread(file, specific_tags=["PatientID"], stop_before_pixels=True)
             patient = str(dataset.get("PatientID", "") or "").strip()
     except Exception as error:
         raise HostileFile(f"not a DICOM file that can be read ({type(error).__name__}).") from None
@@ -168,9 +168,7 @@ def prepare_dicom() -> None:
 
 
 def _checked_frames(dataset: Any, name: str, limits: Limits) -> int:
-    """How many frames there are; a size that the header should not have is refused before anything
-    is decoded.
-    """
+    """Return the number of frames; refuse a size beyond the limits before anything is decoded."""
     rows, columns = int(dataset.get("Rows", 0) or 0), int(dataset.get("Columns", 0) or 0)
     frames = int(dataset.get("NumberOfFrames", 1) or 1)
     if rows < 1 or columns < 1:
@@ -188,14 +186,14 @@ def _checked_frames(dataset: Any, name: str, limits: Limits) -> int:
 
 
 def _check_decoder(dataset: Any, name: str) -> None:
-    """A compression that nothing installed here reads is no damage, and is said."""
+    """Refuse a compression that no installed decoder reads, with the reason."""
     pixels: Any = optional_module("pydicom.pixels", extra="dicom")
-    way = dataset.file_meta.TransferSyntaxUID
-    if way.is_compressed and way.is_encapsulated and not pixels.get_decoder(way).is_available:
+    syntax = dataset.file_meta.TransferSyntaxUID
+    compressed = syntax.is_compressed and syntax.is_encapsulated
+    if compressed and not pixels.get_decoder(syntax).is_available:
         raise HostileFile(
-            f"{name} is compressed as {way.name}, which needs a decoder: pip install "
-            "'blindsight[dicom]' brings those "
-            "that there are."
+            f"{name} is compressed as {syntax.name}, which needs a decoder: pip install "
+            "'blindsight[dicom]' installs those that exist."
         )
 
 
@@ -208,26 +206,26 @@ def _shown(frame: NDArray[Any], dataset: Any) -> NDArray[np.uint8]:
     if frame.ndim == 3:
         return _bytes(frame)
     measured = pixels.apply_modality_lut(frame, dataset)
-    seen = np.asarray(pixels.apply_voi_lut(measured, dataset), np.float64)
-    low, high = _range(seen, dataset)
+    windowed = np.asarray(pixels.apply_voi_lut(measured, dataset), np.float64)
+    low, high = _range(windowed, dataset)
     scaled = (
-        np.clip((seen - low) * (255.0 / (high - low)), 0, 255)
+        np.clip((windowed - low) * (255.0 / (high - low)), 0, 255)
         if high > low
-        else np.zeros_like(seen)
+        else np.zeros_like(windowed)
     )
     return np.rint(255 - scaled if kind == "MONOCHROME1" else scaled).astype(np.uint8)
 
 
-def _range(seen: NDArray[np.float64], dataset: Any) -> tuple[float, float]:
-    """What is black and what is white: the window's ends, where there is a window, else the
-    picture's own.
+def _range(windowed: NDArray[np.float64], dataset: Any) -> tuple[float, float]:
+    """Return the values of black and white: the ends of the window, or else of the picture's own
+    range.
     """
     if "WindowWidth" in dataset and "VOILUTSequence" not in dataset:
         pixels: Any = optional_module("pydicom.pixels", extra="dicom")
         far = np.array([[-1e12, 1e12]])
         low, high = pixels.apply_windowing(far, dataset)[0]
         return float(low), float(high)
-    return float(seen.min()), float(seen.max())
+    return float(windowed.min()), float(windowed.max())
 
 
 def _bytes(values: NDArray[Any]) -> NDArray[np.uint8]:
@@ -281,19 +279,19 @@ def raw_preview(data: bytes) -> tuple[bytes, int]:
 def _directories(data: bytes, order: str) -> Iterator[dict[int, tuple[int, ...]]]:
     """Every image file directory, each once: a hostile file may link them in a circle."""
     waiting = [struct.unpack_from(order + "I", data, 4)[0]]
-    seen: set[int] = set()
-    while waiting and len(seen) < _MOST_DIRECTORIES:
+    visited: set[int] = set()
+    while waiting and len(visited) < _MOST_DIRECTORIES:
         offset = waiting.pop()
-        if offset in seen or not 8 <= offset <= len(data) - 2:
+        if offset in visited or not 8 <= offset <= len(data) - 2:
             continue
-        seen.add(offset)
+        visited.add(offset)
         count = struct.unpack_from(order + "H", data, offset)[0]
         end = offset + 2 + 12 * count
         if count > _MOST_ENTRIES or end > len(data):
             continue
         tags = {}
-        for place in range(offset + 2, end, 12):
-            tag, values = _entry(data, order, place)
+        for position in range(offset + 2, end, 12):
+            tag, values = _entry(data, order, position)
             tags[tag] = values
         for link in (_SUB_IFDS, _EXIF):
             waiting.extend(tags.get(link, ())[:_MOST_DIRECTORIES])
@@ -302,19 +300,19 @@ def _directories(data: bytes, order: str) -> Iterator[dict[int, tuple[int, ...]]
         yield tags
 
 
-def _entry(data: bytes, order: str, place: int) -> tuple[int, tuple[int, ...]]:
+def _entry(data: bytes, order: str, position: int) -> tuple[int, tuple[int, ...]]:
     """A tag and its values, as far as they are whole numbers in the file."""
-    tag, kind, count = struct.unpack_from(order + "HHI", data, place)
+    tag, kind, count = struct.unpack_from(order + "HHI", data, position)
     size = _SIZES.get(kind, 0)
     if not size or not count > 0:
         return tag, ()
     if tag == _PANASONIC_PREVIEW and kind == 7 and count > 4:
-        return tag, (struct.unpack_from(order + "I", data, place + 8)[0], count)
+        return tag, (struct.unpack_from(order + "I", data, position + 8)[0], count)
     if count > _MOST_ENTRIES:
         return tag, ()
-    start = place + 8
+    start = position + 8
     if size * count > 4:
-        start = struct.unpack_from(order + "I", data, place + 8)[0]
+        start = struct.unpack_from(order + "I", data, position + 8)[0]
     if start + size * count > len(data):
         return tag, ()
     letter = {1: "B", 2: "H", 4: "I"}[size]
@@ -350,8 +348,7 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "PPM", "TIFF", "AVIF", "JPEG2000
 _HEIF = "HEIF"
 _ORIENTATION = 0x0112
 _PLUGINS = ("Bmp", "Gif", "Jpeg2K", "Jpeg", "Png", "Ppm", "Tiff", "WebP")
-# The package that reads a kind of files, and the extra that brings it.
-#: For each kind of file that needs one: the package that reads it, and the extra that brings it.
+#: For each kind of file that needs one: the package that reads it, and the extra that installs it.
 PACKAGES = {"heif": ("pi_heif", "heic"), "dicom": ("pydicom", "dicom")}
 #: camera files whose embedded JPEG preview is read
 RAW_SUFFIXES = frozenset({".arw", ".cr2", ".dng", ".nef", ".nrw", ".orf", ".pef", ".rw2", ".sr2"})
@@ -529,13 +526,13 @@ def _reduce(image: Image.Image, most: int) -> None:
 
 
 def _turned(image: Image.Image, turn: int) -> Image.Image:
-    """Apply an EXIF orientation that stands outside the image itself."""
+    """Apply an EXIF orientation that is not stored in the image itself."""
     image.getexif()[_ORIENTATION] = turn
     return ImageOps.exif_transpose(image)
 
 
 def _plain(upright: Image.Image) -> NDArray[np.uint8]:
-    """Grey or RGB bytes, whatever the file's own way to write colours."""
+    """Convert to grey or RGB bytes from any colour mode."""
     if upright.mode.startswith(("I", "F")):
         return _deep_grey(np.asarray(upright))
     mode = "L" if upright.mode in ("1", "L", "LA", "La") else "RGB"
@@ -544,11 +541,10 @@ def _plain(upright: Image.Image) -> NDArray[np.uint8]:
 
 
 def _deep_grey(values: NDArray[Any]) -> NDArray[np.uint8]:
-    """Grey of more than eight bits: the eight that are seen. (Pillow's own conversion clips at
-    255.)
+    """Reduce grey of more than eight bits to eight. (Pillow's own conversion clips at 255.)
 
     Whole numbers are divided by the power of two that brings the brightest below 256, so that the
-    12 bits of a scanner in a 16-bit file are not lost in the dark; floating point is spread from
+    12 bits of a scanner in a 16-bit file do not become nearly black; floating point is scaled from
     its least to its largest value.
     """
     if values.dtype.kind == "f":
@@ -557,8 +553,8 @@ def _deep_grey(values: NDArray[Any]) -> NDArray[np.uint8]:
         return np.rint((finite - low) * (255.0 / (high - low) if high > low else 0.0)).astype(
             np.uint8
         )
-    whole = np.maximum(values.astype(np.int64), 0)
-    return (whole >> max(0, int(whole.max(initial=0)).bit_length() - 8)).astype(np.uint8)
+    levels = np.maximum(values.astype(np.int64), 0)
+    return (levels >> max(0, int(levels.max(initial=0)).bit_length() - 8)).astype(np.uint8)
 
 
 def to_rgb(image: NDArray[Any], size: int | None = None) -> NDArray[np.uint8]:

@@ -1,7 +1,4 @@
-"""What is learned from: image sets, multi-label sets, tables and labelled pairs.
-
-All are frozen values.
-"""
+"""Data sets as frozen values: image sets, multi-label sets, tables and labelled pairs."""
 
 from __future__ import annotations
 
@@ -62,11 +59,12 @@ def partition_indices(
     """Divide indices among owners; every index goes to exactly one owner, and no owner is left
     empty.
 
-    Args:
-        n: How many examples there are. owners: How many owners share them. how: "iid" deals them
-        out evenly; "class" gives each owner shards of about `classes_per_owner`
-            classes; "dirichlet" draws each class's shares among owners from Dirichlet(`alpha`)
-            (small alpha: very uneven).
+    Parameters:
+        n: The number of examples.
+        owners: The number of owners.
+        how: "iid" divides evenly at random; "class" gives each owner shards of about
+            `classes_per_owner` classes; "dirichlet" draws each class's shares among owners from
+            Dirichlet(`alpha`) (small alpha: very uneven).
         seed: The same seed gives the same division.
         labels: Class of each example, needed for "class" and "dirichlet".
         classes_per_owner: Shards an owner receives with how="class".
@@ -108,9 +106,9 @@ def _dirichlet(
             parts[owner].append(piece)
     result = [np.sort(np.concatenate(part)) for part in parts]
     for owner, part in enumerate(result):
-        if len(part) == 0:  # the richest owner gives one example away
-            richest = int(np.argmax([len(p) for p in result]))
-            result[owner], result[richest] = result[richest][-1:], result[richest][:-1]
+        if len(part) == 0:  # take one example from the owner with most
+            largest = int(np.argmax([len(p) for p in result]))
+            result[owner], result[largest] = result[largest][-1:], result[largest][:-1]
     return result
 
 
@@ -159,9 +157,7 @@ class _Rows:
         classes_per_owner: int = 2,
         alpha: float = 0.5,
     ) -> list[Self]:
-        """Divide the set among owners: how="iid", "class" or "dirichlet" (see
-        `splits.partition_indices`).
-        """
+        """Divide the set among owners: how="iid", "class" or "dirichlet" (`partition_indices`)."""
         parts = partition_indices(
             len(self),
             owners,
@@ -183,7 +179,7 @@ class ImageSet(_Rows):
 
     `set[3]` is one `(image, label)`; `set[2:9]`, `set[mask]` and `set[[4, 1]]` are sets.
 
-    Args:
+    Parameters:
         images: uint8 array (n, h, w) or (n, h, w, 3), or images that are read on demand.
         labels: One class number per image, or None.
         names: One name per image (a file name, say), or None.
@@ -256,12 +252,15 @@ class ImageSet(_Rows):
 class MultiLabelSet(_Rows):
     """Images, or feature vectors, with any number of labels each.
 
-    Args:
-        images: Images as in `ImageSet`, or None. features: Float array (n, d), or None. At least
-        one of the two, or names, is there. labels: uint8 array (n, number of classes) of 0 and 1.
-        classes: The names of the labels. names: One name per row, or None. known: Where a label is
-        sure (VOC marks "only difficult objects" as unsure), or None for everywhere. name: What the
-        set is called.
+    Parameters:
+        labels: uint8 array (n, number of classes) of 0 and 1.
+        images: Images as in `ImageSet`, or None.
+        features: Float array (n, d), or None.
+        classes: The names of the labels.
+        names: One name per row, or None.
+        known: Where a label is certain (VOC marks "only difficult objects" as uncertain), or None
+            for everywhere.
+        name: What the set is called.
     """
 
     labels: NDArray[np.uint8]
@@ -307,8 +306,8 @@ class MultiLabelSet(_Rows):
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, (int, np.integer)):
             index = range(len(self))[key]
-            what = self.images if self.images is not None else self.features
-            return None if what is None else what[index], self.labels[index]
+            rows = self.images if self.images is not None else self.features
+            return None if rows is None else rows[index], self.labels[index]
         return self.take(key)
 
     @property
@@ -327,7 +326,7 @@ class MultiLabelSet(_Rows):
 class Table(_Rows):
     """Rows of numbers with a class label.
 
-    Args:
+    Parameters:
         X: float64 array (n, columns).
         y: Class number of each row, or None.
         columns: Names of the columns.
@@ -371,7 +370,7 @@ class Table(_Rows):
 class PairSet(_Rows):
     """Labelled pairs of rows: 1 similar, 0 dissimilar.
 
-    Args:
+    Parameters:
         indices: int array (n, 2) of row numbers.
         labels: 1 or 0 for each pair.
     """

@@ -1,20 +1,20 @@
-"""Where the images of a set come from, and what a picture is recognised by.
+"""Sources of images, and the digests by which a picture is recognised.
 
 Images are files of a folder or members of a zip, decoded one by one on demand. A picture is
 recognised by its decoded pixels. Photo managers write ratings, words, places and corrected times
-into files, tools compress them again without loss, and hospitals take names out of them. Each time
-the file has other bytes and shows the same picture. So a picture is known by what every method here
-is given of it: the upright pixel array of `decode_image` (EXIF orientation applied, alpha and
-metadata left behind, of several frames the one that is read, of a DICOM file what its window
-shows), with its size and whether it has colour. A picture in colour whose three channels are equal
-is grey, for all methods see the same in both. Two files have one digest if and only if their pixels
-are equal, whatever their formats.
+into files, tools compress files again without loss, and hospitals remove names from them. Each time
+the file has other bytes and shows the same picture. So the digest is taken of what every method
+here uses: the upright pixel array of `decode_image` (EXIF orientation applied, without alpha and
+metadata, one frame of several, of a DICOM file what its window shows), with its size and whether it
+has colour. A picture in colour whose three channels are equal counts as grey, because methods treat
+both alike. Two files have the same digest if and only if their pixels are equal, whatever their
+formats.
 
-Decoders of lossy formats differ between versions and machines. A vault therefore also keeps the
-digest of each file's bytes, and takes a file that it has seen for what it was.
+Decoders of lossy formats differ between versions and machines. A vault therefore also stores the
+digest of each file's bytes, and recognises a file by it first.
 
-`encoded_digest` is how earlier versions knew a picture: by the encoded bytes that its pixels depend
-on. Vaults of theirs still know photos by it.
+Earlier versions recognised a picture by `encoded_digest`: the encoded bytes that its pixels depend
+on. Their vaults still do.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _MOST_DECODED = 256 << 20
 class LazyImages(Protocol):
     """Images that are not in memory.
 
-    `content(i)` is the encoded file, which names the image by what it is.
+    `content(i)` is the encoded file.
     """
 
     def __len__(self) -> int: ...
@@ -90,7 +90,7 @@ class DecodedPhotos:
         self._pixels: dict[bytes, NDArray[np.uint8]] = {}
 
     def keep(self, content: bytes, pixels: NDArray[np.uint8]) -> None:
-        """Keep the pixels of a file for `find`."""
+        """Store the pixels of a file for `find`."""
         digest = hashlib.sha256(content).digest()
         if digest not in self._pixels and pixels.nbytes <= self._left:
             self._pixels[digest] = pixels
@@ -201,8 +201,8 @@ class ZipMembers:
 def find_damaged(
     images: LazyImages, *, progress: Callable[[int, int], None] | None = None
 ) -> dict[int, str]:
-    """Try to read every image, and say which cannot be read and why; leave those out with
-    `take`.
+    """Try to read every image and return the reasons of those that cannot be read, by index; leave
+    those out with `take`.
     """
     damaged: dict[int, str] = {}
     for index in range(len(images)):
@@ -216,8 +216,8 @@ def find_damaged(
 
 
 def read_member(archive: zipfile.ZipFile, member: str, *, largest: int) -> bytes:
-    """One member of a zip file, refused if it unpacks to more than `largest` bytes whatever its
-    header says.
+    """Read one member of a zip file; it is refused if it unpacks to more than `largest` bytes,
+    whatever its header says.
     """
     try:
         info = archive.getinfo(member)
@@ -243,20 +243,18 @@ def read_member(archive: zipfile.ZipFile, member: str, *, largest: int) -> bytes
 
 _ORIENTATION = 0x0112
 _JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
-# Exif and XMP, colour profiles and further pictures, Photoshop's fields, comments: none of them is
-# decoded.
+# Exif and XMP, colour profiles and further pictures, Photoshop's fields, comments; none of them
+# affects the pixels.
 _JPEG_SAYS = frozenset({0xE1, 0xE2, 0xED, 0xFE})
-_PNG_SHOWS = frozenset(
-    {b"tRNS", b"acTL", b"fcTL", b"fdAT"}
-)  # beside the critical chunks, which begin with a capital
+# Beside the critical chunks, whose names begin with a capital letter.
+_PNG_SHOWS = frozenset({b"tRNS", b"acTL", b"fcTL", b"fdAT"})
 _WEBP_SHOWS = frozenset({b"VP8 ", b"VP8L", b"ALPH", b"ANIM", b"ANMF"})
-_DICOM_SHOWS = frozenset(
-    {0x0028, 0x5200, 0x7FE0}
-)  # how pixels are to be read, for each frame, and the pixels
+# How pixels are to be read, the same for each frame, and the pixels.
+_DICOM_SHOWS = frozenset({0x0028, 0x5200, 0x7FE0})
 
 
 class Recogniser(Protocol):
-    """What knows the records of image files: a vault."""
+    """An object that knows the records of image files, such as a vault."""
 
     def recognising(
         self, pixels: Callable[[bytes, str], bytes], encoded: Callable[[bytes], bytes]
@@ -326,9 +324,9 @@ def pixel_digest(pixels: NDArray[Any]) -> bytes:
         pixels = pixels[:, :, 0]
     elif pixels.ndim == 3 and pixels.shape[2] == 3:
         first = pixels[:, :, 0]
-        # One row first: pictures in colour are told by it, mostly.
+        # The first row alone shows that most pictures have colour.
         if np.array_equal(pixels[:1, :, 1], first[:1]) and all(
-            np.array_equal(pixels[:, :, other], first) for other in (1, 2)
+            np.array_equal(pixels[:, :, channel], first) for channel in (1, 2)
         ):
             pixels = first
     plain = np.ascontiguousarray(pixels)
@@ -339,16 +337,16 @@ def pixel_digest(pixels: NDArray[Any]) -> bytes:
 
 
 def encoded_digest(content: bytes) -> bytes:
-    """The SHA-256 of a file's encoded picture, by which earlier versions knew a photo."""
-    found = hashlib.sha256()
+    """Return the SHA-256 of a file's encoded picture, by which earlier versions recognised it."""
+    digest = hashlib.sha256()
     try:
         for part in _picture(content):
-            found.update(part)
+            digest.update(part)
     except BlindsightError:  # what is needed to read it is not installed
         raise
     except Exception:  # parsers fed hostile bytes raise anything
         return hashlib.sha256(content).digest()
-    return found.digest()
+    return digest.digest()
 
 
 def _picture(content: bytes) -> Iterator[bytes | memoryview]:
@@ -416,7 +414,7 @@ def _dicom(content: bytes) -> Iterator[bytes]:
 
 
 def _orientation(content: bytes) -> bytes:
-    """How the picture is to be turned, where it is: as it would be read."""
+    """Return the EXIF orientation as text, empty for an upright picture."""
     with quiet(), Image.open(io.BytesIO(content), formats=("JPEG", "PNG", "WEBP")) as image:
         if image.width * image.height > LIMITS.pixels:  # a PNG is decoded for it
             raise ValueError("too large")

@@ -170,12 +170,13 @@ def load_csv(
 ) -> Table:
     """A table from a CSV file (plain, .gz, .xz or .bz2).
 
-    Args:
-        path: The file. target: Name of the label's column; None for a table without labels. header:
-        Names of the columns if the first line does not hold them. columns: What each column (but
-        the target) is; inferred from the data if not given. Categories that
-            are inferred reveal which values occur: give them from a public code book where that
-            matters.
+    Parameters:
+        path: The file.
+        target: Name of the label's column; None for a table without labels.
+        header: Names of the columns if the first line does not hold them.
+        columns: What each column (but the target) is; inferred from the data if not given.
+            Inferred categories reveal which values occur: give them from a public code book where
+            that matters.
         classes: The label's values in order; sorted from the data if not given.
         delimiter: What separates cells.
         limits: Bounds on bytes, rows and columns.
@@ -220,7 +221,7 @@ def class_numbers(labels: Sequence[str], classes: Sequence[str], *, name: str) -
 def _unpacked(path: Path, most: int) -> bytes:
     """The first `most` bytes, unpacked."""
     if path.suffix.lower() == ".xz":
-        # The header says how much memory unpacking takes; lzma.open would believe any figure.
+        # The header states how much memory unpacking takes; lzma.open would accept any figure.
         unpacker = lzma.LZMADecompressor(memlimit=_XZ_MEMORY)
         data = unpacker.decompress(path.read_bytes(), max_length=most)
         if len(data) < most and not unpacker.eof:
@@ -250,14 +251,14 @@ def _numbers(cells: Sequence[str], column: Column, name: str) -> NDArray[np.floa
 
 def _one_hot(cells: Sequence[str], column: Column, name: str, unknown: str) -> NDArray[np.float64]:
     position = {category: i for i, category in enumerate(column.categories)}
-    found = np.array([position.get(cell, -1) for cell in cells])
-    if unknown == "refuse" and (found < 0).any():
+    indices = np.array([position.get(cell, -1) for cell in cells])
+    if unknown == "refuse" and (indices < 0).any():
         raise HostileFile(
             f"{name}: column {column.name} has a value outside its {len(position)} categories."
         )
     block = np.zeros((len(cells), len(position)))
-    rows = np.flatnonzero(found >= 0)
-    block[rows, found[rows]] = 1.0
+    rows = np.flatnonzero(indices >= 0)
+    block[rows, indices[rows]] = 1.0
     return block
 
 

@@ -69,15 +69,15 @@ class TaggedImage:
     probabilities: tuple[float, ...] = ()
 
 
-def format_of(out: str | os.PathLike[str], given: str | None) -> str:
-    """The format that is asked for, or the one that the file's ending names.
+def format_of(out: str | os.PathLike[str], requested: str | None) -> str:
+    """Return the requested format, or the one that the file's ending names.
 
     Raises:
         InvalidParameter: The format is unknown, or is neither given nor named by an ending.
     """
-    if given is not None:
-        checks.one_of("format", given, FORMATS)
-        return given
+    if requested is not None:
+        checks.one_of("format", requested, FORMATS)
+        return requested
     suffix = Path(out).suffix.lower()
     if suffix not in _SUFFIXES:
         raise InvalidParameter(
@@ -240,16 +240,16 @@ def photo_keywords(path: Path) -> set[str]:
     Returns:
         Each level of a hierarchy is a keyword of its own.
     """
-    found: set[str] = set()
+    keywords: set[str] = set()
     with contextlib.suppress(BlindsightError):
-        found |= embedded_keywords(read_bytes(path, largest=LIMITS.image_bytes))
+        keywords |= embedded_keywords(read_bytes(path, largest=LIMITS.image_bytes))
     for sidecar in (path.with_name(path.name + ".xmp"), path.with_suffix(".xmp")):
         if sidecar.is_file():
             try:
-                found |= _levels(_xmp(read_bytes(sidecar, largest=_MOST_XMP)))
+                keywords |= _levels(_xmp(read_bytes(sidecar, largest=_MOST_XMP)))
             except BlindsightError:
                 continue
-    return found
+    return keywords
 
 
 def embedded_keywords(data: bytes) -> set[str]:
@@ -276,7 +276,7 @@ def sidecar_text(keywords: Iterable[str]) -> str:
     """
     paths = sorted(set(keywords))
     plain = _bag(sorted(_levels(paths)))
-    whole = _bag(paths)
+    hierarchies = _bag(paths)
     return (
         '<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?>\n'
         '<x:xmpmeta xmlns:x="adobe:ns:meta/">\n'
@@ -284,7 +284,7 @@ def sidecar_text(keywords: Iterable[str]) -> str:
         '  <rdf:Description rdf:about="" xmlns:dc="http://purl.org/dc/elements/1.1/"\n'
         '    xmlns:lr="http://ns.adobe.com/lightroom/1.0/">\n'
         f"   <dc:subject>{plain}</dc:subject>\n"
-        f"   <lr:hierarchicalSubject>{whole}</lr:hierarchicalSubject>\n"
+        f"   <lr:hierarchicalSubject>{hierarchies}</lr:hierarchicalSubject>\n"
         "  </rdf:Description>\n </rdf:RDF>\n</x:xmpmeta>\n"
         '<?xpacket end="w"?>\n'
     )

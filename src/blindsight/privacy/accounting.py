@@ -1,10 +1,8 @@
-"""What is planned to be released, what many releases cost together, and what a release costs whose
-entries nobody can link to records.
+"""Plans of releases, the cost of several releases together, and the cost of shuffled releases.
 
-A plan (`Planned`) is stated before any private value is seen; `price` computes its cost.
-
-Never below what Google's dp-accounting gives (the tests compare them), and calibration rounds
-toward privacy.
+A plan (`Planned`) is stated before any private value is seen; `price` computes its cost. A cost is
+never below that of Google's dp-accounting (the tests compare them), and calibration rounds toward
+privacy.
 
 *Shuffled entries.* The central guarantee of an index whose entries are in random order under random
 ids. Each photo's cell is released by k-ary response with a local epsilon. Somebody who cannot link
@@ -21,14 +19,14 @@ where B is Binomial(n - 1, gamma) and h is Multinomial(B + 1; 1/k, ..., 1/k).
 
 *Proof.* k-ary response answers uniformly at random with probability gamma and truthfully otherwise.
 Give the observer more than it has: the values of the other n - 1 records, and which of them
-answered truthfully. It can subtract those; left are the B uniform answers of the others and the
-answer of the replaced record, as counts h with sum B + 1. Let Q be the law of B + 1 uniform
-answers. If the replaced record answers x truthfully, h has probability Q(h) k h_x / (B + 1): of the
-(B + 1)! / prod h_j! orders with probability k^-(B+1) each, B! h_x / prod h_j! have k^-B. If it
-answers at random, h has probability Q(h). So the law of h is Q(h) [(1 - gamma) k h_x / (B + 1) +
-gamma], and delta at e^epsilon is the sum of the positive part of the difference for x = 1 and x' =
-2. More knowledge never decreases delta, so the bound holds for the real observer. (The privacy
-blanket of Balle, Bell, Gascon and Nissim, CRYPTO 2019, with the common part gamma Q kept.)
+answered truthfully. It can subtract those; what remains are the B uniform answers of the others and
+the answer of the replaced record, as counts h with sum B + 1. Let Q be the distribution of B + 1
+uniform answers. If the replaced record answers x truthfully, h has probability Q(h) k h_x / (B +
+1): of the (B + 1)! / prod h_j! orders with probability k^-(B+1) each, B! h_x / prod h_j! have k^-B.
+If it answers at random, h has probability Q(h). So the probability of h is Q(h) [(1 - gamma) k h_x
+/ (B + 1) + gamma], and delta at e^epsilon is the sum of the positive part of the difference for x =
+1 and x' = 2. More knowledge never decreases delta, so the bound holds for the real observer. (The
+privacy blanket of Balle, Bell, Gascon and Nissim, CRYPTO 2019, with the common part gamma Q kept.)
 
 Given B, the bound decreases with B: one more uniform answer is a random function of the counts. The
 code groups values of B and takes the smallest of each group, which is an upper bound.
@@ -39,6 +37,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
@@ -70,14 +69,14 @@ class Planned:
     """One kind of release and how often it happens.
 
     Parameters:
-        what: what is released, in a word or two ("label counts"); the door knows the release by it.
-        mechanism: how. Its sensitivity is that of a whole unit, with all `group` rows of it in the
-            sum.
+        what: what is released, in a word or two ("label counts"); it identifies the release.
+        mechanism: the mechanism that releases it. Its sensitivity is that of a whole unit, with all
+            `group` rows of the unit in the sum.
         count: how often it is released about the same unit.
         group: how many rows (pairs, photos) of one unit may be in the sum.
-        parts: rows are dealt to so many parts by public facts, and each release is about one of
-            them: `count` is how often one unit is touched, and as many as count x parts releases
-            may pass.
+        parts: the number of parts that public facts divide the rows into, where each release is
+            about one part. `count` is how often one unit is used; up to count x parts releases are
+            allowed.
         change: how far a unit moves the sum at most, in bounds of its rows. None: 2 where a unit
             is replaced (its old rows leave, new ones come), 1 where it is added or removed. A
             replaced label that moves a row to other coordinates of the sum moves it by root 2.
@@ -132,7 +131,7 @@ Plan: TypeAlias = tuple[Planned, ...]
 
 
 def plan_to_fields(plan: Iterable[Planned]) -> list[dict[str, Any]]:
-    """Plain values for JSON."""
+    """Return the plan as values that JSON can hold; `plan_from_fields` reads them."""
     return [
         {
             "what": item.what,
@@ -148,7 +147,7 @@ def plan_to_fields(plan: Iterable[Planned]) -> list[dict[str, Any]]:
 
 
 def plan_from_fields(fields: Any) -> Plan:
-    """The inverse of `plan_to_fields`; anything else is refused."""
+    """Read a plan that `plan_to_fields` wrote; anything else is refused."""
     if not isinstance(fields, list):
         raise InvalidData(f"releases must be a list, got {type(fields).__name__}.")
     for item in fields:
@@ -172,9 +171,10 @@ def plan_from_fields(fields: Any) -> Plan:
 
 
 def price(releases: Plan, *, delta: float = 0.0) -> Cost:
-    """What a plan costs in all, at one `delta`, in the unit that all of its mechanisms share.
+    """Return the total cost of a plan at one `delta`, in the unit that all its mechanisms share.
 
-    Pure epsilons add. Gaussian releases add in mu^2 and are read off the exact Gaussian curve.
+    Pure epsilons add up. Gaussian releases add up in mu^2, and their epsilon follows from the exact
+    privacy curve of the Gaussian.
     """
     if not releases:
         raise InvalidParameter("a plan must name at least one release.")
@@ -189,22 +189,22 @@ def price(releases: Plan, *, delta: float = 0.0) -> Cost:
     rho = math.fsum(item.count * item.mechanism.cost.epsilon**2 / 2 for item in pure)
     spent = math.fsum(item.count * item.mechanism.cost.delta for item in pure)
     if gaussian:
-        left = checks.probability("delta", delta, below_one=True) - spent
-        if left <= 0:
+        remaining_delta = checks.probability("delta", delta, below_one=True) - spent
+        if remaining_delta <= 0:
             raise InvalidParameter(
                 f"delta must be above {spent:g} for a plan with Gaussian noise, got {delta!r}."
             )
-        epsilon += _gaussian_plan_epsilon(tuple(gaussian), left)
+        epsilon += _gaussian_plan_epsilon(tuple(gaussian), remaining_delta)
         rho += math.fsum(item.count * _mu(item) ** 2 / 2 for item in gaussian)
         spent = delta
-    known = None if any(item.mechanism.cost.delta for item in pure) else rho
+    composed_rho = None if any(item.mechanism.cost.delta for item in pure) else rho
     # A single pure release states what its mechanism does; its rho follows from epsilon.
     return Cost(
         epsilon=epsilon,
         delta=spent,
         unit=unit,
         neighbours=neighbours,
-        rho=known if gaussian else None,
+        rho=composed_rho if gaussian else None,
     )
 
 
@@ -257,7 +257,7 @@ def compose(costs: Iterable[Cost]) -> Cost:
     listed = list(costs)
     if not listed:
         raise InvalidParameter("costs must hold at least one cost, got none.")
-    return functools.reduce(lambda one, other: one + other, listed)
+    return functools.reduce(operator.add, listed)
 
 
 _GROUPS = 48
@@ -428,7 +428,7 @@ def _more_than(count: ArrayLike, trials: ArrayLike, share: float) -> NDArray[np.
 def _window(trials: int, share: float, cut: float) -> tuple[int, int]:
     """The least and the largest count outside which a Binomial has at most `cut` on each side."""
     ends = []
-    # The lower end is the upper one of the counts of what is missing.
+    # The lower end follows from the upper end of the number of failures.
     for chance in (1.0 - share, share):
         low, high = 0, trials
         while low < high:

@@ -1,4 +1,7 @@
-"""What charging and comparing give back: frozen values (see `blindsight.privacy.reconcile`)."""
+"""Results of charging releases and of comparing a vault with its ledger, as frozen values.
+
+`blindsight.privacy.reconcile` makes them.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ _LARGEST_RELEASE_FILE = 1 << 20
 
 @dataclass(frozen=True)
 class Charged:
-    """What `Vault.charge` did; may be passed as `ledger` to the doors of the release it paid for.
+    """The result of `Vault.charge`; it may be passed as `ledger` to the doors of that release.
 
     Parameters:
         release: the release's id.
@@ -52,7 +55,7 @@ class Charged:
     def charge(
         self, costs: Cost | Sequence[Cost], *, what: str, key: str | None = None
     ) -> Entry | None:
-        """Nothing more is due for the costs that were charged; any other cost is refused."""
+        """Accept costs that were charged already, and refuse any other cost."""
         if not set(costs_of(costs)) <= set(self.costs):
             raise InvalidParameter(
                 f"release {self.release} was charged for other costs than those of {what!r}. "
@@ -63,7 +66,7 @@ class Charged:
 
 @runtime_checkable
 class ConvertingLedger(Protocol):
-    """Stands where a ledger would and states each cost in further units too (per person)."""
+    """A wrapper of a ledger that states each cost in further units as well, such as per person."""
 
     ledger: Ledger
 
@@ -72,7 +75,7 @@ class ConvertingLedger(Protocol):
 
 @dataclass(frozen=True)
 class ReleaseOnDisk:
-    """A release folder or file, as it names itself.
+    """A release folder or file, with the names that it states for itself.
 
     Parameters:
         path: where it is, for messages.
@@ -88,7 +91,7 @@ class ReleaseOnDisk:
 
 
 def read_release_file(out: str | os.PathLike[str]) -> list[ReleaseOnDisk]:
-    """What the file beside a release says that the release is; nothing where there is none.
+    """Read the file beside a release that identifies it; an empty list where there is none.
 
     Raises:
         HostileFile: the file is damaged.
@@ -97,7 +100,7 @@ def read_release_file(out: str | os.PathLike[str]) -> list[ReleaseOnDisk]:
     if not path.exists():
         return []
     if path.stat().st_size > _LARGEST_RELEASE_FILE:
-        raise HostileFile(f"{path} is too large to be true.")
+        raise HostileFile(f"{path} is too large to describe a release.")
     fields = storage.open_json(path.read_bytes(), path)
     try:
         costs = tuple(Cost.from_dict(cost) for cost in fields["costs"])
@@ -109,9 +112,9 @@ def read_release_file(out: str | os.PathLike[str]) -> list[ReleaseOnDisk]:
 def write_release_file(
     out: str | os.PathLike[str], vault: str, release: str, costs: Sequence[Cost]
 ) -> None:
-    """Say beside a release which one it is, before it is written.
+    """Write a file beside a release that identifies it, before the release is written.
 
-    Where vault and ledger are both restored from a backup, this file shows that they are older.
+    If vault and ledger are both restored from a backup, this file shows that they are older.
     """
     fields = {
         "format": "blindsight release 1",
@@ -124,7 +127,7 @@ def write_release_file(
 
 
 class ChargeOptions(TypedDict, total=False):
-    """What a charge for a vault's release says beside its cost; `Vault.charge` describes them."""
+    """The options of a charge for a vault's release; `Vault.charge` describes them."""
 
     records: Iterable[str]
     most: int
@@ -148,9 +151,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Reconciliation:
-    """How vault, ledger and releases compare; `agrees` where nothing is older than the others
-    know.
-    """
+    """The comparison of a vault with its ledger and releases; `agrees` if none of them is older."""
 
     vault: str
     dataset: str

@@ -20,9 +20,8 @@ __all__ = ["INSIDE", "Cost", "Neighbours", "Sampler", "Unit", "build", "plain"]
 Unit = Literal["bit", "pixel", "record", "person", "label", "pair", "kappa pairs", "query", "user"]
 Neighbours = Literal["replace one", "add or remove one"]
 Sampler = Literal["exact", "float"]
-# : which larger units hold a smaller one: whoever changes the smaller changes the larger, so what
-# bounds the larger
-#: bounds the smaller, and cannot be stated as less.
+#: The larger units that contain each smaller one. Changing the smaller unit changes the larger one,
+#: so a bound for the larger unit also holds for the smaller, and cannot be less than its cost.
 INSIDE = {
     "bit": ("record", "person", "user"),
     "pixel": ("record", "person", "user"),
@@ -32,7 +31,7 @@ INSIDE = {
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What one release spends: (epsilon, delta) per `unit`, under a neighbour relation.
+    """The cost of one release: (epsilon, delta) per `unit`, under a neighbour relation.
 
     Parameters:
         epsilon: the bound on the privacy loss.
@@ -65,8 +64,8 @@ class Cost:
 
     @property
     def zcdp(self) -> float | None:
-        """rho; of a pure epsilon epsilon^2 / 2 (Bun and Steinke 2016); None where neither is
-        known.
+        """The parameter rho, or epsilon^2 / 2 for a pure epsilon (Bun and Steinke 2016); None where
+        neither is known.
         """
         if self.rho is None and self.delta == 0:
             return self.epsilon * self.epsilon / 2
@@ -90,10 +89,10 @@ class Cost:
         )
 
     def _added_rho(self, other: Cost) -> float | None:
-        one, two = self.zcdp, other.zcdp
-        if one is None or two is None or (self.rho is None and other.rho is None):
+        own, added = self.zcdp, other.zcdp
+        if own is None or added is None or (self.rho is None and other.rho is None):
             return None
-        return one + two
+        return own + added
 
     def per(self, unit: Unit, *, times: int) -> Cost:
         """The same release in a larger unit that holds up to `times` of this one (group privacy).

@@ -58,8 +58,8 @@ EntropyName = Literal["system", "keyed", "seed"]
 
 
 class Rng(Protocol):
-    """What a mechanism may ask of its random numbers; numpy's `Generator` and `SystemEntropy` both
-    answer.
+    """The methods of a random generator that mechanisms use; numpy's `Generator` and
+    `SystemEntropy` have them.
     """
 
     def integers(
@@ -166,7 +166,9 @@ class SeededSource:
 
 
 def source_of(random_state: RandomState | Source) -> Source:
-    """None: the operating system; a seed or generator: a simulation; a source: itself."""
+    """Return the source of a random state: the operating system for None, a simulation for a seed
+    or generator, and a source itself.
+    """
     if random_state is None:
         return SystemSource()
     if isinstance(random_state, (SystemSource, SeededSource)):
@@ -259,17 +261,17 @@ class RecordSource:
             )
         return RecordStream(keyed(self._keys[record], "noise", mechanism.encode()))
 
-    def receipt(self, names: Sequence[str], values: NDArray[Any], law: str) -> str:
-        """The ledger's key of one release: the same records with the same values under the same
-        law, and no other.
+    def receipt(self, names: Sequence[str], values: NDArray[Any], mechanism: str) -> str:
+        """Return the ledger's key of one release, which depends on the records, their values and
+        the mechanism.
 
-        Made with the records' own keys, so that whoever reads the ledger cannot try out values.
+        It is made with the records' own keys, so that a reader of the ledger cannot try out values.
         """
         if len(names) != len(values) or not self._keys.keys() >= set(names):
             raise InvalidParameter(
                 "names must be ids of this source's records, one for each value."
             )
-        seal = hashlib.sha256(law.encode())
+        seal = hashlib.sha256(mechanism.encode())
         for name, value in zip(names, np.ascontiguousarray(values), strict=True):
             seal.update(keyed(self._keys[name], "receipt", name.encode(), value.tobytes()))
         return seal.hexdigest()[:40]
@@ -304,7 +306,7 @@ class ReleaseSource:
         return _stream(key, exact=exact)
 
     def keep(self, label: str, value: NDArray[Any], released: NDArray[Any]) -> None:
-        """Note what is about to leave; refuse it where something else left before."""
+        """Record a value before it is released; refuse it if another one was released before."""
         parts = (label.encode(), _array_bytes(value), _array_bytes(released))
         digest = keyed(self._key, "output", *parts).hex()[:32]
         if self._note(label, digest) != digest:
@@ -327,8 +329,8 @@ class ReleaseSource:
 
 
 def keyed(key: bytes, purpose: str, *parts: bytes) -> bytes:
-    """HMAC-SHA-256 over a purpose and parts, each with its length: no two ways to read one
-    message.
+    """Return the HMAC-SHA-256 of a purpose and parts, each with its length, so that different parts
+    never give the same message.
     """
     message = b"".join(len(part).to_bytes(8, "big") + part for part in (purpose.encode(), *parts))
     return hmac.digest(key, message, "sha256")

@@ -1,14 +1,16 @@
-"""What every private estimator shares: its file holds what passed the door and what never was
-private, nothing else.
+"""The base class of private estimators, whose files hold only what passed the door and what never
+was private.
 
     class Mine(Protected):
         _kind = "mine"
-        def promise(self, **public) -> Guarantee: ...     # before any data: the plan, priced
+        def promise(self, **public) -> Guarantee: ...  # before any data: the plan and its cost
         def fit(self, X, ledger=None):
-            self.public_ = {"n_features": X.shape[1]}      # parameters, public domains, counts that
-            are public door = self._open(ledger, what="...")          # charges self.released_ =
-            {"mean": door.total("mean", X)} return self._settle_in()
-        def _settle(self): self.mean_ = self.released_["mean"] / ...
+            self.public_ = {"n_features": X.shape[1]}  # parameters, public domains, public counts
+            door = self._open(ledger, what="...")  # charges the ledger
+            self.released_ = {"mean": door.total("mean", X)}
+            return self._settle_in()
+        def _settle(self):
+            self.mean_ = self.released_["mean"] / ...
 
 `_settle` sets every learned attribute from `released_` and `public_` alone, in `fit` and in `load`
 alike, so what a saved model does is a function of what its file may hold. Logs, clocks and scores
@@ -79,8 +81,8 @@ class Protected(BaseEstimator):  # type: ignore[misc]
     guarantee_: Guarantee
 
     def promise(self, **public: Any) -> Guarantee:
-        """What will be promised, from parameters and public facts only."""
-        raise AssertionError("say what will be promised")
+        """Return the guarantee of a later `fit`, from parameters and public facts only."""
+        raise AssertionError("a subclass must implement promise")
 
     def plan(self, **public: Any) -> Plan:
         """What will be released, before any private value is seen."""
@@ -93,7 +95,7 @@ class Protected(BaseEstimator):  # type: ignore[misc]
 
     def _settle(self) -> None:
         """Set what was learned, from `released_` and `public_` alone."""
-        raise AssertionError("say what was learned")
+        raise AssertionError("a subclass must implement _settle")
 
     def _open(self, ledger: Ledger | None, *, what: str) -> Door:
         """Promise, charge, and open the door; `public_` must be there."""
@@ -178,7 +180,7 @@ class Protected(BaseEstimator):  # type: ignore[misc]
 
     @classmethod
     def _read_parameters(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        """The inverse of `_saved_parameters`."""
+        """Return the constructor's arguments from what `_saved_parameters` wrote."""
         unknown = fields.keys() - set(cls._get_param_names())
         if unknown:
             raise KeyError(sorted(unknown)[0])

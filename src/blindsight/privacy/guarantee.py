@@ -327,8 +327,8 @@ class Guarantee:
         releases = [str(item) for item in self.releases]
         own_words = [self.mechanism] if self.mechanism != "; ".join(releases) else []
         return [
-            *(("mechanism", said) for said in own_words),
-            *(("releases", said) for said in releases),
+            *(("mechanism", text) for text in own_words),
+            *(("releases", text) for text in releases),
             ("unit of privacy", self.unit),
             ("neighbours", self.neighbours),
             ("model", self.model),
@@ -470,7 +470,9 @@ class Disclosure:
     def __post_init__(self) -> None:
         if not self.method or not self.sees:
             raise InvalidParameter("a disclosure must name its method and say who sees what.")
-        object.__setattr__(self, "sees", tuple((str(who), str(what)) for who, what in self.sees))
+        object.__setattr__(
+            self, "sees", tuple((str(party), str(view)) for party, view in self.sees)
+        )
         object.__setattr__(self, "recovered", tuple(self.recovered))
         object.__setattr__(self, "assumptions", tuple(self.assumptions))
 
@@ -478,7 +480,7 @@ class Disclosure:
         """(field, value) rows, the same shape as a guarantee's card."""
         return [
             ("method", self.method),
-            *((f"{who} sees", what) for who, what in self.sees),
+            *((f"{party} sees", view) for party, view in self.sees),
             ("epsilon", "none claimed"),
             ("assumptions", "; ".join(self.assumptions) or "none"),
             *(("recovered", str(recovery)) for recovery in self.recovered),

@@ -1,10 +1,10 @@
-"""The vault's database: rows that prove that they are the ones that were written.
+"""The vault's database, whose rows carry message authentication codes.
 
 Each row ends with a message authentication code (HMAC-SHA-256 under a key derived from the vault's)
 over its table and all its values, so that a changed value, or a row moved to another table or made
 under another key, is refused by name. For the tables that decide what may be released the number of
-rows is kept as well, so that a row that was taken out is missed. An older copy of the whole
-database is consistent in itself; it shows against the ledger (`blindsight.privacy.reconcile`).
+rows is stored as well, so that a removed row is noticed. An older copy of the whole database is
+consistent in itself; comparing it with the ledger shows it (`blindsight.privacy.reconcile`).
 """
 
 from __future__ import annotations
@@ -84,12 +84,14 @@ MANY = 500  # values per statement
 
 
 def _schema() -> str:
-    made = []
+    statements = []
     for name, (columns, primary) in TABLES.items():
         typed = ", ".join(f"{column} NOT NULL" for column in (*columns, "mac BLOB"))
         key = ", ".join(column.split()[0] for column in columns[:primary])
-        made.append(f"CREATE TABLE {name} ({typed}, PRIMARY KEY ({key})) STRICT, WITHOUT ROWID;")
-    return "\n".join(made)
+        statements.append(
+            f"CREATE TABLE {name} ({typed}, PRIMARY KEY ({key})) STRICT, WITHOUT ROWID;"
+        )
+    return "\n".join(statements)
 
 
 SCHEMA = _schema()
@@ -153,7 +155,7 @@ class VaultStore:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """A connection; what the database cannot do is said in a sentence."""
+        """Open a connection; errors of the database become messages for users."""
         with self._explained(), contextlib.closing(_connect(self.file)) as connection:
             yield connection
 

@@ -122,7 +122,7 @@ class LedgerContract:
         assert granted.balance("record", "replace one").spent == Amount(1_000_000, 0), (
             "one out and one in"
         )
-        with pytest.raises(InvalidParameter, match="say which"):
+        with pytest.raises(InvalidParameter, match="choose one"):
             granted.balance("record")
         granted.verify()
 

@@ -127,7 +127,7 @@ def test_a_writer_that_never_ends_is_an_error_after_the_timeout(tmp_path):
 def test_a_password_is_never_shown(postgresql):
     password = postgresql.split(":")[2].split("@")[0]
     with Ledger(postgresql, dataset="ward-7") as ledger:
-        assert password not in repr(ledger) + repr(ledger._place) + str(
+        assert password not in repr(ledger) + repr(ledger._location) + str(
             vars(ledger)
         ) and "***" in repr(ledger)
     for wrong in (

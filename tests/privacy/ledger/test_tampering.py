@@ -238,7 +238,7 @@ def test_a_write_that_the_database_does_not_keep_is_no_charge(path, monkeypatch)
         monkeypatch.setattr(f"blindsight.privacy.ledger.{module}.check_schema", lambda _: None)
     with (
         Ledger(path, dataset="ward-7") as ledger,
-        pytest.raises(LedgerTampered, match="did not keep"),
+        pytest.raises(LedgerTampered, match="did not store"),
     ):
         ledger.charge(Cost(epsilon=0.1, unit="record"), what="voided")
 

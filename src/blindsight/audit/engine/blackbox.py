@@ -49,8 +49,8 @@ from blindsight.privacy.mechanisms import (
 __all__ = [
     "CONFIDENCE",
     "Attack",
+    "DistinguishingResult",
     "Outcomes",
-    "Told",
     "attack_mechanism",
     "attack_outcomes",
     "attack_release",
@@ -84,7 +84,7 @@ class Outcomes:
 
 
 @dataclass(frozen=True)
-class Told:
+class DistinguishingResult:
     """How well two neighbours were told apart: the bound, and what it was read from.
 
     `guilty` and `innocent` are the attacker's scores on the runs that measured, larger where it
@@ -174,7 +174,7 @@ def tell_apart(
     confidence: float = 0.95,
     delta: float = 0.0,
     statistic: Statistic | None = None,
-) -> Told:
+) -> DistinguishingResult:
     """The same, with the scores and the event behind the bound."""
     half = len(outcomes.data) // 2
     first = Outcomes(outcomes.data[:half], outcomes.neighbour[:half])
@@ -184,23 +184,26 @@ def tell_apart(
     # Either side may be the one with the tell-tale event; two candidate events share the error.
     share = 1 - (1 - confidence) / 2
     best: tuple[float, int, tuple[float, float]] = (-1.0, 1, (1.0, 0.0))
-    for sign, (here, there), (here_test, there_test) in (
+    for sign, (likely, unlikely), (likely_test, unlikely_test) in (
         (1, learn, test),
         (-1, learn[::-1], test[::-1]),
     ):
-        cut = _best_cut(sign * here, sign * there, delta, error=min(0.025, 10 * (1 - share)))
-        hits, false = int((sign * here_test >= cut).sum()), int((sign * there_test >= cut).sum())
+        cut = _best_cut(sign * likely, sign * unlikely, delta, error=min(0.025, 10 * (1 - share)))
+        hits, false = (
+            int((sign * likely_test >= cut).sum()),
+            int((sign * unlikely_test >= cut).sum()),
+        )
         bound = epsilon_from_rates(
-            hits, len(here_test), false, len(there_test), confidence=share, delta=delta
+            hits, len(likely_test), false, len(unlikely_test), confidence=share, delta=delta
         )
         if bound > best[0]:
-            low, _ = clopper_pearson(hits, len(here_test), error=(1 - share) / 2)
-            _, high = clopper_pearson(false, len(there_test), error=(1 - share) / 2)
+            low, _ = clopper_pearson(hits, len(likely_test), error=(1 - share) / 2)
+            _, high = clopper_pearson(false, len(unlikely_test), error=(1 - share) / 2)
             best = bound, sign, (high, low)
     epsilon, sign, rates = best
     name = "black box, given statistic" if statistic else "black box, linear discriminant"
     guilty, innocent = test if sign > 0 else test[::-1]
-    return Told(
+    return DistinguishingResult(
         audited=Audited(
             epsilon=epsilon, confidence=confidence, attack=name, trials=2 * len(outcomes.data)
         ),
@@ -210,29 +213,29 @@ def tell_apart(
     )
 
 
-def _best_cut(here: Floats, there: Floats, delta: float, *, error: float) -> float:
+def _best_cut(likely: Floats, unlikely: Floats, delta: float, *, error: float) -> float:
     """The threshold whose event promises the largest bound on the trials that choose it.
 
     A bound that must nearly always hold needs an event that happens often, so it is promised at an
     `error` near the one at which it is measured.
     """
-    cuts = np.unique(np.concatenate([here, there]))
+    cuts = np.unique(np.concatenate([likely, unlikely]))
     if cuts.size > 400:
         cuts = np.quantile(cuts, np.linspace(0, 1, 400))
-    hits, false = _at_least(cuts, here), _at_least(cuts, there)
+    hits, false = _at_least(cuts, likely), _at_least(cuts, unlikely)
     # Clopper-Pearson at all cuts at once; of no hits, and of nothing but false ones, there is no
     # such quantile.
-    low = np.where(hits > 0, stats.beta.ppf(error, hits, len(here) - hits + 1), 0.0)
+    low = np.where(hits > 0, stats.beta.ppf(error, hits, len(likely) - hits + 1), 0.0)
     high = np.where(
-        false < len(there), stats.beta.ppf(1 - error, false + 1, len(there) - false), 1.0
+        false < len(unlikely), stats.beta.ppf(1 - error, false + 1, len(unlikely) - false), 1.0
     )
     promised = np.where(low > delta, (low - delta) / high, -1.0)
     return float(cuts[promised.argmax() if promised.max() > 0 else -1])
 
 
 def _at_least(cuts: Floats, scores: Floats) -> Ints:
-    known = np.sort(scores[~np.isnan(scores)])
-    return len(known) - np.searchsorted(known, cuts)
+    finite = np.sort(scores[~np.isnan(scores)])
+    return len(finite) - np.searchsorted(finite, cuts)
 
 
 def _discriminant(outcomes: Outcomes) -> Statistic:
@@ -287,19 +290,19 @@ class Attack:
     """One attack: what was attacked, in words, and how well it went.
 
     `steps` is how many neighbours lie between the two inputs; the bound in `audited` is for one of
-    them, while `told` shows the attack itself. `delta` is what the promise allows between the two
+    them, while `result` shows the attack itself. `delta` is what the promise allows between the two
     inputs.
     """
 
     what: str
-    told: Told
+    result: DistinguishingResult
     steps: int = 1
     delta: float = 0.0
 
     @property
     def audited(self) -> Audited:
         """The lower bound on epsilon between neighbours."""
-        bound = self.told.audited
+        bound = self.result.audited
         return dataclasses.replace(bound, epsilon=bound.epsilon / self.steps, attack=self.what)
 
 
@@ -318,11 +321,11 @@ def worst_inputs(mechanism: Mechanism, *, unit: str | None = None) -> Pair:
         raise InvalidData(
             f"no attack is known for {type(mechanism).__name__}: give it a worst_pair()."
         )
-    first, other = mechanism.worst_pair()
+    first, second = mechanism.worst_pair()
     return (
-        (first[0], other[0])
+        (first[0], second[0])
         if isinstance(mechanism, (KaryResponse, SubsetSelection))
-        else (first, other)
+        else (first, second)
     )
 
 
@@ -386,15 +389,15 @@ def attack_outcomes(
     confidence: float = CONFIDENCE,
 ) -> Attack:
     """The attack on what was collected from two inputs that are `steps` neighbours apart."""
-    told = tell_apart(outcomes, confidence=confidence, delta=delta, statistic=statistic)
-    return Attack(what=what, told=told, steps=steps, delta=delta)
+    result = tell_apart(outcomes, confidence=confidence, delta=delta, statistic=statistic)
+    return Attack(what=what, result=result, steps=steps, delta=delta)
 
 
 def _codes(n_bits: int, differing: int) -> Pair:
     zeros: Array = np.zeros(n_bits, np.uint8)
-    other = zeros.copy()
-    other[:differing] = 1
-    return zeros, other
+    changed = zeros.copy()
+    changed[:differing] = 1
+    return zeros, changed
 
 
 def clopper_pearson(hits: int, trials: int, *, error: float) -> tuple[float, float]:

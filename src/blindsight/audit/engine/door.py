@@ -140,7 +140,7 @@ class _Audit:
 
     run: Run
     seed: int
-    here: RecordingListener
+    recording: RecordingListener
     outputs: Outputs
     findings: dict[tuple[str, str], DoorFinding] = field(default_factory=dict)
     reached: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -154,7 +154,7 @@ class _Audit:
         self.findings.setdefault((kind, where), DoorFinding(kind, where, says))
 
     def replay(self, data: object, absent: Sequence[int] = ()) -> tuple[ReplayListener, Outputs]:
-        listener = ReplayListener(self.here.log, self.seed, absent=absent)
+        listener = ReplayListener(self.recording.log, self.seed, absent=absent)
         self.replays += 1
         return listener, collect(self.run, data, listener, seed=self.seed)
 
@@ -181,9 +181,9 @@ def audit_door(
         simulated: whether the run is seeded on purpose.
         rolls: how many numbers each mechanism draws again.
     """
-    here = RecordingListener(seed)
-    audit = _Audit(run, seed, here, collect(run, data, here, seed=seed))
-    notes = [] if here.log else ["nothing passed a door"]
+    recording = RecordingListener(seed)
+    audit = _Audit(run, seed, recording, collect(run, data, recording, seed=seed))
+    notes = [] if recording.log else ["nothing passed a door"]
     if audit.outputs.raised:
         notes.append(f"the run itself raised {audit.outputs.raised}")
     _same_again(audit, data)
@@ -192,22 +192,22 @@ def audit_door(
     for neighbour in neighbours:
         _neighbour(audit, neighbour)
     _among_neighbours(audit)
-    for number, other in enumerate(unrelated):
-        listener, left = audit.replay(other)
-        _compare(audit, f"unrelated data {number}", listener, left)
+    for number, dataset in enumerate(unrelated):
+        listener, outputs = audit.replay(dataset)
+        _compare(audit, f"unrelated data {number}", listener, outputs)
     _account(audit)
     _samplers(audit, exact, set(floats))
     _noise(audit, simulated, rolls)
     _other_noise(audit, data)
-    reached = tuple(Reached(what, *measured) for what, measured in audit.reached.items())
+    reached = tuple(Reached(release, *measured) for release, measured in audit.reached.items())
     return DoorAudit(
-        tuple(audit.findings.values()), reached, len(here.log), audit.replays, tuple(notes)
+        tuple(audit.findings.values()), reached, len(recording.log), audit.replays, tuple(notes)
     )
 
 
 def _same_again(audit: _Audit, data: object) -> None:
     """On the same data everything comes out the same, or a clock or entropy of its own is in it."""
-    listener, left = audit.replay(data)
+    listener, outputs = audit.replay(data)
     divergence = listener.finished()
     if divergence is not None:
         audit.find(
@@ -216,7 +216,7 @@ def _same_again(audit: _Audit, data: object) -> None:
             f"{divergence} (on the same data: something other than the door is random)",
         )
         return
-    audit.unsteady = set(audit.outputs.differing(left))
+    audit.unsteady = set(audit.outputs.differing(outputs))
     for name in sorted(audit.unsteady):
         audit.find(
             "output",
@@ -229,36 +229,36 @@ def _same_unheard(audit: _Audit, data: object) -> None:
     """With nobody at the door, and the same streams, everything comes out as it was recorded."""
     audit.replays += 1
     with unheard(audit.seed):
-        left = collect(audit.run, data, None, seed=audit.seed)
-    for name in audit.outputs.differing(left):
+        outputs = collect(audit.run, data, None, seed=audit.seed)
+    for name in audit.outputs.differing(outputs):
         if name not in audit.unsteady:
             audit.find("listener", name, "differs when nobody listens at the door")
 
 
 def _ledger(audit: _Audit, data: object) -> None:
     """With a ledger, outputs are the same, and every account is charged at least what is due."""
-    guarantees = [opening.guarantee for opening in audit.here.openings]
+    guarantees = [opening.guarantee for opening in audit.recording.openings]
     promised = [guarantee for guarantee in guarantees if guarantee is not None]
-    if not promised or any(math.isinf(given.epsilon) or given.unproven for given in promised):
+    if not promised or any(math.isinf(promise.epsilon) or promise.unproven for promise in promised):
         return  # a ledger refuses what has no finite price
     audit.replays += 1
-    listener = ReplayListener(audit.here.log, audit.seed)
-    with charging([cost for given in promised for cost in given.costs]) as account:
-        left = collect(audit.run, data, listener, seed=audit.seed)
+    listener = ReplayListener(audit.recording.log, audit.seed)
+    with charging([cost for promise in promised for cost in promise.costs]) as account:
+        outputs = collect(audit.run, data, listener, seed=audit.seed)
         problems = list(account.problems())
-    if left.raised and not audit.outputs.raised:
-        audit.find("ledger", "", f"the run raises when it is charged: {left.raised[:200]}")
+    if outputs.raised and not audit.outputs.raised:
+        audit.find("ledger", "", f"the run raises when it is charged: {outputs.raised[:200]}")
         return
     for problem in problems:
         audit.find("ledger", "", problem)
-    for name in audit.outputs.differing(left):
+    for name in audit.outputs.differing(outputs):
         if name not in audit.unsteady:
             audit.find("ledger", name, "differs when a ledger is charged")
 
 
 def _neighbour(audit: _Audit, neighbour: Neighbour) -> None:
-    listener, left = audit.replay(neighbour.data, neighbour.absent)
-    for entry, value in zip(audit.here.log, listener.values, strict=False):
+    listener, outputs = audit.replay(neighbour.data, neighbour.absent)
+    for entry, value in zip(audit.recording.log, listener.values, strict=False):
         _sensitivity(
             audit,
             entry,
@@ -269,7 +269,7 @@ def _neighbour(audit: _Audit, neighbour: Neighbour) -> None:
         )
     if neighbour.record is not None:
         audit.stood.setdefault(neighbour.record, []).append((neighbour, listener.values))
-    _compare(audit, f"neighbour {neighbour.name!r}", listener, left)
+    _compare(audit, f"neighbour {neighbour.name!r}", listener, outputs)
 
 
 def _among_neighbours(audit: _Audit) -> None:
@@ -277,37 +277,44 @@ def _among_neighbours(audit: _Audit) -> None:
     extremes.
     """
     for stood in audit.stood.values():
-        for (first, here), (other, there) in itertools.combinations(stood, 2):
-            if first.lacks and other.lacks:
+        for (first, first_values), (second, second_values) in itertools.combinations(stood, 2):
+            if first.lacks and second.lacks:
                 continue
-            steps = 1 if first.lacks or other.lacks else 2
-            for entry, value, changed in zip(audit.here.log, here, there, strict=False):
+            steps = 1 if first.lacks or second.lacks else 2
+            for entry, value, changed in zip(
+                audit.recording.log, first_values, second_values, strict=False
+            ):
                 _sensitivity(
-                    audit, entry, value, changed, steps, f"{first.name!r} against {other.name!r}"
+                    audit, entry, value, changed, steps, f"{first.name!r} against {second.name!r}"
                 )
 
 
 def _sensitivity(
-    audit: _Audit, entry: DoorEntry, here: ArrayLike, value: ArrayLike, removals: int, who: str
+    audit: _Audit,
+    entry: DoorEntry,
+    original: ArrayLike,
+    value: ArrayLike,
+    removals: int,
+    inputs: str,
 ) -> None:
     """`removals`: how many times a unit is taken away or put in between the two."""
     domain = entry.planned.mechanism.domain
     steps = removals if entry.planned.mechanism.neighbours == "add or remove one" else 1
-    distance, reach = domain.distance(here, value) / steps, domain.reach
-    what = entry.planned.what
-    audit.reached[what] = max(audit.reached.get(what, (0.0, reach)), (distance, reach))
+    distance, reach = domain.distance(original, value) / steps, domain.reach
+    release = entry.planned.what
+    audit.reached[release] = max(audit.reached.get(release, (0.0, reach)), (distance, reach))
     if distance > reach * _HAIR:
         audit.find(
             "sensitivity",
-            f"{what!r} of {entry.title!r}",
-            f"moved by {distance:.4g} where {reach:.4g} is allowed ({who})",
+            f"{release!r} of {entry.title!r}",
+            f"moved by {distance:.4g} where {reach:.4g} is allowed ({inputs})",
         )
     elif distance > 0:
-        _likelihood(audit, entry, here, value, steps)
+        _likelihood(audit, entry, original, value, steps)
 
 
 def _likelihood(
-    audit: _Audit, entry: DoorEntry, here: ArrayLike, value: ArrayLike, steps: int
+    audit: _Audit, entry: DoorEntry, original: ArrayLike, value: ArrayLike, steps: int
 ) -> None:
     """Pure releases: what was released may be e^epsilon times as likely here as on the neighbour,
     never more.
@@ -319,12 +326,12 @@ def _likelihood(
     rng = np.random.default_rng(audit.seed)
     outcomes = [
         entry.released,
-        *(mechanism.release(side, rng=rng) for side in (here, value) for _ in range(3)),
+        *(mechanism.release(side, rng=rng) for side in (original, value) for _ in range(3)),
     ]
     for outcome in outcomes:
         with np.errstate(invalid="ignore"):
             change = np.nan_to_num(
-                mechanism.log_prob(outcome, here) - mechanism.log_prob(outcome, value)
+                mechanism.log_prob(outcome, original) - mechanism.log_prob(outcome, value)
             )
         ratio = abs(float(np.sum(change))) / steps
         if ratio > cost.epsilon * _HAIR + 1e-9:
@@ -337,19 +344,19 @@ def _likelihood(
             return
 
 
-def _compare(audit: _Audit, who: str, listener: ReplayListener, left: Outputs) -> None:
+def _compare(audit: _Audit, inputs: str, listener: ReplayListener, outputs: Outputs) -> None:
     divergence = listener.finished()
-    if left.raised != audit.outputs.raised:
-        here = audit.outputs.raised[:160] or "none"
-        says = f"{left.raised[:160] or 'no refusal'} on {who}, {here} on the data"
+    if outputs.raised != audit.outputs.raised:
+        expected = audit.outputs.raised[:160] or "none"
+        says = f"{outputs.raised[:160] or 'no refusal'} on {inputs}, {expected} on the data"
         audit.find("refusal", "", f"whether it refuses depends on the data ({says})")
         return
     if divergence is not None:
-        audit.find("sequence", "", f"{divergence} ({who})")
+        audit.find("sequence", "", f"{divergence} ({inputs})")
         return
-    for name in audit.outputs.differing(left):
+    for name in audit.outputs.differing(outputs):
         if name not in audit.unsteady:
-            audit.find("output", name, f"depends on the data beyond what was released ({who})")
+            audit.find("output", name, f"depends on the data beyond what was released ({inputs})")
 
 
 def _account(audit: _Audit) -> None:
@@ -357,24 +364,24 @@ def _account(audit: _Audit) -> None:
     promised.
     """
     scales: dict[Mechanism, float] = {}
-    for number, opening in enumerate(audit.here.openings):
+    for number, opening in enumerate(audit.recording.openings):
         guarantee = opening.guarantee
-        entries = [entry for entry in audit.here.log if entry.door == number]
+        entries = [entry for entry in audit.recording.log if entry.door == number]
         if not entries or guarantee is None or guarantee.unproven or math.isinf(guarantee.epsilon):
             continue
         parts: list[Gauss | Pure] = []
         for what in dict.fromkeys(entry.planned.what for entry in entries):
-            seen = [entry for entry in entries if entry.planned.what == what]
-            planned = seen[0].planned
-            if len(seen) > planned.count:
+            same = [entry for entry in entries if entry.planned.what == what]
+            planned = same[0].planned
+            if len(same) > planned.count:
                 audit.find(
                     "count",
                     f"{what!r}",
-                    f"released {len(seen)} times, planned {planned.count} times",
+                    f"released {len(same)} times, planned {planned.count} times",
                 )
             if planned not in guarantee.releases:
                 audit.find("plan", f"{what!r}", "what was released is not what the guarantee names")
-            parts.append(_part(audit, opening, planned, len(seen), scales))
+            parts.append(_part(audit, opening, planned, len(same), scales))
         due = epsilon_of(parts, guarantee.delta)
         if due > guarantee.epsilon * (1 + _ACCOUNT) + 1e-3:
             says = f"costs ε = {due:.4g}, its guarantee says {guarantee.epsilon:.4g}"
@@ -403,7 +410,7 @@ def _part(
 
 
 def _samplers(audit: _Audit, exact: bool, floats: set[str]) -> None:
-    for entry in audit.here.log:
+    for entry in audit.recording.log:
         if (
             exact
             and entry.planned.mechanism.sampler != "exact"
@@ -417,21 +424,21 @@ def _samplers(audit: _Audit, exact: bool, floats: set[str]) -> None:
 
 
 def _noise(audit: _Audit, simulated: bool, rolls: int) -> None:
-    for entry in _one_of_each(audit.here.log, lambda entry: entry.planned.mechanism):
-        source = audit.here.openings[entry.door].source
-        for says in independent_checks.law_problems(
+    for entry in _one_of_each(audit.recording.log, lambda entry: entry.planned.mechanism):
+        source = audit.recording.openings[entry.door].source
+        for says in independent_checks.noise_problems(
             entry.planned.mechanism, entry.value, source, rolls=rolls
         ):
             audit.find("noise", f"{entry.planned.what!r} of {entry.title!r}", says)
-    for opening in _one_of_each(audit.here.openings, lambda opening: type(opening.source)):
+    for opening in _one_of_each(audit.recording.openings, lambda opening: type(opening.source)):
         for says in independent_checks.source_problems(opening.source, simulated=simulated):
             audit.find("entropy", f"{opening.title!r}", says)
-    for opening in audit.here.openings:
+    for opening in audit.recording.openings:
         for says in (
             independent_checks.start_problems(sorted(set(opening.starts))) if opening.starts else ()
         ):
             audit.find("entropy", f"{opening.title!r}", says)
-    for entry in audit.here.log:
+    for entry in audit.recording.log:
         redrawn = entry.redrawn() if entry.streams else None
         if redrawn is not None and not np.array_equal(redrawn, entry.handed_out):
             where = f"{entry.planned.what!r} of {entry.title!r}"
@@ -458,25 +465,27 @@ def _reused(audit: _Audit) -> None:
     and the same value.
     """
     begun: dict[bytes, str] = {}
-    for opening in audit.here.openings:
+    for opening in audit.recording.openings:
         for label, start in zip(opening.labels, opening.starts, strict=True):
             if opening.source.name == "seed":
                 continue
-            other = begun.setdefault(start, label)
+            earlier = begun.setdefault(start, label)
             if opening.source.name != "keyed" and begun[start] is not label:
                 audit.find(
-                    "entropy", f"{opening.title!r}", f"{label!r} and {other!r} draw from one stream"
+                    "entropy",
+                    f"{opening.title!r}",
+                    f"{label!r} and {earlier!r} draw from one stream",
                 )
-            elif other != label:
+            elif earlier != label:
                 audit.find(
                     "entropy", f"{opening.title!r}", "two names have one stream under the key"
                 )
     stood: dict[bytes, tuple[str, bytes]] = {}
-    for entry in audit.here.log:
-        if audit.here.openings[entry.door].source.name == "keyed" and entry.by_record:
+    for entry in audit.recording.log:
+        if audit.recording.openings[entry.door].source.name == "keyed" and entry.by_record:
             where = f"{entry.planned.what!r} of {entry.title!r}"
             for start, row in zip(entry.starts, entry.value, strict=True):
-                content = (entry.about, np.ascontiguousarray(row).tobytes())
+                content = (entry.context, np.ascontiguousarray(row).tobytes())
                 if stood.setdefault(start, content) != content:
                     audit.find(
                         "entropy",
@@ -485,7 +494,7 @@ def _reused(audit: _Audit) -> None:
                     )
             for label, name, row in zip(entry.labels, entry.names, entry.value, strict=False):
                 seal = hashlib.sha256(np.ascontiguousarray(row).tobytes()).hexdigest()
-                if not (label.startswith(f"{name}/{entry.about}") and seal in label):
+                if not (label.startswith(f"{name}/{entry.context}") and seal in label):
                     audit.find(
                         "entropy",
                         where,
@@ -500,14 +509,14 @@ def _other_noise(audit: _Audit, data: object) -> None:
     """
     again = RecordingListener(audit.seed + 1)
     collect(audit.run, data, again, seed=audit.seed)
-    for entry, other in zip(audit.here.log, again.log, strict=False):
+    for entry, repeated in zip(audit.recording.log, again.log, strict=False):
         if (
             entry.released.dtype.kind != "f"
             or entry.released.shape != entry.value.shape
             or entry.value.size < 2
         ):
             continue
-        if np.array_equal(entry.released - entry.value, other.released - other.value):
+        if np.array_equal(entry.released - entry.value, repeated.released - repeated.value):
             where = f"{entry.planned.what!r} of {entry.title!r}"
             audit.find(
                 "entropy", where, "the noise is the same whatever stream the door draws it from"
@@ -530,7 +539,7 @@ def neighbours_of(
 
     `bounds` are what real numbers may be (pixels: (0, 1)); without them records go far out too.
     """
-    arrays, whole = _arrays(data)
+    arrays, rebuild = _arrays(data)
     neighbours = []
     for record in records:
         for name, rows in _rows(arrays, record % len(arrays[0]), bounds):
@@ -539,7 +548,7 @@ def neighbours_of(
                 array[record] = row
             neighbours.append(
                 Neighbour(
-                    f"{name}, record {record}", whole(changed), record=record % len(arrays[0])
+                    f"{name}, record {record}", rebuild(changed), record=record % len(arrays[0])
                 )
             )
         if removed:
@@ -554,10 +563,10 @@ def unrelated_datasets(
     data: object, *, seed: int = 0, bounds: tuple[float, float] | None = None
 ) -> list[Any]:
     """Data of the same shapes and of the same public domains, but otherwise wholly different."""
-    arrays, whole = _arrays(data)
+    arrays, rebuild = _arrays(data)
     rng = np.random.default_rng(seed)
     makers = (_random, _constant, _constant_high, _shuffled)
-    return [whole([make(array, rng, bounds) for array in arrays]) for make in makers]
+    return [rebuild([make(array, rng, bounds) for array in arrays]) for make in makers]
 
 
 def _arrays(data: object) -> tuple[list[Array], Any]:
@@ -574,8 +583,8 @@ def _rows(
 ) -> Iterator[tuple[str, list[Array]]]:
     """What the record may become: every array at the same extreme, and each array by itself."""
     own_rows = [array[record].copy() for array in arrays]
-    other = (record + len(arrays[0]) // 2) % len(arrays[0])
-    yield "a copy of another", [array[other] for array in arrays]
+    source = (record + len(arrays[0]) // 2) % len(arrays[0])
+    yield "a copy of another", [array[source] for array in arrays]
     extremes = [dict(_extremes(array, record, bounds)) for array in arrays]
     for name in dict.fromkeys(name for each in extremes for name in each):
         yield name, [each.get(name, row) for each, row in zip(extremes, own_rows, strict=True)]

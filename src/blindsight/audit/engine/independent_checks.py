@@ -35,8 +35,8 @@ __all__ = [
     "Pure",
     "epsilon_of",
     "gaussian_delta",
-    "law_problems",
     "measured_scale",
+    "noise_problems",
     "source_problems",
     "start_problems",
 ]
@@ -45,7 +45,7 @@ _SIGMAS = 6.2
 _LEAST_KEY = 16  # bytes: 128 bits
 
 
-def law_problems(
+def noise_problems(
     mechanism: Mechanism, value: Array, source: Source, *, rolls: int
 ) -> Iterator[str]:
     """Draw the mechanism again at a recorded value: only from the handed stream, and by the law it
@@ -139,20 +139,20 @@ def _likely(mechanism: Mechanism, outcome: Array, draws: Array) -> bool:
 
 def _weakened(seed: int) -> Any:
     real = np.random.default_rng
-    return lambda *given, **named: (
-        real(seed) if not given and not named else real([*np.atleast_1d(given[0]), seed])
+    return lambda *arguments, **named: (
+        real(seed) if not arguments and not named else real([*np.atleast_1d(arguments[0]), seed])
     )
 
 
-def _same(first: Array, other: Array) -> bool:
-    return first.shape == other.shape and bool(
-        np.array_equal(first, other, equal_nan=first.dtype.kind == "f")
+def _same(first: Array, second: Array) -> bool:
+    return first.shape == second.shape and bool(
+        np.array_equal(first, second, equal_nan=first.dtype.kind == "f")
     )
 
 
 def _additive_problems(mechanism: Mechanism, noise: Array, shape: tuple[int, ...]) -> Iterator[str]:
     """Mean, spread, whole distribution, coordinates one by one, and neighbours in the vector."""
-    points, mass = _stated_law(mechanism, noise)
+    points, mass = _stated_distribution(mechanism, noise)
     if abs(mass.sum() - 1) > 0.01:
         yield (
             f"its log_prob does not sum to 1 (but to {mass.sum():.3g}): the noise is not on its "
@@ -209,7 +209,7 @@ def _likelihood_score(mechanism: Mechanism, noise: Array, points: Array, mass: A
     return float((drawn.mean() - mean) / deviation * math.sqrt(flat.size))
 
 
-def _stated_law(mechanism: Mechanism, noise: Array) -> tuple[Array, Array]:
+def _stated_distribution(mechanism: Mechanism, noise: Array) -> tuple[Array, Array]:
     """Points and probabilities of a mechanism's noise at zero, from its `log_prob`; exact noise
     lies on a grid.
     """
@@ -294,14 +294,14 @@ def _ratio_problems(
         drawn = mechanism.release(
             stacked, rng=source.stream("audit ratio", exact=mechanism.sampler == "exact")
         )
-        here, there = (
+        own, opposite = (
             np.asarray(mechanism.log_prob(drawn, np.broadcast_to(side, stacked.shape)))
             .reshape(count, -1)
             .sum(axis=1)
             for side in pair
         )
         with np.errstate(invalid="ignore"):
-            logs.append(np.nan_to_num(here - there, nan=0.0))
+            logs.append(np.nan_to_num(own - opposite, nan=0.0))
     first, second = logs
     limit = mechanism.cost.epsilon
     if mechanism.cost.delta == 0 and max(first.max(), -second.min()) > limit * (1 + 1e-9) + 1e-9:
@@ -345,10 +345,10 @@ def _rounding_problems(mechanism: Mechanism) -> Iterator[str]:
         mechanism.log_prob(outcomes, np.broadcast_to(value, outcomes.shape)).sum(axis=1)
         for value in (near, far)
     ]
-    told = float(np.abs(ratio[0] - ratio[1]).max())
-    if told > mechanism.cost.epsilon * (1 + 1e-9):
+    loss = float(np.abs(ratio[0] - ratio[1]).max())
+    if loss > mechanism.cost.epsilon * (1 + 1e-9):
         yield (
-            f"rounded, neighbours are told apart by e^{told:.4g}, its cost says "
+            f"rounded, neighbours are told apart by e^{loss:.4g}, its cost says "
             f"{mechanism.cost.epsilon:.4g}"
         )
 
@@ -365,10 +365,10 @@ def source_problems(source: Source, *, simulated: bool) -> Iterator[str]:
         return
     real = os.urandom
     for exact in (True, False):
-        asked: list[int] = []
+        sizes: list[int] = []
 
-        def urandom(size: int, asked: list[int] = asked) -> bytes:
-            asked.append(size)
+        def urandom(size: int, sizes: list[int] = sizes) -> bytes:
+            sizes.append(size)
             return real(size)
 
         with mock.patch("os.urandom", urandom):
@@ -377,9 +377,9 @@ def source_problems(source: Source, *, simulated: bool) -> Iterator[str]:
         kind = "exact" if exact else "bulk"
         if len(set(starts)) < len(starts):
             yield f"two streams of {kind} noise are the same"
-        if sum(asked) < len(streams) * _LEAST_KEY:
+        if sum(sizes) < len(streams) * _LEAST_KEY:
             yield (
-                f"a stream of {kind} noise takes only {sum(asked) // len(streams)} bytes of the "
+                f"a stream of {kind} noise takes only {sum(sizes) // len(streams)} bytes of the "
                 "system's entropy"
             )
         bulk = getattr(

@@ -75,10 +75,10 @@ def infer_membership(
     rng = np.random.default_rng(seed)
     # Balanced over shadows, so that every record has both kinds.
     coins = rng.permuted(np.tile(np.arange(shadows) % 2 == 0, (count, 1)), axis=1).T
-    seen = np.stack([_checked(score(train(mask, rng)), count) for mask in coins])
+    shadow_scores = np.stack([_checked(score(train(mask, rng)), count) for mask in coins])
     included = rng.random(count) < 0.5
     target = _checked(score(train(included, rng)), count)
-    ratio = _log_ratio(seen, coins, target)
+    ratio = _log_ratio(shadow_scores, coins, target)
     return Membership(
         scores=ratio,
         included=included,
@@ -101,9 +101,9 @@ def roc(scores: Floats, included: Bools) -> tuple[Floats, Floats]:
     return np.append(0.0, fpr), np.append(0.0, tpr)
 
 
-def _log_ratio(seen: Floats, coins: Bools, target: Floats) -> Floats:
-    inside = np.where(coins, seen, np.nan)
-    outside = np.where(coins, np.nan, seen)
+def _log_ratio(shadow_scores: Floats, coins: Bools, target: Floats) -> Floats:
+    inside = np.where(coins, shadow_scores, np.nan)
+    outside = np.where(coins, np.nan, shadow_scores)
     mean_in, mean_out = np.nanmean(inside, axis=0), np.nanmean(outside, axis=0)
     variance = max(float(np.mean([np.nanvar(inside, axis=0), np.nanvar(outside, axis=0)])), 1e-12)
     return np.asarray(((target - mean_out) ** 2 - (target - mean_in) ** 2) / (2 * variance))
@@ -160,24 +160,24 @@ def reconstruct(
     """
     checks.one_of("decoder", decoder, ("ridge", "network"))
     x, z = _rows("public_released", public_released), _rows("released", released)
-    known, truth = np.asarray(public_images), np.asarray(images)
+    public, truth = np.asarray(public_images), np.asarray(images)
     if (
-        len(x) != len(known)
+        len(x) != len(public)
         or len(z) != len(truth)
         or x.shape[1] != z.shape[1]
-        or known.shape[1:] != truth.shape[1:]
+        or public.shape[1:] != truth.shape[1:]
     ):
         raise InvalidData(
             "releases and images must come in pairs, of one width and one image shape."
         )
-    y = known.reshape(len(known), -1) / 255.0
+    y = public.reshape(len(public), -1) / 255.0
     # A column that hardly moves (a pixel of the border) must not be blown up to the size of the
     # others.
     centre, spread = x.mean(axis=0), x.std(axis=0)
     spread = np.maximum(spread, 0.2 * spread.max()) + 1e-9
     guess = _fit(decoder, seed, (x - centre) / spread, y).predict((z - centre) / spread)
     pictures = np.clip(np.rint(guess * 255), 0, 255).astype(np.uint8).reshape(truth.shape)
-    mean = np.broadcast_to(known.mean(axis=0), truth.shape)
+    mean = np.broadcast_to(public.mean(axis=0), truth.shape)
     return Reconstruction(
         images=pictures,
         psnr=mean_psnr(truth, pictures),

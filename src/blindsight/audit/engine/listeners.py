@@ -68,7 +68,7 @@ class DoorEntry:
     starts: tuple[bytes, ...]
     labels: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
-    about: str = ""
+    context: str = ""
 
     @property
     def by_record(self) -> bool:
@@ -239,7 +239,7 @@ class RecordingListener(_Listener):
                 tuple(start for _, start, _ in drawn),
                 tuple(label for _, _, label in drawn),
                 names=passage.names,
-                about=passage.about,
+                context=passage.about,
             )
         )
 
@@ -311,11 +311,11 @@ def charging(costs: Sequence[Cost]) -> Iterator[ChargedAccount]:
                 ledger.grant(Cost(epsilon=_BUDGET, delta=0.9, **grant))
         account = ChargedAccount(ledger)
 
-        def charged(door: Door, guarantee: Guarantee, **given: Any) -> None:
-            if given.get("ledger") is None:
-                given["ledger"] = ledger
-                account.open(given.get("key"), guarantee)
-            opened(door, guarantee, **given)
+        def charged(door: Door, guarantee: Guarantee, **options: Any) -> None:
+            if options.get("ledger") is None:
+                options["ledger"] = ledger
+                account.open(options.get("key"), guarantee)
+            opened(door, guarantee, **options)
 
         stack.enter_context(mock.patch.object(Door, "__init__", charged))
         yield account

@@ -83,10 +83,10 @@ def collect(run: Run, data: object, listener: Listener | None, *, seed: int = 0)
     return Outputs(parts, raised)
 
 
-def watch(*given: object, **named: object) -> None:
+def watch(*positional: object, **named: object) -> None:
     """A progress callback for audited runs: its arguments become part of the run's outputs."""
     if _recorder is not None:
-        _recorder.progress.append(repr((given, sorted(named.items()))))
+        _recorder.progress.append(repr((positional, sorted(named.items()))))
 
 
 @contextmanager
@@ -119,28 +119,28 @@ def parts_of(value: object, name: str = "returned") -> Iterator[tuple[str, bytes
     yield from _walk(value, name, {})
 
 
-def _walk(value: object, name: str, seen: dict[int, Any]) -> Iterator[tuple[str, bytes]]:
+def _walk(value: object, name: str, visited: dict[int, Any]) -> Iterator[tuple[str, bytes]]:
     if value is None or isinstance(value, (bool, int, float, complex, str, bytes, Path)):
         yield name, f"{type(value).__name__} {value!r}".encode()
         return
     if isinstance(value, (np.random.Generator, np.random.RandomState, np.random.SeedSequence)):
         yield name, b"a generator"
         return
-    if id(value) in seen:
+    if id(value) in visited:
         return
-    seen[id(value)] = (
+    visited[id(value)] = (
         value  # kept alive: the id of a list that is gone may be given to the next one
     )
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype != object:
         yield name, f"{value.dtype} {value.shape} ".encode() + value.tobytes()
     elif type(value).__module__.split(".")[0] == "torch" and hasattr(value, "detach"):
-        yield from _walk(value.detach().cpu().numpy(), name, seen)
+        yield from _walk(value.detach().cpu().numpy(), name, visited)
     elif hasattr(value, "state_dict") and callable(value.state_dict):
-        yield from _walk(dict(value.state_dict()), name, seen)
+        yield from _walk(dict(value.state_dict()), name, visited)
     else:
         yield name, type(value).__qualname__.encode()
         for key, inner in _inside(value):
-            yield from _walk(inner, f"{name}.{key}", seen)
+            yield from _walk(inner, f"{name}.{key}", visited)
 
 
 def _inside(value: object) -> Iterator[tuple[str, Any]]:
@@ -253,9 +253,9 @@ class _Recorder:
         self.ended = time.time_ns()
         _recorder = self._outer
 
-    def during(self, given: tuple[Any, ...]) -> bool:
+    def during(self, arguments: tuple[Any, ...]) -> bool:
         """Whether a file is given a time of this run, as copies of new files are."""
-        _, seconds, nanoseconds, *_ = given
+        _, seconds, nanoseconds, *_ = arguments
         times = nanoseconds or [int(moment * 1e9) for moment in seconds or ()]
         return all(self.began - 2e9 <= moment <= time.time_ns() + 2e9 for moment in times)
 
@@ -297,16 +297,16 @@ class _Recorder:
 @contextmanager
 def _logging_to(handler: logging.Handler) -> Iterator[None]:
     """Our own loggers at every level, others at the level that they have."""
-    root, ours = logging.getLogger(), logging.getLogger("blindsight")
-    level, disabled = ours.level, logging.root.manager.disable
+    root, own = logging.getLogger(), logging.getLogger("blindsight")
+    level, disabled = own.level, logging.root.manager.disable
     root.addHandler(handler)
-    ours.setLevel(logging.DEBUG)
+    own.setLevel(logging.DEBUG)
     logging.disable(logging.NOTSET)
     try:
         yield
     finally:
         logging.disable(disabled)
-        ours.setLevel(level)
+        own.setLevel(level)
         root.removeHandler(handler)
 
 
@@ -322,24 +322,24 @@ def _hook() -> None:
         _hooked = True
 
 
-def _heard(event: str, given: tuple[Any, ...]) -> None:
+def _heard(event: str, arguments: tuple[Any, ...]) -> None:
     recorder = _recorder
     if recorder is None:
         return
     if event == "os.rename":
-        _note(recorder, given[1])
+        _note(recorder, arguments[1])
     elif event == "open":
-        path, mode, flags = given
+        path, mode, flags = arguments
         if (isinstance(mode, str) and set(mode) & set("wax+")) or (
             isinstance(flags, int) and flags & 3
         ):
             _note(recorder, path)
     elif event in _EVENTS:
         # Workers are our own code in another process, started once and kept.
-        worker = event == "subprocess.Popen" and given[0] == sys.executable
-        if (event == "os.utime" and recorder.during(given)) or worker or _importing():
+        worker = event == "subprocess.Popen" and arguments[0] == sys.executable
+        if (event == "os.utime" and recorder.during(arguments)) or worker or _importing():
             return
-        recorder.events.append(f"{event} {given!r}")
+        recorder.events.append(f"{event} {arguments!r}")
 
 
 def _importing() -> bool:

@@ -79,9 +79,9 @@ def match_activity(activity: Bools, published: Bools) -> NDArray[np.intp]:
         activity: (rounds, positions), whether any user sent something for the position.
         published: (rounds, indices), whether the published sum is not zero there.
     """
-    active, shown = activity.astype(np.float64), published.astype(np.float64)
-    impossible = shown.T @ (1 - active)
-    extra = np.where(impossible > 0, np.inf, (1 - shown).T @ active)
+    active, visible = activity.astype(np.float64), published.astype(np.float64)
+    impossible = visible.T @ (1 - active)
+    extra = np.where(impossible > 0, np.inf, (1 - visible).T @ active)
     best = extra.argmin(axis=1)
     least = extra.min(axis=1)
     unique = (
@@ -92,12 +92,12 @@ def match_activity(activity: Bools, published: Bools) -> NDArray[np.intp]:
 
 def _activity(simulation: PaperSimulation, contributions: dict[int, list[Shard]]) -> Bools:
     """What the aggregator sees of one round: the φ-permuted places that anybody sent."""
-    seen = np.zeros(simulation.settings.dimension, dtype=bool)
+    active = np.zeros(simulation.settings.dimension, dtype=bool)
     for user, parts in contributions.items():
         back = inverse(user_places(simulation.settings, simulation.user_seeds[user]))
         for part in parts:
-            seen[back[part.places.astype(np.intp)]] = True
-    return seen
+            active[back[part.places.astype(np.intp)]] = True
+    return active
 
 
 def support_intersection(
@@ -154,12 +154,12 @@ def single_contributors(
     """Read the published sum: where only one user contributed, it is that user's exact weight."""
     settings = PaperSettings(dimension=dimension, users=users)
     updates = _updates(np.random.default_rng(seed), users, dimension, density)
-    shown = PaperSimulation(settings, key=_quick_key(key)).round(updates).total != 0
+    nonzero = PaperSimulation(settings, key=_quick_key(key)).round(updates).total != 0
     alone = np.count_nonzero(updates, axis=0) == 1
     return Recovery(
         attack="single contributors",
         measure="share of the sum's non-zero weights that are one user's, exactly",
-        value=float((shown & alone).sum() / max(1, shown.sum())),
+        value=float((nonzero & alone).sum() / max(1, nonzero.sum())),
         chance=0.0,
     )
 
@@ -214,9 +214,9 @@ def subset_subtraction(
     """
     stage = _stage(users, dimension, seed, key)
     everybody = list(stage.contributions)
-    whole = stage.sum_of(everybody, everybody)
+    total = stage.sum_of(everybody, everybody)
     rest = stage.sum_of(everybody[1:], everybody[1:])
-    difference = None if whole is None or rest is None else whole.values - rest.values
+    difference = None if total is None or rest is None else total.values - rest.values
     return Recovery(
         attack="subset subtraction",
         measure="share of one user's weights recovered",
@@ -352,13 +352,13 @@ def attack_sum(model: Any, *, trials: int, seed: int) -> Attack:
     from blindsight.federated.learning import RecordDescent
     from blindsight.federated.sums import Settings, Simulation
 
-    asked = {name: getattr(model.noise, name) for name in ("epsilon", "delta", "clip")}
+    options = {name: getattr(model.noise, name) for name in ("epsilon", "delta", "clip")}
     per_record, colluders = model.noise.per_record, (model.sums or Pad()).colluders
     if per_record:
         learner = RecordDescent() if model.learner is None else model.learner
-        asked |= {"clip": learner.record_norm, "records": model.noise.records}
+        options |= {"clip": learner.record_norm, "records": model.noise.records}
     settings = agree(
-        dimension=4, users=6, rounds=model.rounds, colluders=colluders, **asked
+        dimension=4, users=6, rounds=model.rounds, colluders=colluders, **options
     ).settings
     assert isinstance(settings, Settings)  # noqa: S101  (the paper's protocol has no noise)
     # No more than must be there: the least noise.

@@ -251,8 +251,8 @@ def _two_models_in_one_round() -> str:
 
 def _labels_that_users_did_not_sign() -> str:
     stage = Stage()
-    other = split(unopened(stage.settings.users), (1, 2, 3))
-    return stage.ask(stage.everybody, now=other)
+    unsigned = split(unopened(stage.settings.users), (1, 2, 3))
+    return stage.ask(stage.everybody, now=unsigned)
 
 
 def _one_share_twice() -> str:
@@ -402,9 +402,9 @@ def _a_multiple_of_the_sum() -> str:
     tag = int(field.interpolate(shares)[0])
     others = {j: share for j, share in shares.items() if j != 1}
     wanted = int(field.interpolate({0: np.array([2 * tag % field.P], np.uint64), **others}, 1)[0])
-    which = sum_id(message.header.context, body.members)
+    sum_label = sum_id(message.header.context, body.members)
     identity = stage.simulation.holders[holder(1)].identity
-    heads[1] = TagHead.make(which, 1, wanted, heads[1].others, identity)
+    heads[1] = TagHead.make(sum_label, 1, wanted, heads[1].others, identity)
     raw, width = _raw(stage, body)
     doubled = bits.pack(2 * raw, width)
     return stage.show(message, ShownSum(body.members, tuple(heads.values()), doubled), fresh)
@@ -480,8 +480,8 @@ def _holders_restored_from_a_backup() -> str:
 
 
 def _a_message_of_another_federation() -> str:
-    stage, other = Stage(), Stage()
-    return _code(stage.simulation.holders[holder(1)].receive(other.collect(other.everybody, 1)))
+    stage, foreign = Stage(), Stage()
+    return _code(stage.simulation.holders[holder(1)].receive(foreign.collect(foreign.everybody, 1)))
 
 
 def _a_contribution_twice() -> str:

@@ -88,9 +88,9 @@ def _apart(hasher: Any, rng: np.random.Generator, *, one_bit: bool) -> tuple[Arr
         plain = _plain(hasher, rows).astype(np.float32)
         lengths = (plain**2).sum(axis=1)
         apart = lengths[:, None] + lengths - 2 * plain @ plain.T
-        first, other = np.unravel_index(int(apart.argmax()), apart.shape)
-        if apart[first, other] > 0.5:
-            return rows[first], rows[other]
+        first, second = np.unravel_index(int(apart.argmax()), apart.shape)
+        if apart[first, second] > 0.5:
+            return rows[first], rows[second]
     return rows[0], rows[
         -1
     ]  # all inputs are alike to it (cells that noise made may be): that is what is measured
@@ -101,8 +101,8 @@ def _plain(hasher: Any, rows: Array) -> Array:
     if hasattr(hasher, "query"):
         return _bits(hasher.query(rows))
     book = getattr(hasher, "codebook", None) or hasher.codebook_
-    came, which = np.unique(book.assign(rows), return_inverse=True)
-    return np.asarray(np.eye(len(came), dtype=np.float32)[which])
+    came, index = np.unique(book.assign(rows), return_inverse=True)
+    return np.asarray(np.eye(len(came), dtype=np.float32)[index])
 
 
 def attack_learning(hasher: PrivateHasher, *, runs: int, seed: int) -> Attack:
@@ -113,28 +113,28 @@ def attack_learning(hasher: PrivateHasher, *, runs: int, seed: int) -> Attack:
 
     rows = data.load("digits").array()[:100].reshape(100, -1) / 255.0
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    other = rows.copy()
-    other[0] = rows[int((rows @ rows[0]).argmin())]
+    neighbour = rows.copy()
+    neighbour[0] = rows[int((rows @ rows[0]).argmin())]
     small = {"n_bits": min(16, hasher.n_bits)} if hasattr(hasher, "n_bits") else {}
 
-    def run(given: Array, dice: np.random.Generator) -> Array:
-        fitted = clone(hasher).set_params(random_state=dice, **small).fit(given)
+    def run(data_rows: Array, dice: np.random.Generator) -> Array:
+        fitted = clone(hasher).set_params(random_state=dice, **small).fit(data_rows)
         if not hasattr(fitted, "projection_"):
             return np.concatenate(
                 [np.ravel(fitted.released_["centre"]), np.ravel(fitted.weights_)[:8]]
             )
         # The released mean and plane on both images, and whose code the released one is nearer to.
-        mean = fitted.mean_ @ (rows[0] - other[0])
+        mean = fitted.mean_ @ (rows[0] - neighbour[0])
         plane = [
             ((x - fitted.mean_) @ fitted.projection_) @ ((x - fitted.mean_) @ fitted.projection_)
             for x in pair
         ]
-        released = fitted.transform(given[:1])
-        mine, theirs = (codes.hamming(released, fitted.query(x[None]))[0, 0] for x in pair)
-        return np.array([mean, *plane, float(theirs) - float(mine)])
+        released = fitted.transform(data_rows[:1])
+        own, opposite = (codes.hamming(released, fitted.query(x[None]))[0, 0] for x in pair)
+        return np.array([mean, *plane, float(opposite) - float(own)])
 
-    pair = rows[0], other[0]
-    outcomes = collect(run, rows, other, trials=runs, seed=seed)
+    pair = rows[0], neighbour[0]
+    outcomes = collect(run, rows, neighbour, trials=runs, seed=seed)
     return attack_outcomes(
         outcomes, what="refit with one of 100 images replaced", delta=hasher.guarantee_.delta
     )
@@ -181,20 +181,22 @@ def _pitq(
     rows: Array, calibration: Literal["proven", "paper"], *, trials: int, seed: int, workers: int
 ) -> Verdict:
     make = partial(PITQ, 8, epsilon=1.0, calibration=calibration, n_iterations=3)
-    other = rows.copy()
-    other[0] = rows.max(axis=0) - rows[0]
+    neighbour = rows.copy()
+    neighbour[0] = rows.max(axis=0) - rows[0]
 
     def run(data: Array, rng: np.random.Generator) -> float:
         hasher = make(random_state=rng).fit(data)
         # Is the released code of record 0 the one that the released W and R give the first image?
         released = hasher.transform(data[:1])
-        mine, theirs = (codes.hamming(released, hasher.query(x[:1]))[0, 0] for x in (rows, other))
-        return float(theirs) - float(mine)
+        own, opposite = (
+            codes.hamming(released, hasher.query(x[:1]))[0, 0] for x in (rows, neighbour)
+        )
+        return float(opposite) - float(own)
 
     audited = distinguish(
         run,
         rows,
-        other,
+        neighbour,
         trials=trials,
         seed=seed,
         statistic=lambda scores: scores.astype(float),

@@ -116,11 +116,11 @@ def match_conjectures(
     )
 
 
-def _matching(known: Outcomes) -> Callable[[Array], Floats]:
+def _matching(outcomes: Outcomes) -> Callable[[Array], Floats]:
     """Positive where a metric is nearer to the first mean conjecture than to the second."""
     first, second = (
         np.asarray(side, np.float64).reshape(len(side), -1).mean(axis=0)
-        for side in (known.data, known.neighbour)
+        for side in (outcomes.data, outcomes.neighbour)
     )
     direction, middle = first - second, (first + second) / 2
     return lambda metrics: (
@@ -140,9 +140,9 @@ def toy_pairs(metric: DPPMetric, *, seed: int = 0) -> tuple[Array, Array, Array]
 
 def attack_metric(metric: DPPMetric, *, runs: int, seed: int) -> Attack:
     """Change one pair's label: do its learned distance, and the map's size, tell?"""
-    pairs, similar, other = toy_pairs(metric, seed=seed)
+    pairs, similar, changed = toy_pairs(metric, seed=seed)
     outcomes: Outcomes = collect(
-        pair_learner(metric, pairs), similar, other, trials=runs, seed=seed
+        pair_learner(metric, pairs), similar, changed, trials=runs, seed=seed
     )
     # A changed label is a pair removed and a pair added: two steps of "add or remove one".
     steps = 2 if metric.guarantee_.neighbours == "add or remove one" else 1
@@ -165,13 +165,13 @@ def pair_learner(
     def run(y: ArrayLike, dice: np.random.Generator) -> Floats:
         learned = refitted(metric, pairs, y, dice, **changes)
         M = learned.get_mahalanobis_matrix()
-        seen = [first @ M @ first, np.trace(M)]
+        statistics = [first @ M @ first, np.trace(M)]
         if hasattr(learned, "curve_"):
             curve = learned.curve_
             away = float(learned.pair_distance(pairs[:1])[0])
             cell = int(np.clip(np.searchsorted(curve.edges, away) - 1, 0, len(curve.similar) - 1))
-            seen.append(curve.similar[cell] - curve.dissimilar[cell])
-        return np.array(seen)
+            statistics.append(curve.similar[cell] - curve.dissimilar[cell])
+        return np.array(statistics)
 
     return run
 
@@ -338,13 +338,13 @@ def figures(audit: Audit, *, seed: int = 0, trials: int = 60) -> list[Figure]:
     assert isinstance(card, Guarantee)  # noqa: S101  (a metric's card)
     pairs, first, second = toy_pairs(own, seed=seed)
     settings = {"your file's settings": {}, "hardly any noise (ε = 10,000)": {"epsilon": 1e4}}
-    told = {
+    results = {
         name: match_conjectures(
             pair_learner(own, pairs, **changes), first, second, trials=trials, seed=seed
         )
         for name, changes in settings.items()
     }
-    bars = {name: (result.accuracy, *result.interval()) for name, result in told.items()}
+    bars = {name: (result.accuracy, *result.interval()) for name, result in results.items()}
     steps = audit.attacks[0].steps if audit.attacks else 1
     most = 1.0 if math.isinf(card.epsilon) else 1 / (1 + math.exp(-min(steps * card.epsilon, 700)))
     rows = [
@@ -356,7 +356,7 @@ def figures(audit: Audit, *, seed: int = 0, trials: int = 60) -> list[Figure]:
         }
         for name, (mid, low, high) in bars.items()
     ]
-    shown = Figure(
+    figure = Figure(
         "What the metric tells about one label",
         "There are no pictures in a metric. The attacker knows all of four pairs but one label, "
         "learns the metric "
@@ -368,4 +368,4 @@ def figures(audit: Audit, *, seed: int = 0, trials: int = 60) -> list[Figure]:
         guesses(bars, most=most if most < 1 else None),
         rows,
     )
-    return [shown]
+    return [figure]

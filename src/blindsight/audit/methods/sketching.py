@@ -165,7 +165,7 @@ def attack_pixel(parameters: FlipParameters, *, trials: int, seed: int) -> Attac
 
     if isinstance(parameters, FlipParameters):
         sides = [_flipped(parameters, value, trials, seed + value) for value in (0, top)]
-        what, delta = "likelihood ratio of a pixel's flipped bits", 0.0
+        attack, delta = "likelihood ratio of a pixel's flipped bits", 0.0
     else:
         side = 28
         count = -(-trials // (side * side))
@@ -177,9 +177,9 @@ def attack_pixel(parameters: FlipParameters, *, trials: int, seed: int) -> Attac
             # (images, bits, 2, pixels) to one row a pixel.
             counts = sketcher.sketch(images).counts[:, 0].reshape(count, parameters.depth, 2, -1)
             sides.append(np.moveaxis(counts, 3, 1).reshape(-1, parameters.depth, 2)[:trials])
-        what, delta = "likelihood ratio of a pixel's counts", leak_of(parameters).delta
+        attack, delta = "likelihood ratio of a pixel's counts", leak_of(parameters).delta
     return attack_outcomes(
-        Outcomes(sides[0], sides[1]), what=what, delta=delta, statistic=statistic
+        Outcomes(sides[0], sides[1]), what=attack, delta=delta, statistic=statistic
     )
 
 
@@ -197,9 +197,13 @@ def attack_prototypes(sketcher: CodebookSketcher, *, trials: int, seed: int) -> 
     nearest = sketcher.nearest(pictures)
     pair = pictures[0], pictures[int((nearest != nearest[0]).argmax())]
     cells = np.eye(sketcher.mechanism_.k, dtype=np.uint8)
-    what = "its own answers about two images that it tells apart"
+    attack = "its own answers about two images that it tells apart"
     return attack_release(
-        lambda images: cells[sketcher.transform(images)], pair, what=what, trials=trials, seed=seed
+        lambda images: cells[sketcher.transform(images)],
+        pair,
+        what=attack,
+        trials=trials,
+        seed=seed,
     )
 
 
@@ -321,17 +325,17 @@ def figures(audit: Audit, *, seed: int = 0) -> list[Figure]:
     digits = data.load("mnist5k")
     order = np.random.default_rng(seed).permutation(len(digits))[: _TRAIN + _TEST]
     own = getattr(audit.subject, "parameters", None) or audit.subject.parameters_
-    shown = [_in_the_file(audit.subject)] if isinstance(audit.subject, SketchSet) else []
-    return [*shown, _gallery(own, digits.array()[order], seed)]
+    in_file = [_in_the_file(audit.subject)] if isinstance(audit.subject, SketchSet) else []
+    return [*in_file, _gallery(own, digits.array()[order], seed)]
 
 
-def _drawn(parameters: SketchParameters, given: Array, seed: int) -> SketchSet:
+def _drawn(parameters: SketchParameters, images: Array, seed: int) -> SketchSet:
     if isinstance(parameters, QKParameters):
-        return NegativeSketcher(parameters, n_jobs=1, random_state=seed).fit(given).sketch(given)
+        return NegativeSketcher(parameters, n_jobs=1, random_state=seed).fit(images).sketch(images)
     flipper = FlippedBits(parameters.epsilon_pixel, depth=parameters.depth, random_state=seed).fit(
-        given
+        images
     )
-    return flipper.sketch(given)
+    return flipper.sketch(images)
 
 
 def _at_depth(images: Array, depth: int) -> Array:
@@ -347,29 +351,29 @@ def _in_the_file(sketches: SketchSet) -> Figure:
     scale = 255 / (2.0**sketches.parameters.depth - 1)
     recovered = Suite(sketches.parameters).recover(sketches[chosen])
     step = max(1, min(sketches.image_shape[1:]) // 96)  # thumbnails are enough to recognise
-    shown = {name: images[:, ::step, ::step] * scale for name, images in recovered.items()}
-    width = next(iter(shown.values())).shape[2]
+    pictures = {name: images[:, ::step, ::step] * scale for name, images in recovered.items()}
+    width = next(iter(pictures.values())).shape[2]
     return Figure(
         "What is in your file",
         f"What anyone who holds this file sees of {len(chosen)} of its {len(sketches):,} images, "
         "by four attackers who "
         "need nothing but the file. One who knows similar images sees more.",
-        gallery(shown, scale=max(1, 64 // width)),
+        gallery(pictures, scale=max(1, 64 // width)),
         [{"sketches": len(sketches), "shown": len(chosen)}],
     )
 
 
 def _gallery(own: SketchParameters, images: Array, seed: int) -> Figure:
     peak, to_bytes = 2.0**own.depth - 1, 255 / (2.0**own.depth - 1)
-    given = _at_depth(images, own.depth)
-    truth, known = given[_TRAIN:], given[:_TRAIN]
-    suite = Suite(own, public=known, steps=_STEPS, width=12, random_state=seed)
+    scaled = _at_depth(images, own.depth)
+    truth, public = scaled[_TRAIN:], scaled[:_TRAIN]
+    suite = Suite(own, public=public, steps=_STEPS, width=12, random_state=seed)
     guesses = suite.recover(_drawn(own, truth, seed + 1))
     results = [measure(name, truth, guess, depth=own.depth) for name, guess in guesses.items()]
     rows = [
         {"from": result.attack, **_measures(result.psnr, result.ssim or 0.0)} for result in results
     ]
-    blank = np.broadcast_to(known.mean(axis=0), truth.shape)
+    blank = np.broadcast_to(public.mean(axis=0), truth.shape)
     alone = mean_psnr(truth, blank, peak=peak)
     pictures: dict[str, Array] = {"original": truth[:_SHOWN] * to_bytes}
     pictures |= {_caption(row): guesses[row["from"]][:_SHOWN] * to_bytes for row in rows}

@@ -195,7 +195,7 @@ def attack_plan(guarantee: Guarantee, *, trials: int, seed: int) -> list[Attack]
     ]
     if not parts or guarantee.unproven:
         return []
-    here, there = (np.concatenate([np.ravel(pair[side]) for _, pair in parts]) for side in (0, 1))
+    first, second = (np.concatenate([np.ravel(pair[side]) for _, pair in parts]) for side in (0, 1))
     widths = np.cumsum([0] + [np.size(pair[0]) for _, pair in parts])
 
     def release(values: Array, rng: Any) -> Array:
@@ -207,13 +207,13 @@ def attack_plan(guarantee: Guarantee, *, trials: int, seed: int) -> list[Attack]
     def statistic(released: Array) -> Floats:
         total = np.zeros(len(released))
         for (noise, pair), start, end in zip(parts, widths, widths[1:], strict=False):
-            seen = released[:, start:end]
-            total += (noise.log_prob(seen, pair[0]) - noise.log_prob(seen, pair[1])).sum(axis=1)
+            part = released[:, start:end]
+            total += (noise.log_prob(part, pair[0]) - noise.log_prob(part, pair[1])).sum(axis=1)
         return total
 
-    outcomes = collect_at_once(release, here, there, trials=trials, seed=seed)
-    what = f"likelihood ratio of all {len(parts)} releases on their worst inputs"
-    return [attack_outcomes(outcomes, what=what, delta=guarantee.delta, statistic=statistic)]
+    outcomes = collect_at_once(release, first, second, trials=trials, seed=seed)
+    attack = f"likelihood ratio of all {len(parts)} releases on their worst inputs"
+    return [attack_outcomes(outcomes, what=attack, delta=guarantee.delta, statistic=statistic)]
 
 
 _TOY_LABELS, _BOUND = 10, 5.0
@@ -338,9 +338,9 @@ def _features(*, trials: int, seed: int) -> Iterator[Verdict]:
         """x_α by each label's own row, which is all that an attacker who knows W needs."""
         return np.asarray(noise.release(x @ weights.T, rng=rng) * gamma)
 
-    def ratio(seen: Array) -> Floats:
-        outputs, here, there = seen / gamma, np.ones(_TOY_LABELS), np.zeros(_TOY_LABELS)
-        log_ratio = (noise.log_prob(outputs, here) - noise.log_prob(outputs, there)).sum(axis=1)
+    def ratio(answers: Array) -> Floats:
+        outputs, high, low = answers / gamma, np.ones(_TOY_LABELS), np.zeros(_TOY_LABELS)
+        log_ratio = (noise.log_prob(outputs, high) - noise.log_prob(outputs, low)).sum(axis=1)
         return np.asarray(log_ratio, np.float64)
 
     outcomes = collect_at_once(

@@ -75,7 +75,7 @@ def audit_release(
         progress: called with (done, total, what is being done).
     """
     rng = release_draws(ReleaseFolder.read(Path(release)).release, seed)
-    step = progress or (lambda done, total, what: None)
+    step = progress or (lambda done, total, task: None)
     most = checks.whole("most", most, least=20)
     album = read_album(
         Path(release),
@@ -97,17 +97,17 @@ def audit_release(
     rebuilt = attacks.rebuild(view, album.rows, held, album.thumbnails, rng)
     step(2, parts, "attacking the mechanism")
     verdict, card = attacked_index(
-        album.place.path, album.encoder.hasher.mechanism_, album.guarantee, trials, seed
+        album.release.path, album.encoder.hasher.mechanism_, album.guarantee, trials, seed
     )
     budgets = []
     for number, epsilon in enumerate(_EPSILONS):
         step(3 + number, parts, f"trying epsilon {epsilon:g} on these photos")
-        found = _at(epsilon, album, kinds, rng)
-        budgets += [] if found is None else [found]
+        result = _at(epsilon, album, kinds, rng)
+        budgets += [] if result is None else [result]
     step(parts, parts, "done")
-    broken = attacks.law_problem(view, album.rows, held)
+    broken = attacks.noise_problem(view, album.rows, held)
     return ReleaseAudit(
-        name=album.place.path.name,
+        name=album.release.path.name,
         epsilon=album.guarantee.epsilon,
         unit=album.guarantee.unit,
         stored=album.stored,
@@ -122,8 +122,8 @@ def audit_release(
     )
 
 
-def _path(given: str | Path | None) -> Path | None:
-    return None if given is None else Path(given)
+def _path(path: str | Path | None) -> Path | None:
+    return None if path is None else Path(path)
 
 
 def _at(

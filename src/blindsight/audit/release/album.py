@@ -24,7 +24,7 @@ from blindsight.index.release_folder import ReleaseFolder
 from blindsight.privacy import Guarantee
 from blindsight.privacy.vault import Vault
 
-__all__ = ["Album", "Kinds", "folder_kinds", "kinds_of", "read_album", "told_kinds"]
+__all__ = ["Album", "Kinds", "folder_kinds", "kinds_of", "owner_kinds", "read_album"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,9 +63,9 @@ def kinds_of(
         The owner's source first; empty where nothing says anything.
     """
     if labels is not None and labels != "folder":
-        told = told_kinds(names, labels)
-        return () if told is None else (told,)
-    by_folder = told_kinds(names, labels) if folders else None
+        labelled = owner_kinds(names, labels)
+        return () if labelled is None else (labelled,)
+    by_folder = owner_kinds(names, labels) if folders else None
     weights = _classifier(encoder)
     by_network: tuple[Kinds, ...] = ()
     if weights is not None:
@@ -84,7 +84,7 @@ def _classifier(encoder: Encoder) -> Floats32 | None:
     return None if classes is None else classes.weights
 
 
-def told_kinds(names: Sequence[str], labels: str | None) -> Kinds | None:
+def owner_kinds(names: Sequence[str], labels: str | None) -> Kinds | None:
     """Return what the owner says that photos show, by their names.
 
     Returns:
@@ -97,14 +97,14 @@ def told_kinds(names: Sequence[str], labels: str | None) -> Kinds | None:
         return _numbered(
             _from_table(labels, names), f"column {labels.rpartition(':')[2]} of your table"
         )
-    told = folder_kinds(names)
-    if told is None and labels == "folder":
+    kinds = folder_kinds(names)
+    if kinds is None and labels == "folder":
         if len({_last_folder(name) for name in names}) < 2:
             raise InvalidData(
                 "the photos lie in one folder, so folders say nothing of what they show."
             )
         return _numbered([_last_folder(name) for name in names], "the folders they lie in")
-    return told
+    return kinds
 
 
 def folder_kinds(names: Sequence[str]) -> Kinds | None:
@@ -169,7 +169,7 @@ class Album:
         lost: how many codes have no photo any more that could be looked at.
     """
 
-    place: ReleaseFolder
+    release: ReleaseFolder
     encoder: PhotoEncoder
     guarantee: Guarantee
     stored: int
@@ -198,12 +198,12 @@ def read_album(
 
     `encoder` is what the release was made with, where that is not built in.
     """
-    place, kept = ReleaseFolder.read(release), Vault(vault)
-    if kept.number != place.vault:
+    release_folder, owner_vault = ReleaseFolder.read(release), Vault(vault)
+    if owner_vault.number != release_folder.vault:
         raise InvalidData(
-            f"{vault} is not the vault of {release}: that one has number {place.vault}."
+            f"{vault} is not the vault of {release}: that one has number {release_folder.vault}."
         )
-    recipe = CodeRecipe.from_fields(place.recipe)
+    recipe = CodeRecipe.from_fields(release_folder.recipe)
     if recipe.of_vectors:
         raise InvalidData(
             f"{release} was made from vectors, so there are no photos to compare it with. Audit it "
@@ -211,34 +211,37 @@ def read_album(
         )
     if encoder is not None:
         recipe = recipe.with_encoder(open_encoder(encoder), what=str(release))
-    folder = photos or (Path(kept.fact("source")) if kept.fact("source") else None)
+    folder = photos or (Path(owner_vault.fact("source")) if owner_vault.fact("source") else None)
     if folder is None or not folder.is_dir():
         raise InvalidData(
             "the vault does not say where the photos are, or they moved. Give their folder: "
             "--photos."
         )
-    header = IndexHeader.of(place.codes)
+    header = IndexHeader.of(release_folder.codes)
     if header.guarantee is None:
-        raise InvalidData(f"{place.codes} is an index of plain codes: it promises nothing.")
-    coder = load_encoder(recipe, place.path, header.decoding)
-    ids, codes = _codes(coder, place)
-    problems = tuple(_file_problems(place, kept, ids, codes, dataset))
-    chosen = np.sort(rng.permutation(len(ids))[:most])
-    found, rows, thumbnails, names = _looked_at(
-        coder, kept, folder, place, [ids[i] for i in chosen], dataset, step
-    )
-    if len(found) < 20:
         raise InvalidData(
-            f"only {len(found)} photos of the release were found in {folder}; an audit needs 20."
+            f"{release_folder.codes} is an index of plain codes: it promises nothing."
         )
-    noted = kept.fact(f"recipe {place.release}")
+    coder = load_encoder(recipe, release_folder.path, header.decoding)
+    ids, codes = _codes(coder, release_folder)
+    problems = tuple(_file_problems(release_folder, owner_vault, ids, codes, dataset))
+    chosen = np.sort(rng.permutation(len(ids))[:most])
+    positions, rows, thumbnails, names = _looked_at(
+        coder, owner_vault, folder, release_folder, [ids[i] for i in chosen], dataset, step
+    )
+    if len(positions) < 20:
+        raise InvalidData(
+            f"only {len(positions)} photos of the release were found in {folder}; an audit needs "
+            "20."
+        )
+    noted = owner_vault.fact(f"recipe {release_folder.release}")
     return Album(
-        place=place,
+        release=release_folder,
         encoder=coder,
         guarantee=header.guarantee,
         stored=len(ids),
-        ids=tuple(ids[i] for i in chosen[found]),
-        codes=codes[chosen[found]],
+        ids=tuple(ids[i] for i in chosen[positions]),
+        codes=codes[chosen[positions]],
         rows=rows,
         thumbnails=thumbnails,
         names=tuple(names),
@@ -246,14 +249,14 @@ def read_album(
         if noted is None
         else dataclasses.replace(CodeRecipe.from_fields(noted), opened=recipe.opened),
         problems=problems,
-        lost=len(chosen) - len(found),
+        lost=len(chosen) - len(positions),
     )
 
 
-def _codes(encoder: PhotoEncoder, place: ReleaseFolder) -> tuple[list[str], Bytes]:
+def _codes(encoder: PhotoEncoder, release: ReleaseFolder) -> tuple[list[str], Bytes]:
     ids: list[str] = []
     blocks = []
-    for names, codes in encoder.load(place.codes).items():
+    for names, codes in encoder.load(release.codes).items():
         ids += [str(name) for name in names]
         blocks.append(codes)
     return ids, np.concatenate(blocks) if blocks else np.zeros((0, 1), np.uint8)
@@ -263,7 +266,7 @@ def _looked_at(
     encoder: PhotoEncoder,
     vault: Vault,
     folder: Path,
-    place: ReleaseFolder,
+    release: ReleaseFolder,
     ids: Sequence[str],
     dataset: str,
     step: Step,
@@ -271,8 +274,8 @@ def _looked_at(
     """The photos that are still what was released: places in `ids`, features, small pictures,
     names.
     """
-    own = {key: [key] for key in ids} if place.names == "keep" else vault.names_of(ids, dataset)
-    found: list[int] = []
+    own = {key: [key] for key in ids} if release.names == "keep" else vault.names_of(ids, dataset)
+    positions: list[int] = []
     names: list[str] = []
     waiting: list[Array] = []
     small: list[Array] = []
@@ -283,13 +286,13 @@ def _looked_at(
         pixels = _pixels(
             folder,
             own.get(key, ()),
-            key if place.names == "random" else None,
+            key if release.names == "random" else None,
             vault,
             recipe.at_least,
         )
         if pixels is None:
             continue
-        found.append(number)
+        positions.append(number)
         names.append(own[key][0])
         waiting.append(recipe.prepare(pixels))
         small.append(to_rgb(pixels, _THUMBNAIL))
@@ -300,7 +303,7 @@ def _looked_at(
         blocks.append(recipe.rows(np.stack(waiting)))
     rows = np.concatenate(blocks) if blocks else np.zeros((0, 1), np.float32)
     pictures = np.stack(small) if small else np.zeros((0, _THUMBNAIL, _THUMBNAIL, 3), np.uint8)
-    return np.array(found, np.int64), rows, pictures, names
+    return np.array(positions, np.int64), rows, pictures, names
 
 
 def _pixels(
@@ -318,7 +321,7 @@ def _pixels(
 
 
 def _file_problems(
-    place: ReleaseFolder,
+    release: ReleaseFolder,
     vault: Vault,
     ids: Sequence[str],
     codes: Bytes,
@@ -327,32 +330,34 @@ def _file_problems(
     """What the files reveal by themselves: names, or codes that are not those the vault answered
     for.
     """
-    found = []
-    known = vault.photos(dataset)
-    if place.names == "random":
+    problems = []
+    photos = vault.photos(dataset)
+    if release.names == "random":
         content = b"".join(
-            path.read_bytes() for path in sorted(place.path.rglob("*")) if path.is_file()
+            path.read_bytes() for path in sorted(release.path.rglob("*")) if path.is_file()
         )
-        told = [
+        named = [
             name
-            for name in known
+            for name in photos
             if len(Path(name).name) > 5 and Path(name).name.encode() in content
         ]
-        if told:
-            found.append(f"the names of {len(told)} photos stand in the release")
+        if named:
+            problems.append(f"the names of {len(named)} photos stand in the release")
         strange = (
-            set(ids) - {photo.record for photo in known.values()} - set(vault.codes(place.release))
+            set(ids)
+            - {photo.record for photo in photos.values()}
+            - set(vault.codes(release.release))
         )
         if strange:
-            found.append(f"{len(strange)} codes stand under ids that are not the vault's")
-        noted = vault.codes(place.release)
-        other = sum(
+            problems.append(f"{len(strange)} codes stand under ids that are not the vault's")
+        noted = vault.codes(release.release)
+        changed = sum(
             key in noted and noted[key] != code.tobytes()
             for key, code in zip(ids, codes, strict=True)
         )
-        if other:
-            found.append(
-                f"{other} codes are not those that the vault noted: a photo was released twice, or "
-                "the file changed"
+        if changed:
+            problems.append(
+                f"{changed} codes are not those that the vault noted: a photo was released twice, "
+                "or the file changed"
             )
-    return found
+    return problems

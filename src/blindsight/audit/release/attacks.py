@@ -28,7 +28,7 @@ __all__ = [
     "by_count",
     "guess",
     "half",
-    "law_problem",
+    "noise_problem",
     "ranks",
     "rebuild",
     "search",
@@ -75,7 +75,7 @@ class View(Protocol):
     def groups(self) -> int:
         """How many groups an entry can name; 0 for bits."""
 
-    def law(self, plain: Array, released: Array) -> tuple[int, int, float]:
+    def truth_counts(self, plain: Array, released: Array) -> tuple[int, int, float]:
         """How often the truth was told, among how many, and how often it should be."""
 
     def lies(self, plain: Array, released: Array) -> tuple[Array, int, float]:
@@ -121,7 +121,7 @@ class _Cells:
     def groups(self) -> int:
         return int(self.book.k)
 
-    def law(self, plain: Array, released: Array) -> tuple[int, int, float]:
+    def truth_counts(self, plain: Array, released: Array) -> tuple[int, int, float]:
         return (
             int((plain == released).sum()),
             len(plain),
@@ -174,7 +174,7 @@ class _Bits:
     def groups(self) -> int:
         return 0
 
-    def law(self, plain: Array, released: Array) -> tuple[int, int, float]:
+    def truth_counts(self, plain: Array, released: Array) -> tuple[int, int, float]:
         return int((plain == released).sum()), plain.size, 1 - float(self.hasher.mechanism_.beta)
 
     def lies(self, plain: Array, released: Array) -> tuple[Array, int, float]:
@@ -186,15 +186,15 @@ def view_of(encoder: PhotoEncoder) -> View:
     return _Bits(encoder) if encoder.codebook is None else _Cells(encoder)
 
 
-def law_problem(view: View, rows: Array, released: Array) -> str | None:
+def noise_problem(view: View, rows: Array, released: Array) -> str | None:
     """Whether the noise is not what is stated: the truth told too often, or the photos changed all
     in one way.
     """
     plain = view.plain(rows)
-    told, n, stated = view.law(plain, released)
-    if stats.binom.sf(told - 1, n, stated) < _ERROR / 2:
+    true, n, stated = view.truth_counts(plain, released)
+    if stats.binom.sf(true - 1, n, stated) < _ERROR / 2:
         return (
-            f"the true code was told in {told:,} of {n:,} cases, where the promise says "
+            f"the true code was told in {true:,} of {n:,} cases, where the promise says "
             f"{stated:.1%}"
         )
     counts, ways, chance = view.lies(plain, released)
@@ -231,9 +231,9 @@ class LinkageResult:
 def single_out(view: View, rows: Array, released: Array, rng: np.random.Generator) -> LinkageResult:
     """Rank all entries by how likely they are the photo's; ties count by their expected rank."""
     plain = view.plain(rows)
-    asked = rng.permutation(len(rows))[:_PROBES]
-    rank, top = ranks(view.fits(plain[asked], released), asked)
-    plain_rank, plain_top = ranks(view.fits(plain[asked], plain), asked)
+    probes = rng.permutation(len(rows))[:_PROBES]
+    rank, top = ranks(view.fits(plain[probes], released), probes)
+    plain_rank, plain_top = ranks(view.fits(plain[probes], plain), probes)
     return LinkageResult(
         float(rank.mean()),
         float(top.mean()),
@@ -247,8 +247,8 @@ def ranks(fits: Array, own: Array) -> tuple[Floats, Floats]:
     """Rank each row's own entry: its expected rank, and the probability that it comes first; tied
     entries have a random order.
     """
-    mine = fits[np.arange(len(own)), own][:, None]
-    above, tied = (fits > mine).sum(axis=1), (fits == mine).sum(axis=1)
+    own_fit = fits[np.arange(len(own)), own][:, None]
+    above, tied = (fits > own_fit).sum(axis=1), (fits == own_fit).sum(axis=1)
     return above + (tied + 1) / 2, np.where(above == 0, 1 / tied, 0.0)
 
 
@@ -322,10 +322,10 @@ def _nearest_kind(alike: Array, shows: Array) -> float:
     return float((shows[alike.argmax(axis=0)] == shows).mean())
 
 
-def _best(view: View, codes: Array, shows: Array, asked: Array, truth: Array) -> float:
+def _best(view: View, codes: Array, shows: Array, probes: Array, truth: Array) -> float:
     return max(
-        by_count(codes, shows, asked, truth),
-        _by_ridge(view.vectors(codes), shows, view.vectors(asked), truth),
+        by_count(codes, shows, probes, truth),
+        _by_ridge(view.vectors(codes), shows, view.vectors(probes), truth),
     )
 
 
@@ -336,24 +336,24 @@ def half(n: int, rng: np.random.Generator) -> Bools:
     return known
 
 
-def by_count(codes: Array, shows: Array, asked: Array, truth: Array) -> float:
+def by_count(codes: Array, shows: Array, probes: Array, truth: Array) -> float:
     """The commonest kind among known releases with the same code; else the commonest of all."""
-    texts, place = np.unique(np.concatenate([codes, asked]), axis=0, return_inverse=True)
-    place = place.ravel()
+    texts, index = np.unique(np.concatenate([codes, probes]), axis=0, return_inverse=True)
+    index = index.ravel()
     table = np.zeros((len(texts), int(shows.max()) + 1))
-    np.add.at(table, (place[: len(codes)], shows), 1.0)
+    np.add.at(table, (index[: len(codes)], shows), 1.0)
     table += 1e-3 * np.bincount(shows, minlength=table.shape[1]) / len(shows)
-    return float((table.argmax(axis=1)[place[len(codes) :]] == truth).mean())
+    return float((table.argmax(axis=1)[index[len(codes) :]] == truth).mean())
 
 
 def _by_ridge(x: Floats, shows: Array, z: Floats, truth: Array) -> float:
     """Ridge regression on one column per kind."""
     kinds, index = np.unique(shows, return_inverse=True)
     centre = x.mean(axis=0)
-    given, wanted = x - centre, np.eye(len(kinds))[index]
-    gram = given.T @ given
+    centred, wanted = x - centre, np.eye(len(kinds))[index]
+    gram = centred.T @ centred
     gram[np.diag_indices_from(gram)] += 1e-2 * max(np.trace(gram) / len(gram), 1e-12) + 1e-9
-    weights = np.linalg.solve(gram, given.T @ (wanted - wanted.mean(axis=0)))
+    weights = np.linalg.solve(gram, centred.T @ (wanted - wanted.mean(axis=0)))
     return float(
         (kinds[((z - centre) @ weights + wanted.mean(axis=0)).argmax(axis=1)] == truth).mean()
     )
@@ -393,7 +393,7 @@ def rebuild(
             reconstruct(x, images, z, thumbnails[~known], decoder=decoder, seed=seed)
             for decoder in ("ridge", "network")
         ]
-        return max(tries, key=lambda found: found.psnr)
+        return max(tries, key=lambda result: result.psnr)
 
     fresh = np.concatenate([view.drawn(rows[known], rng) for _ in range(_REPEATS)])
     images = np.tile(thumbnails[known], (_REPEATS, 1, 1, 1))
@@ -403,7 +403,7 @@ def rebuild(
     mean = np.broadcast_to(
         thumbnails[known].mean(axis=0).astype(np.uint8), thumbnails[:_SHOWN].shape
     )
-    shown = {
+    pictures = {
         "your photos": thumbnails[~known][:_SHOWN],
         f"from the features: {feature_back.psnr:.1f} dB": feature_back.images[:_SHOWN],
         f"from codes without noise: {plain_back.psnr:.1f} dB": plain_back.images[:_SHOWN],
@@ -419,7 +419,7 @@ def rebuild(
         features=feature_back.psnr,
         mean=released_back.psnr_of_mean,
         decoder=released_back.decoder,
-        pictures=shown,
+        pictures=pictures,
     )
 
 
@@ -442,18 +442,21 @@ def search(
 
     Without kinds, what unprotected search shows first counts as right.
     """
-    asked = rng.permutation(len(rows))[:_PROBES]
+    probes = rng.permutation(len(rows))[:_PROBES]
     points = _centred(rows)
-    alike = points[asked] @ points.T
-    scores = np.asarray(view.scores(rows[asked], released), np.float64)
+    alike = points[probes] @ points.T
+    scores = np.asarray(view.scores(rows[probes], released), np.float64)
     first = {
-        name: _first(value, asked, rng) for name, value in (("features", alike), ("hits", scores))
+        name: _first(value, probes, rng) for name, value in (("features", alike), ("hits", scores))
     }
     near = int(np.clip(len(rows) // 20, _FIRST, 100))
-    best = _first(alike, asked, rng, near)
+    best = _first(alike, probes, rng, near)
     same = float(
         np.mean(
-            [len(set(mine) & set(theirs)) for mine, theirs in zip(first["hits"], best, strict=True)]
+            [
+                len(set(hits) & set(nearest))
+                for hits, nearest in zip(first["hits"], best, strict=True)
+            ]
         )
     )
     if shows is None:
@@ -461,10 +464,12 @@ def search(
         luck = _FIRST * near / others if others else 0.0
         return UtilityResult(same, float(_FIRST), luck, same)
     counts = {
-        name: float((shows[found] == shows[asked][:, None]).sum(axis=1).mean())
-        for name, found in first.items()
+        name: float((shows[hits] == shows[probes][:, None]).sum(axis=1).mean())
+        for name, hits in first.items()
     }
-    chance = _FIRST * float(np.mean((np.bincount(shows)[shows[asked]] - 1) / max(len(rows) - 1, 1)))
+    chance = _FIRST * float(
+        np.mean((np.bincount(shows)[shows[probes]] - 1) / max(len(rows) - 1, 1))
+    )
     return UtilityResult(counts["hits"], counts["features"], chance, same)
 
 
@@ -478,7 +483,7 @@ def _first(values: Array, own: Array, rng: np.random.Generator, count: int = _FI
 
 def _centred(rows: Array) -> Floats:
     """Features as unit vectors about their own mean."""
-    found = rows - rows.mean(axis=1, keepdims=True)
+    centred = rows - rows.mean(axis=1, keepdims=True)
     return np.asarray(
-        found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12), np.float64
+        centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-12), np.float64
     )

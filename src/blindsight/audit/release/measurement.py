@@ -185,7 +185,7 @@ def found_again(
     if vectors is not None and gallery is not None:
         scores["encoder"] = np.asarray(vectors @ gallery.T)
     return {
-        name: [bool(row.argmax() == mine) for row, mine in zip(values, own, strict=True)]
+        name: [bool(row.argmax() == target) for row, target in zip(values, own, strict=True)]
         for name, values in scores.items()
     }
 
@@ -254,15 +254,15 @@ class ReleaseAudit:
     @property
     def answer(self) -> str:
         """Two sentences: what a stranger finds out, and what search still finds."""
-        s, g, found = self.singled, self.guessed, self.searched
-        known = (
+        s, g, search_result = self.singled, self.guessed, self.searched
+        guessing = (
             ""
             if g is None
             else f", and guesses what a photo shows {_often(g.share)} ({_of_100(g.luck)} by luck)"
         )
         first = (
             f"Somebody who has a copy of a photo finds its entry {_often(s.top1)} "
-            f"({_of_100(s.chance)} by luck){known}."
+            f"({_of_100(s.chance)} by luck){guessing}."
         )
         if self.problems:
             first = f"Do not give this away: {self.problems[0]}."
@@ -270,9 +270,9 @@ class ReleaseAudit:
             first = "Do not give this away: the attack contradicts what the card states."
         right = "show the same" if g is not None else "are what unprotected search shows"
         second = (
-            f"Of the first ten hits {found.hits:.1f} {right}, where unprotected search finds "
-            f"{found.features:.1f} and "
-            f"chance {found.chance:.1f}."
+            f"Of the first ten hits {search_result.hits:.1f} {right}, where unprotected search "
+            f"finds {search_result.features:.1f} and "
+            f"chance {search_result.chance:.1f}."
         )
         return f"{first} {second}"
 
@@ -284,7 +284,7 @@ class ReleaseAudit:
         """The table: each question with the release, codes without noise, the photos' features, and
         chance.
         """
-        s, g, r, found = self.singled, self.guessed, self.rebuilt, self.searched
+        s, g, r, search_result = self.singled, self.guessed, self.rebuilt, self.searched
         rows = [
             _row(
                 "one photo found by its copy, first try",
@@ -305,7 +305,12 @@ class ReleaseAudit:
         )
         rows.append(
             _row(
-                "first ten hits that fit", found.hits, None, found.features, found.chance, "{:.1f}"
+                "first ten hits that fit",
+                search_result.hits,
+                None,
+                search_result.features,
+                search_result.chance,
+                "{:.1f}",
             )
         )
         return rows
@@ -376,7 +381,7 @@ class ReleaseAudit:
         return written
 
     def _figures(self) -> list[Figure]:
-        shown = [
+        figures = [
             Figure(
                 "What comes back of your photos",
                 "What a stranger rebuilds who knows the hash function and half of the photos, by "
@@ -395,8 +400,8 @@ class ReleaseAudit:
             ),
         ]
         if self.budgets:
-            shown.append(self._by_budget())
-        return shown
+            figures.append(self._by_budget())
+        return figures
 
     def _by_budget(self) -> Figure:
         lines = {
@@ -446,13 +451,13 @@ def _often(share: float) -> str:
     return f"in {_of_100(share)} of 100 cases"
 
 
-def _gained(found: float, chance: float, full: float) -> float:
+def _gained(value: float, chance: float, full: float) -> float:
     """The share of what is there to be found beyond chance."""
-    return (found - chance) / (full - chance) if full > chance else 0.0
+    return (value - chance) / (full - chance) if full > chance else 0.0
 
 
 def _advice(audit: ReleaseAudit) -> Iterator[str]:
-    s, g, r, found = audit.singled, audit.guessed, audit.rebuilt, audit.searched
+    s, g, r, search_result = audit.singled, audit.guessed, audit.rebuilt, audit.searched
     for problem in audit.problems:
         yield f"do not give this away, and take back what you can: {problem}"
     if audit.verdict.refuted:
@@ -484,20 +489,28 @@ def _advice(audit: ReleaseAudit) -> Iterator[str]:
             f"({r.psnr:.1f} dB against "
             f"{r.plain:.1f}; the mean photo has {r.mean:.1f})"
         )
-    kept = _gained(found.hits, found.chance, found.features)
-    if kept < 0.25:
+    utility = _gained(search_result.hits, search_result.chance, search_result.features)
+    if utility < 0.25:
         more = next(
-            (b for b in audit.budgets if b.epsilon > audit.epsilon and b.hits > found.hits + 0.5),
+            (
+                b
+                for b in audit.budgets
+                if b.epsilon > audit.epsilon and b.hits > search_result.hits + 0.5
+            ),
             None,
         )
         larger = "" if more is None else f"; epsilon {more.epsilon:g} finds {more.hits:.1f}"
         yield (
-            f"search finds little ({found.hits:.1f} of ten, unprotected {found.features:.1f}): "
-            "give public pictures "
+            f"search finds little ({search_result.hits:.1f} of ten, unprotected "
+            f"{search_result.features:.1f}): give public pictures "
             f"like yours (--public), best with a folder per class{larger}"
         )
-    enough = [b for b in audit.budgets if b.epsilon < audit.epsilon and b.hits >= 0.95 * found.hits]
-    if enough and kept >= 0.1:
+    enough = [
+        b
+        for b in audit.budgets
+        if b.epsilon < audit.epsilon and b.hits >= 0.95 * search_result.hits
+    ]
+    if enough and utility >= 0.1:
         least = min(enough, key=lambda b: b.epsilon)
         yield (
             f"epsilon {least.epsilon:g} would do: it finds {least.hits:.1f} of ten, as many as "

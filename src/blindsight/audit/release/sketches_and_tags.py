@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from blindsight.audit.engine.blackbox import attack_mechanism
-from blindsight.audit.release.album import Kinds, told_kinds
+from blindsight.audit.release.album import Kinds, owner_kinds
 from blindsight.audit.release.attacks import by_count, half, ranks
 from blindsight.audit.report.file_report import changes
 from blindsight.audit.report.page import Figure, Report, gallery
@@ -60,14 +60,14 @@ def audit_sketches(
     known = half(len(places), rng)
     suite = Suite(held.parameters, public=images[known], steps=steps or _STEPS, random_state=seed)
     guesses = suite.recover(held[places[~known]])
-    asked, depth = images[~known], held.parameters.depth
-    found = sorted(
-        (measure(name, asked, guess, depth=depth) for name, guess in guesses.items()),
+    targets, depth = images[~known], held.parameters.depth
+    results = sorted(
+        (measure(name, targets, guess, depth=depth) for name, guess in guesses.items()),
         key=lambda r: -r.psnr,
     )
-    mean = np.broadcast_to(images[known].mean(axis=0), asked.shape)
-    alone = measure("the mean photo", asked, mean, depth=depth)
-    _, first = ranks(-_apart(asked, guesses[found[0].attack]), np.arange(len(asked)))
+    mean = np.broadcast_to(images[known].mean(axis=0), targets.shape)
+    alone = measure("the mean photo", targets, mean, depth=depth)
+    _, first = ranks(-_apart(targets, guesses[results[0].attack]), np.arange(len(targets)))
     top = float(first.mean())
     judged = audit(held, name=Path(path).name, trials=trials, seed=seed)
     rows = [
@@ -76,11 +76,13 @@ def audit_sketches(
             "PSNR in dB": f"{r.psnr:.1f}",
             "SSIM": "" if r.ssim is None else f"{r.ssim:.2f}",
         }
-        for r in (*found, alone)
+        for r in (*results, alone)
     ]
     scale = 255 / (2.0**depth - 1)
-    pictures: dict[str, Array] = {"your photos": asked[:_SHOWN] * scale}
-    pictures |= {f"{r.attack}: {r.psnr:.1f} dB": guesses[r.attack][:_SHOWN] * scale for r in found}
+    pictures: dict[str, Array] = {"your photos": targets[:_SHOWN] * scale}
+    pictures |= {
+        f"{r.attack}: {r.psnr:.1f} dB": guesses[r.attack][:_SHOWN] * scale for r in results
+    }
     pictures[f"from nothing, the mean photo: {alone.psnr:.1f} dB"] = mean[:_SHOWN] * scale
     return Report(
         title=f"Attack on {Path(path).name}",
@@ -89,19 +91,19 @@ def audit_sketches(
         figures=[
             Figure(
                 "What comes back of your photos",
-                f"{len(asked):,} of your photos as every attacker rebuilds them from what you "
+                f"{len(targets):,} of your photos as every attacker rebuilds them from what you "
                 "sent; the network has "
                 f"seen {int(known.sum()):,} others of them. What is no better than the mean photo "
                 "tells no more.",
-                gallery(pictures, scale=max(1, 64 // asked.shape[2])),
+                gallery(pictures, scale=max(1, 64 // targets.shape[2])),
                 rows,
             )
         ],
         notes=["Measured on this computer; nothing left it. The page shows photos, so keep it."],
-        changes=[*_sketch_advice(found[0].psnr, alone.psnr, top, len(asked)), *changes(judged)],
-        summary=f"{measured_verdict(found, held.image_shape, missing=suite.missing)} Somebody who "
-        "has a copy of a "
-        f"photo finds its sketch in {100 * top:.0f} of 100 cases ({100 / len(asked):.1f} by luck).",
+        changes=[*_sketch_advice(results[0].psnr, alone.psnr, top, len(targets)), *changes(judged)],
+        summary=f"{measured_verdict(results, held.image_shape, missing=suite.missing)} Somebody "
+        f"who has a copy of a photo finds its sketch in {100 * top:.0f} of 100 cases "
+        f"({100 / len(targets):.1f} by luck).",
     )
 
 
@@ -140,18 +142,18 @@ def _apart(photos: Array, guesses: Array) -> Floats:
 
 
 def _sketch_advice(psnr: float, alone: float, top: float, n: int) -> list[str]:
-    found = []
+    sentences = []
     if psnr > alone + 1:
-        found.append(
+        sentences.append(
             f"look at the pictures: they come back at {psnr:.1f} dB, the mean photo has "
             f"{alone:.1f}. Sketch with a "
             "larger q (--max-psnr sets the goal), or smaller images"
         )
     if top > 10 / n:
-        found.append(
+        sentences.append(
             "send sketches only to who may know that a photo is among them: a copy finds its sketch"
         )
-    return found
+    return sentences
 
 
 def audit_tags(
@@ -182,7 +184,7 @@ def audit_tags(
         raise InvalidData(
             f"only {len(listed)} photos of {source} were found in {photos}; an audit needs 20."
         )
-    kinds = told_kinds([names[key] for key in listed], labels)
+    kinds = owner_kinds([names[key] for key in listed], labels)
     if kinds is None:
         raise InvalidData("say what the photos show: --labels folder, or --labels FILE.csv:COLUMN.")
     texts, tags = np.unique([published[key] for key in listed], return_inverse=True)
@@ -191,8 +193,8 @@ def audit_tags(
     luck = float(np.bincount(kinds.shows).max() / len(tags))
     top, rank = _found(tags, kinds, len(texts), known)
     plain_top, plain_rank = _found(kinds.shows, kinds, len(kinds.names), known)
-    told = sum(names[key] == key for key in listed)
-    broken = [f"the names of {told} photos stand in the release"] if told else []
+    named = sum(names[key] == key for key in listed)
+    broken = [f"the names of {named} photos stand in the release"] if named else []
     guarantee, verdicts = _judged(source, trials, seed)
     guess, n = max(guess, luck), len(listed)
     return Report(
@@ -243,24 +245,24 @@ def _published(source: Path) -> dict[str, str]:
         raise InvalidData(
             f"{source} cannot be read as a table ({type(error).__name__})."
         ) from error
-    found = {row[0]: row[1] for row in rows[1:] if len(row) >= 2}
-    if not found:
+    tags = {row[0]: row[1] for row in rows[1:] if len(row) >= 2}
+    if not tags:
         raise InvalidData(f"{source} holds no published tags: a photo's id, and its tags.")
-    return found
+    return tags
 
 
 def _names(vault: Vault, folder: Path, published: dict[str, str]) -> dict[str, str]:
     """The file of each published photo: by its content, for ids are the vault's; or by the name
     that stands there.
     """
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for name in list_photos(folder, leave_out=[vault.path]).photos:
         record = vault.record_of(
             content_digest(read_bytes(folder / name, largest=LIMITS.image_bytes), name=name)
         )
         for key in {record, name} & published.keys():
-            found.setdefault(key, name)
-    return found
+            names.setdefault(key, name)
+    return names
 
 
 def _found(tags: Ints, kinds: Kinds, count: int, known: Bools) -> tuple[float, float]:
@@ -269,8 +271,8 @@ def _found(tags: Ints, kinds: Kinds, count: int, known: Bools) -> tuple[float, f
     """
     table = np.zeros((len(kinds.names), count))
     np.add.at(table, (kinds.shows[known], tags[known]), 1.0)
-    asked = np.flatnonzero(~known)
-    rank, first = ranks(table[kinds.shows[asked]][:, tags], asked)
+    queries = np.flatnonzero(~known)
+    rank, first = ranks(table[kinds.shows[queries]][:, tags], queries)
     return float(first.mean()), float(rank.mean())
 
 
@@ -293,13 +295,13 @@ def _judged(source: Path, trials: int, seed: int) -> tuple[Guarantee | None, lis
     guarantee = read_guarantee(beside)
     if len(guarantee.releases) != 1:
         return guarantee, []
-    found = attack_mechanism(
+    audited = attack_mechanism(
         guarantee.releases[0].mechanism, unit=guarantee.unit, trials=trials, seed=seed
     ).audited
     verdict = Verdict.of(
-        guarantee, found, room="tagging", method="published tags", setting=guarantee.mechanism
+        guarantee, audited, room="tagging", method="published tags", setting=guarantee.mechanism
     )
-    return guarantee.with_audit(found), [verdict]
+    return guarantee.with_audit(audited), [verdict]
 
 
 def _row(question: str, released: str, plain: str, chance: str) -> dict[str, str]:
@@ -307,13 +309,13 @@ def _row(question: str, released: str, plain: str, chance: str) -> dict[str, str
 
 
 def _tag_advice(guess: float, luck: float, broken: list[str]) -> list[str]:
-    found = [
+    sentences = [
         f"do not give this away, and take back what you can: {problem} (tag apply --ids)"
         for problem in broken
     ]
     if guess - luck > 0.8 * (1 - luck):
-        found.append(
+        sentences.append(
             "publish with a smaller epsilon: what a photo shows is guessed nearly as well as from "
             "tags without noise"
         )
-    return found
+    return sentences

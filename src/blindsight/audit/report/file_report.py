@@ -29,8 +29,8 @@ def changes(audit: Audit) -> list[str]:
     if isinstance(audit.card, Disclosure):
         return list(_sketches(audit))
     sentences = [*_promise(audit.card, audit), *_release(audit.card, audit)]
-    for name, other in audit.others:
-        sentences += [f"{name.lower()}: {sentence}" for sentence in _training(other, audit)]
+    for name, promise in audit.others:
+        sentences += [f"{name.lower()}: {sentence}" for sentence in _training(promise, audit)]
     return list(dict.fromkeys(sentences))
 
 
@@ -84,26 +84,26 @@ def _unproven(card: Guarantee, audit: Audit) -> str:
 def _unit(card: Guarantee, audit: Audit) -> Iterator[str]:
     record = card.cost if card.unit == "record" else _per(card, "record")
     if card.unit == "bit":
-        whole = (
+        per_record = (
             "no proven epsilon"
             if record is None or math.isinf(record.epsilon)
             else f"ε = {record.epsilon:.4g}"
         )
         yield (
-            f"set unit='record': a bit is not a person, and the same release is {whole} for a "
+            f"set unit='record': a bit is not a person, and the same release is {per_record} for a "
             "whole record"
         )
     elif card.unit == "pixel":
-        whole = "" if record is None else f" (ε = {record.epsilon:.4g} for a whole image)"
+        per_record = "" if record is None else f" (ε = {record.epsilon:.4g} for a whole image)"
         yield (
             "release one well-asked question an image, CodebookSketcher: a pixel is not a "
-            f"picture{whole}"
+            f"picture{per_record}"
         )
     elif card.unit in ("pair", "kappa pairs") and (record is None or record.epsilon > card.epsilon):
-        whole = "" if record is None else f" (ε = {record.epsilon:.4g} per record)"
+        per_record = "" if record is None else f" (ε = {record.epsilon:.4g} per record)"
         yield (
             f"set unit='record' where people are in several pairs: {card.unit} protects a label, "
-            f"not a person{whole}"
+            f"not a person{per_record}"
         )
     if card.unit not in ("bit", "pixel") and LARGE < card.epsilon < math.inf:
         odds = f"{card.epsilon:.4g} per {card.unit} {_odds(card.epsilon)}"
@@ -219,7 +219,7 @@ def _roc(audit: Audit) -> Figure:
     proven = math.inf if audit.verdict is None else audit.verdict.proven
     claimed = None if audit.verdict is None else audit.verdict.claimed
     picture, rows = attack_roc(
-        attack.told,
+        attack.result,
         proven=proven * attack.steps,
         claimed=None if claimed is None else claimed * attack.steps,
         delta=attack.delta,

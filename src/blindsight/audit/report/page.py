@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from blindsight import __version__
-from blindsight.audit.engine.blackbox import Told
+from blindsight.audit.engine.blackbox import DistinguishingResult
 from blindsight.audit.engine.inference import Membership, roc
 from blindsight.audit.report.verdict import COLUMNS, Verdict
 from blindsight.core import plots
@@ -76,10 +76,10 @@ def allowed(fpr: ArrayLike, epsilon: float, delta: float = 0.0) -> Floats:
 
 def three_numbers(verdicts: Sequence[Verdict]) -> str:
     """Claimed, proven and audited side by side, one line per method that has an epsilon."""
-    shown = [v for v in verdicts if v.audited is not None]
+    audited_verdicts = [v for v in verdicts if v.audited is not None]
 
     def paint(axes: Axes) -> None:
-        for line, verdict in enumerate(reversed(shown)):
+        for line, verdict in enumerate(reversed(audited_verdicts)):
             assert verdict.audited is not None  # noqa: S101  (filtered above)
             proven, audited = min(verdict.proven, _CEILING), min(verdict.audited.epsilon, _CEILING)
             axes.plot([audited, proven], [line, line], color=LINE, lw=1, zorder=1)
@@ -95,16 +95,18 @@ def three_numbers(verdicts: Sequence[Verdict]) -> str:
             axes.scatter(
                 audited, line, color=_RED if verdict.refuted else INK, marker="D", s=28, zorder=4
             )
-        alone = len(shown) == 1  # its setting is in the table
-        labels = [v.method if alone else f"{v.method}: {v.setting}" for v in reversed(shown)]
-        axes.set_yticks(range(len(shown)), labels, fontsize=8)
+        alone = len(audited_verdicts) == 1  # its setting is in the table
+        labels = [
+            v.method if alone else f"{v.method}: {v.setting}" for v in reversed(audited_verdicts)
+        ]
+        axes.set_yticks(range(len(audited_verdicts)), labels, fontsize=8)
         axes.set_xlabel(
             "epsilon: | claimed, ◆ audited (red: refuted), ● proven (▶: more, or none)", fontsize=8
         )
         reach = axes.get_xlim()[1]
         axes.set_xlim(-0.02 * reach, 1.03 * reach)
 
-    return plots.draw(paint, width=9, height=0.42 * len(shown) + 1.2)
+    return plots.draw(paint, width=9, height=0.42 * len(audited_verdicts) + 1.2)
 
 
 def curves(
@@ -157,16 +159,21 @@ def _apart(labels: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, 
 
 
 def attack_roc(
-    told: Told, *, proven: float, claimed: float | None, delta: float = 0.0, proof: str = "proven"
+    result: DistinguishingResult,
+    *,
+    proven: float,
+    claimed: float | None,
+    delta: float = 0.0,
+    proof: str = "proven",
 ) -> tuple[str, list[dict[str, Any]]]:
     """Claim, proof and attack on log-log axes; and the same at a few rates, as rows.
 
     A curve above a line contradicts it. The diamond is the event that the audited number rests on,
     at the stated confidence: it is what refutes; the thin end of the curve is a handful of runs.
     """
-    scores = np.concatenate([told.guilty, told.innocent])
-    fpr, tpr = roc(scores, np.repeat([True, False], [len(told.guilty), len(told.innocent)]))
-    floor = 1 / len(told.innocent)
+    scores = np.concatenate([result.guilty, result.innocent])
+    fpr, tpr = roc(scores, np.repeat([True, False], [len(result.guilty), len(result.innocent)]))
+    floor = 1 / len(result.innocent)
     grid = np.geomspace(floor, 1, 200)
 
     def paint(axes: Axes) -> None:
@@ -181,8 +188,8 @@ def attack_roc(
         axes.plot(
             grid, np.maximum(np.interp(grid, fpr, tpr), floor), color=_RED, lw=2, label="attack"
         )
-        if told.audited.epsilon > 0:
-            false_rate, true_rate = np.maximum(told.rates, floor)
+        if result.audited.epsilon > 0:
+            false_rate, true_rate = np.maximum(result.rates, floor)
             axes.scatter(
                 false_rate,
                 true_rate,
@@ -415,14 +422,14 @@ class Report:
         """report.html, report.md and report.json in the folder."""
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
-        made = {
+        files = {
             "report.html": self.to_html(),
             "report.md": self.to_markdown(),
             "report.json": self.to_json(),
         }
-        for name, content in made.items():
+        for name, content in files.items():
             (target / name).write_text(content, encoding="utf-8")
-        return [target / name for name in made]
+        return [target / name for name in files]
 
     def to_json(self) -> str:
         """Everything but the pictures; of those, the numbers behind them."""
@@ -481,8 +488,8 @@ class Report:
             lines += ["", *wrapped(note, width)]
         for _, card in self.cards if len(self.verdicts) == 1 else ():
             lines += ["", card.card().partition("\n")[0]]
-            for key, told in card.rows():
-                lines += wrapped(f"{key}: {told}", width, first="  ", rest="    ")
+            for key, text in card.rows():
+                lines += wrapped(f"{key}: {text}", width, first="  ", rest="    ")
         return "\n".join(lines) + "\n"
 
     def to_html(self) -> str:
@@ -506,9 +513,9 @@ class Report:
         items = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in self._sentences())
         yield f"<h2>What to change</h2><ul>{items}</ul>"
         for figure in (*self.lead, *self.figures):
-            shown = figure.picture or _html_rows(figure.rows)
+            content = figure.picture or _html_rows(figure.rows)
             words = f"<figcaption>{html.escape(figure.caption)}</figcaption>"
-            yield f"<h2>{html.escape(figure.title)}</h2><figure>{shown}{words}</figure>"
+            yield f"<h2>{html.escape(figure.title)}</h2><figure>{content}{words}</figure>"
         yield (
             "<h2>Claimed, proven, "
             f"audited</h2><p>{html.escape(NOT_REFUTED)}</p>{_html_table(self.verdicts)}"
@@ -519,8 +526,8 @@ class Report:
             yield '<h2>Cards</h2><div class="cards">'
             for name, card in self.cards:
                 rows = "".join(
-                    f"<dt>{html.escape(key)}</dt><dd>{html.escape(told)}</dd>"
-                    for key, told in card.rows()
+                    f"<dt>{html.escape(key)}</dt><dd>{html.escape(text)}</dd>"
+                    for key, text in card.rows()
                 )
                 yield f'<section class="card"><h3>{html.escape(name)}</h3><dl>{rows}</dl></section>'
             yield "</div>"
@@ -545,8 +552,8 @@ def _html_rows(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _cell(name: str, content: str, tone: str = "") -> str:
-    shown = f' class="{tone}"' if tone else ""
-    return f'<td data-name="{html.escape(name)}"{shown}>{html.escape(content)}</td>'
+    attribute = f' class="{tone}"' if tone else ""
+    return f'<td data-name="{html.escape(name)}"{attribute}>{html.escape(content)}</td>'
 
 
 def _html_table(verdicts: Sequence[Verdict]) -> str:
@@ -563,5 +570,5 @@ def _html_cells(verdict: Verdict) -> str:
     promised = verdict.published or verdict.calibration == "proven"
     tone = "refuted" if verdict.refuted else "fine" if promised else "quiet"
     *cells, word = verdict.cells()
-    shown = "".join(_cell(name, cell) for name, cell in zip(COLUMNS, cells, strict=False))
-    return shown + _cell(COLUMNS[-1], word, tone)
+    row = "".join(_cell(name, cell) for name, cell in zip(COLUMNS, cells, strict=False))
+    return row + _cell(COLUMNS[-1], word, tone)

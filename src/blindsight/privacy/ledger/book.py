@@ -40,7 +40,7 @@ from blindsight.privacy.ledger.chain import (
     checked,
     intact,
 )
-from blindsight.privacy.ledger.place import Place, dataset_name, refuse_look_alike
+from blindsight.privacy.ledger.location import Location, dataset_name, refuse_look_alike
 
 if TYPE_CHECKING:
     from blindsight.privacy.ledger.store import Store
@@ -56,7 +56,7 @@ NOTHING = Amount(0, 0)
 
 @dataclass(frozen=True, kw_only=True)
 class Balance:
-    """Where one account of a data set stands; the amounts are exact."""
+    """The state of one account of a data set; the amounts are exact."""
 
     dataset: str
     unit: str
@@ -84,8 +84,8 @@ class Balance:
 
     @classmethod
     def after(cls, entry: Entry) -> Balance:
-        """Where an account stands after its last entry; in zCDP, spent epsilon is what the spent
-        rho proves.
+        """Return the state of an account after an entry; in zCDP, the spent epsilon is the one that
+        the spent rho proves.
         """
         spent = entry.spent
         if entry.composition == "zcdp":
@@ -123,7 +123,7 @@ class Ledger:
         dataset: the data set whose budget this guards.
         create: start a new ledger where there is none; otherwise that is a `LedgerError`.
         timeout: seconds to wait for other writers.
-        readonly: look, do not touch: nothing is created, written or repaired.
+        readonly: open the ledger without creating, writing or repairing anything.
         actor: who charges and grants where a call does not say; by default the operating system's
             user.
         purpose: what releases are for where a call does not say.
@@ -161,14 +161,14 @@ class Ledger:
         purpose: str = "",
         actor_limit: ActorLimit | None = None,
     ) -> None:
-        given = _text("dataset", dataset)
+        name = _text("dataset", dataset)
         self.actor_limit = actor_limit
         self.actor = None if actor is None else _text("actor", actor)
         self.purpose = _text("purpose", purpose) if purpose else ""
-        self._place = Place(where)
+        self._location = Location(where)
         timeout = checks.positive("timeout", timeout)
-        self._store = _open(self._place, create=create, timeout=timeout, readonly=readonly)
-        self._dataset = self._named(given)
+        self._store = _open(self._location, create=create, timeout=timeout, readonly=readonly)
+        self._dataset = self._named(name)
 
     @property
     def dataset(self) -> str:
@@ -178,7 +178,7 @@ class Ledger:
     @property
     def where(self) -> str:
         """The ledger's file or URL, without a password."""
-        return str(self._place)
+        return str(self._location)
 
     def grant(
         self,
@@ -189,7 +189,7 @@ class Ledger:
         actor: str | None = None,
         purpose: str = "",
     ) -> Entry:
-        """State the budget in all, in the total's unit; the last grant holds.
+        """Set the total budget, in the unit of `total`; a later grant replaces it.
 
         `composition` says how charges add up, once and for all: "basic" adds epsilons and deltas;
         "zcdp" adds rho, which many Gaussian releases need much less of (`amounts` says why that
@@ -216,17 +216,15 @@ class Ledger:
                 )
             if before is not None and before.composition != composition:
                 raise InvalidParameter(
-                    f"the budget of data set {self._dataset!r} per {total.unit} counts by "
-                    "composition="
-                    f"{before.composition!r}, and that cannot be changed: grant it again with the "
-                    "same."
+                    f"the budget of data set {self._dataset!r} per {total.unit} has "
+                    f"composition={before.composition!r}, which cannot be changed: grant it again "
+                    "with the same composition."
                 )
             spent = before.spent if before else NOTHING
             if not spent.within(amount, composition):
                 raise InvalidParameter(
                     f"a budget cannot be less than what is spent: {spent} per {total.unit} is "
-                    "spent, "
-                    f"{amount} was granted. Close the budget to stop further charges."
+                    f"spent, {amount} was granted. Close the budget to stop further charges."
                 )
             if before is not None and before.budget == amount:
                 return before
@@ -360,18 +358,18 @@ class Ledger:
 
     def sibling(self, dataset: str) -> Ledger:
         """The ledger of another data set in the same database."""
-        other = Ledger.__new__(Ledger)
-        other._place = self._place
-        other._store = _open(self._place, create=False, timeout=self._store.timeout)
-        other._dataset = other._named(_text("dataset", dataset))
-        other.actor, other.purpose = self.actor, self.purpose
-        other.actor_limit = self.actor_limit
-        return other
+        sibling = Ledger.__new__(Ledger)
+        sibling._location = self._location
+        sibling._store = _open(self._location, create=False, timeout=self._store.timeout)
+        sibling._dataset = sibling._named(_text("dataset", dataset))
+        sibling.actor, sibling.purpose = self.actor, self.purpose
+        sibling.actor_limit = self.actor_limit
+        return sibling
 
     def identity(self) -> str:
-        """What tells this data set's chain from any other: the hash of its first entry.
+        """Return the hash of the first entry, which identifies this data set's chain.
 
-        A copy of a ledger has the same identity, and "" stands for a chain without entries.
+        A copy of a ledger has the same identity. A chain without entries has the identity "".
         """
         with self._store.read() as transaction:
             return transaction.first_hash(self._dataset)
@@ -427,18 +425,17 @@ class Ledger:
         `neighbours` may be left out where the unit has a budget under one relation only.
         """
         checks.one_of("unit", unit, get_args(Unit))
-        found = [balance for balance in self.balances() if balance.unit == unit]
+        balances = [balance for balance in self.balances() if balance.unit == unit]
         if neighbours is not None:
             checks.one_of("neighbours", neighbours, get_args(Neighbours))
-            found = [balance for balance in found if balance.neighbours == neighbours]
-        if len(found) > 1:
+            balances = [balance for balance in balances if balance.neighbours == neighbours]
+        if len(balances) > 1:
             raise InvalidParameter(
                 f"data set {self._dataset!r} has budgets per {unit} under both neighbour "
-                "relations: "
-                "say which, with neighbours='replace one' or 'add or remove one'."
+                "relations: choose one with neighbours='replace one' or 'add or remove one'."
             )
-        if found:
-            return found[0]
+        if balances:
+            return balances[0]
         relation = neighbours or "replace one"
         return Balance(
             dataset=self._dataset, unit=unit, neighbours=relation, budget=NOTHING, spent=NOTHING
@@ -465,9 +462,9 @@ class Ledger:
             after = page[-1].sequence
 
     def head(self) -> Head:
-        """Where the chain ends now.
+        """Return the sequence number and hash of the chain's last entry.
 
-        Keep it elsewhere to prove later that nothing before it changed.
+        Store it elsewhere to prove later that no entry before it was changed.
         """
         with self._store.read() as transaction:
             return transaction.head(self._dataset) or EMPTY
@@ -478,46 +475,49 @@ class Ledger:
         known: Head | Iterable[Head] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Head:
-        """Prove the whole chain and return its head; `LedgerTampered` says where it breaks.
+        """Verify the whole chain and return its head.
 
-        Finds any changed, moved, added, removed or cut off entry, and anything in the database that
-        could act on its tables. Whoever can rewrite the whole database can also rewrite the whole
-        chain; that shows only against `known` heads that were kept elsewhere (see `witness`).
+        This finds every changed, moved, added, removed or cut off entry, and anything in the
+        database that could act on its tables. A person who can rewrite the whole database can also
+        rewrite the whole chain; only `known` heads that were stored elsewhere show that (see
+        `witness`).
+
+        Parameters:
+            known: heads that the chain must pass through.
+            progress: called with (entries verified, entries in all).
+
+        Raises:
+            LedgerTampered: the chain is broken; the message says where.
         """
-        kept = {tuple(head) for head in ([known] if isinstance(known, Head) else known or ())} - {
-            tuple(EMPTY)
-        }
+        heads = [known] if isinstance(known, Head) else known or ()
+        unmatched = {tuple(head) for head in heads} - {tuple(EMPTY)}
         with self._store.read() as transaction:
             transaction.check_file()
             head = transaction.head(self._dataset) or EMPTY
             ends: dict[Account, Entry] = {}
             for entry in checked(transaction.rows(self._dataset), dataset=self._dataset, head=head):
-                kept.discard(tuple(entry.head))
+                unmatched.discard(tuple(entry.head))
                 ends[entry.account] = entry
                 if progress is not None and (
                     entry.sequence % STRIDE == 0 or entry.sequence == head.sequence
                 ):
                     progress(entry.sequence, head.sequence)
-            # Charges find an account's totals through an index, so the index must find what the
-            # chain ends with.
-            found = transaction.ends(self._dataset)[1]
-        if found != ends:
+            # Charges find an account's totals through an index, so the index must lead to the last
+            # entries of the chain.
+            indexed = transaction.ends(self._dataset)[1]
+        if indexed != ends:
             raise LedgerTampered(
                 f"the index of data set {self._dataset!r} does not find its last entries."
             )
-        if kept:
+        if unmatched:
             raise LedgerTampered(
-                f"the chain of data set {self._dataset!r} does not pass through {len(kept)} known "
-                "head"
-                f"{'s' if len(kept) > 1 else ''}: history was rewritten."
+                f"the chain of data set {self._dataset!r} does not pass through {len(unmatched)} "
+                f"known head{'s' if len(unmatched) > 1 else ''}: history was rewritten."
             )
         return head
 
     def close(self) -> None:
-        """Let go of the database's connections; the next use opens them again.
-
-        Budgets are not touched.
-        """
+        """Close the database's connections, not the budget; the next use opens them again."""
         self._store.close()
 
     def __enter__(self) -> Ledger:
@@ -527,13 +527,12 @@ class Ledger:
         self.close()
 
     def __repr__(self) -> str:
-        return f"Ledger({str(self._place)!r}, dataset={self._dataset!r})"
+        return f"Ledger({str(self._location)!r}, dataset={self._dataset!r})"
 
     def __reduce_ex__(self, _protocol: Any) -> NoReturn:
         raise LedgerError(
             "a ledger cannot be copied or pickled: a copy could spend the budget twice. Pass it to "
-            "fit or predict as "
-            "an argument, and open it again by its path in another process."
+            "fit or predict as an argument, and open it again by its path in another process."
         )
 
     def _locked(self, transaction: Transaction) -> tuple[Head, dict[Account, Entry]]:
@@ -546,8 +545,7 @@ class Ledger:
         if max((entry.head for entry in lasts.values()), default=EMPTY) != head:
             raise LedgerTampered(
                 f"the last entry of data set {self._dataset!r} is not the one that its head names; "
-                "nothing was "
-                "written. Run verify, and restore the ledger from a backup."
+                "nothing was written. Run verify, and restore the ledger from a backup."
             )
         return head, lasts
 
@@ -625,26 +623,26 @@ class Ledger:
         self, actor: str | None, purpose: str, vault: str = "", generation: int = 0
     ) -> dict[str, Any]:
         """Who charges, for what purpose, and from which vault, as fields of an entry."""
-        who = self.actor if actor is None else _text("actor", actor)
+        charger = self.actor if actor is None else _text("actor", actor)
         return {
-            "actor": system_user() if who is None else who,
+            "actor": system_user() if charger is None else charger,
             "purpose": _text("purpose", purpose) if purpose else self.purpose,
             "vault": _text("vault", vault) if vault else "",
             "generation": checks.whole("generation", generation, least=1 if vault else 0),
         }
 
-    def _named(self, given: str) -> str:
+    def _named(self, name: str) -> str:
         """The data set's name in its normal form; a chain of an earlier version keeps its own."""
-        if given != unicodedata.normalize("NFKC", given).strip():
+        if name != unicodedata.normalize("NFKC", name).strip():
             with self._store.read() as transaction:
-                if transaction.head(given) is not None:
-                    return given
-        return dataset_name(given)
+                if transaction.head(name) is not None:
+                    return name
+        return dataset_name(name)
 
 
 def datasets(where: str | os.PathLike[str], *, readonly: bool = False) -> list[str]:
     """The names of the data sets that a ledger holds."""
-    store = _open(Place(where), create=False, timeout=60.0, readonly=readonly)
+    store = _open(Location(where), create=False, timeout=60.0, readonly=readonly)
     try:
         with store.read() as transaction:
             return transaction.datasets()
@@ -652,12 +650,11 @@ def datasets(where: str | os.PathLike[str], *, readonly: bool = False) -> list[s
         store.close()
 
 
-def _open(place: Place, *, create: bool, timeout: float, readonly: bool = False) -> Store:
-    from blindsight.privacy.ledger.store import (
-        Store,
-    )  # SQLAlchemy is slow to import, and not everyone keeps a ledger
+def _open(location: Location, *, create: bool, timeout: float, readonly: bool = False) -> Store:
+    # SQLAlchemy is slow to import, and not everyone uses a ledger.
+    from blindsight.privacy.ledger.store import Store
 
-    return Store(place, create=create, timeout=timeout, readonly=readonly)
+    return Store(location, create=create, timeout=timeout, readonly=readonly)
 
 
 @functools.cache
@@ -680,9 +677,9 @@ def _text(name: str, value: Any) -> str:
         or len(value) > LONGEST
         or not value.isprintable()
     ):
-        found = f"{len(value)} characters" if isinstance(value, str) else type(value).__name__
+        text = isinstance(value, str)
+        actual = f"unsuitable text of {len(value):,} characters" if text else type(value).__name__
         raise InvalidParameter(
-            f"{name} must be one printable line of 1 to {LONGEST:,} characters, got {found} that "
-            "are not."
+            f"{name} must be one printable line of 1 to {LONGEST:,} characters, got {actual}."
         )
     return value

@@ -37,7 +37,7 @@ Account = tuple[str, str]  # unit, neighbour relation
 FIRST = "0" * 64  # what the first entry names as its previous hash
 FORMATS = {1: "blindsight ledger 1", 2: "blindsight ledger 2", 3: "blindsight ledger 3"}
 NEWEST = 3
-# The fields that each format added, and the value that stands for them in earlier entries.
+# The fields that each format added, and their values in entries of earlier formats.
 ADDED_IN: dict[int, dict[str, Any]] = {
     2: {
         "composition": "basic",
@@ -52,9 +52,9 @@ ADDED_IN: dict[int, dict[str, Any]] = {
 
 
 class Head(NamedTuple):
-    """Where a data set's chain ends.
+    """The last entry of a data set's chain: its sequence number and hash.
 
-    Noted elsewhere, it proves later that nothing before it changed.
+    Stored elsewhere, it proves later that no entry before it was changed.
     """
 
     sequence: int
@@ -155,7 +155,7 @@ TEXTS = frozenset(
 
 
 def added_after(format: int) -> dict[str, Any]:
-    """The fields that entries of a format do not have, and what stands for them."""
+    """Return the fields that entries of a format do not have, with their values."""
     return {
         name: value
         for number, fields in ADDED_IN.items()
@@ -178,7 +178,7 @@ def digest(fields: dict[str, Any]) -> str:
 
 
 def canonical_hash(body: Mapping[str, str | int]) -> str:
-    """SHA-256 over the canonical JSON of plain fields; every chain of the project hashes by it."""
+    """Return the SHA-256 of the canonical JSON of plain fields; all hash chains here use it."""
     text = json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
@@ -199,31 +199,31 @@ def widened(fields: dict[str, Any]) -> dict[str, Any]:
 
 def intact(fields: dict[str, Any]) -> Entry:
     """The entry of stored fields, if its hash is its own; otherwise `LedgerTampered`."""
-    place = f"entry {fields.get('sequence')!r} of data set {fields.get('dataset')!r}"
+    label = f"entry {fields.get('sequence')!r} of data set {fields.get('dataset')!r}"
     if set(fields) != set(FIELDS):
-        raise LedgerTampered(f"{place} has missing or unknown fields.")
+        raise LedgerTampered(f"{label} has missing or unknown fields.")
     for name, value in fields.items():
         # A bool is an int to Python and would hash as another word, so the type is compared
         # exactly.
         if type(value) is not (str if name in TEXTS else int):
             raise LedgerTampered(
-                f"{place} has a {name} that is not of its type: it was changed after writing."
+                f"{label} has a {name} that is not of its type: it was changed after writing."
             )
     if fields["format"] not in FORMATS:
-        raise LedgerTampered(f"{place} is of a format that this version does not know.")
+        raise LedgerTampered(f"{label} is of a format that this version does not know.")
     later = added_after(fields["format"])
     if any(fields[name] != value for name, value in later.items()):
         raise LedgerTampered(
-            f"{place} is of format {fields['format']} and has fields of a later one: it was "
+            f"{label} is of format {fields['format']} and has fields of a later one: it was "
             "changed."
         )
     if digest(fields) != fields["hash"]:
-        raise LedgerTampered(f"{place} does not match its hash: it was changed after writing.")
+        raise LedgerTampered(f"{label} does not match its hash: it was changed after writing.")
     return Entry(**fields)
 
 
 def checked(rows: Iterable[dict[str, Any]], *, dataset: str, head: Head) -> Iterator[Entry]:
-    """Yield a data set's entries in order while proving the chain, the totals and the head.
+    """Yield a data set's entries in order while verifying the chain, the totals and the head.
 
     Raises `LedgerTampered` at the first entry that was changed, moved, removed, added or cut off.
     """
@@ -239,7 +239,7 @@ def checked(rows: Iterable[dict[str, Any]], *, dataset: str, head: Head) -> Iter
         ):
             raise LedgerTampered(
                 f"entry {last.sequence + 1} of data set {dataset!r} is missing or out of place: "
-                f"entry {entry.sequence} of {entry.dataset!r} stands there."
+                f"found entry {entry.sequence} of {entry.dataset!r} instead."
             )
         _check_totals(entry, accounts.get(entry.account))
         accounts[entry.account] = entry
@@ -252,9 +252,8 @@ def checked(rows: Iterable[dict[str, Any]], *, dataset: str, head: Head) -> Iter
         yield entry
     if last != head:
         raise LedgerTampered(
-            f"the chain of data set {dataset!r} ends at entry {last.sequence}, but its head was "
-            "kept as entry "
-            f"{head.sequence}: entries were cut off, added or replaced."
+            f"the chain of data set {dataset!r} ends at entry {last.sequence}, but its stored head "
+            f"is entry {head.sequence}: entries were cut off, added or replaced."
         )
 
 

@@ -1,12 +1,12 @@
-"""What leaves a ledger: JSON that proves itself, CSV for a spreadsheet, a whole copy, heads for a
-witness, and a statement for a regulator.
+"""Exports of a ledger: JSON that can be verified without the database, CSV for spreadsheets, a
+whole copy, heads for a witness, and a statement for a regulator.
 
-*A witness* keeps heads elsewhere: a file that grows by a line for each head it is shown, signed
-where there is a key. Whoever can write to a ledger's database can rewrite all of it, or put back an
-old copy. A witness on another disk, in another folder or on another host, which that person cannot
-write to, shows it: the chain must pass through every head that the witness holds. A signature
-(Ed25519: the ledger's keeper holds the private key, everyone may have the public one) shows that
-nobody else wrote a line. Lines that were taken away it does not show.
+*A witness* is a file elsewhere that holds one line per recorded head, signed where there is a key.
+A person who can write to a ledger's database can rewrite all of it, or put back an old copy. A
+witness on another disk, in another folder or on another host, which that person cannot write to,
+shows this: the chain must pass through every head that the witness holds. A signature (Ed25519: the
+ledger's owner holds the private key, everyone may have the public one) shows that nobody else wrote
+a line. It does not show that lines were removed.
 
 *A statement* is one page about a data set's releases, for a regulator or an auditor: HTML and plain
 values. The fields follow what NIST SP 800-226 asks of a claim of differential privacy: the unit of
@@ -60,7 +60,7 @@ FORMATS = tuple(f"blindsight ledger export {number}" for number in (1, 2, 3))
 
 
 def to_json(ledgers: Sequence[Ledger]) -> str:
-    """All entries and heads as JSON; `check_json` proves it without the database."""
+    """Return all entries and heads as JSON; `check_json` verifies it without the database."""
     chains = []
     for ledger in ledgers:
         head = ledger.verify()
@@ -70,9 +70,11 @@ def to_json(ledgers: Sequence[Ledger]) -> str:
 
 
 def check_json(text: str) -> dict[str, Head]:
-    """Prove an export; returns each data set's head.
+    """Verify an export and return each data set's head.
 
-    `LedgerTampered` if it was changed on the way.
+    Raises:
+        InvalidData: the text is not a ledger export.
+        LedgerTampered: the export was changed.
     """
     try:
         document = json.loads(text)
@@ -93,7 +95,7 @@ def check_json(text: str) -> dict[str, Head]:
     heads: dict[str, Head] = {}
     for dataset, head, rows in chains:
         if dataset in heads:
-            raise LedgerTampered(f"data set {dataset!r} stands twice in the export.")
+            raise LedgerTampered(f"data set {dataset!r} occurs twice in the export.")
         if not all(isinstance(row, dict) for row in rows):
             raise InvalidData("this is not a ledger export: an entry is not an object.")
         for _ in checked(map(widened, rows), dataset=dataset, head=head):
@@ -103,53 +105,53 @@ def check_json(text: str) -> dict[str, Head]:
 
 
 def backup(where: str | os.PathLike[str], to: str | os.PathLike[str]) -> dict[str, Head]:
-    """Copy a whole ledger, on SQLite or PostgreSQL, into a new SQLite file, and prove the copy.
-    Returns its heads.
+    """Copy a whole ledger, on SQLite or PostgreSQL, into a new SQLite file, verify the copy and
+    return its heads.
 
-    It is a snapshot: charges may go on meanwhile. A copy is for restoring, not for charging:
-    whoever spends from both spends twice, which a witness shows.
+    The copy is a snapshot: charges may go on meanwhile. It is for restoring, not for charging:
+    charging both spends the budget twice, which a witness shows.
     """
     target = Path(to)
     if target.exists():
         raise InvalidParameter(f"{target} exists already. Choose another name for the backup.")
-    from blindsight.privacy.ledger.place import Place
+    from blindsight.privacy.ledger.location import Location
     from blindsight.privacy.ledger.store import Store
 
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
-    source = Store(Place(where), create=False, timeout=60.0, readonly=True)
+    source = Store(Location(where), create=False, timeout=60.0, readonly=True)
     try:
-        copy = Store(Place(temporary), create=True, timeout=60.0)
+        copy = Store(Location(temporary), create=True, timeout=60.0)
         try:
             with source.read() as reading, copy.write("") as writing:
                 reading.copy_to(writing)
         finally:
-            copy.close()  # the last to close empties the log into the file
+            copy.close()  # the last connection to close writes the log into the file
         heads = {name: _proven(temporary, name) for name in datasets(temporary)}
         durable.link_new(temporary, target)
     finally:
         source.close()
-        for left in (temporary, Path(f"{temporary}-wal"), Path(f"{temporary}-shm")):
-            durable.remove(left)
+        for path in (temporary, Path(f"{temporary}-wal"), Path(f"{temporary}-shm")):
+            durable.remove(path)
     return heads
 
 
 def restore(copy: str | os.PathLike[str], where: str | os.PathLike[str]) -> dict[str, Head]:
-    """Put a backup into an empty ledger, on SQLite or PostgreSQL, and prove it. Returns its heads.
+    """Copy a backup into an empty ledger, on SQLite or PostgreSQL, and return its verified heads.
 
     Raises:
         InvalidParameter: the ledger has entries. It is never replaced by an older copy.
     """
-    from blindsight.privacy.ledger.place import Place
+    from blindsight.privacy.ledger.location import Location
     from blindsight.privacy.ledger.store import Store
 
     heads = {name: _proven(Path(copy), name) for name in datasets(copy)}
-    source = Store(Place(copy), create=False, timeout=60.0, readonly=True)
-    target = Store(Place(where), create=True, timeout=60.0)
+    source = Store(Location(copy), create=False, timeout=60.0, readonly=True)
+    target = Store(Location(where), create=True, timeout=60.0)
     try:
         with source.read() as reading, target.write("") as writing:
             if writing.datasets():
                 raise InvalidParameter(
-                    f"the ledger {Place(where)} has entries, and a backup never replaces them."
+                    f"the ledger {Location(where)} has entries, and a backup never replaces them."
                 )
             reading.copy_to(writing)
     finally:
@@ -190,7 +192,7 @@ _LARGEST = 1 << 28
 class SigningKey:
     """An Ed25519 key that signs heads, or only checks them where it is a public one.
 
-    The secret never shows.
+    Its representation never contains the secret.
     """
 
     def __init__(
@@ -200,7 +202,7 @@ class SigningKey:
 
     @classmethod
     def read(cls, path: str | Path) -> SigningKey:
-        """A key from a file that `make_key` wrote."""
+        """Read a key from a file that `make_key` wrote."""
         try:
             content = Path(path).read_bytes()[:4096]
         except OSError as error:
@@ -217,11 +219,11 @@ class SigningKey:
 
     @property
     def fingerprint(self) -> str:
-        """Which key it is, for the witness; says nothing of the secret."""
+        """The identifier of the key in the witness; it reveals nothing about the secret."""
         return f"ed25519:{hashlib.sha256(b'fingerprint' + self._public.public_bytes_raw()).hexdigest()[:16]}"  # noqa: E501
 
     def sign(self, message: bytes) -> str:
-        """A signature as text."""
+        """Sign a message and return the signature in hexadecimal digits."""
         if self._secret is None:
             raise InvalidParameter("this is a public key: it can check heads, not sign them.")
         return self._secret.sign(message).hex()
@@ -245,7 +247,7 @@ def _ed25519(key: object) -> ed25519.Ed25519PublicKey:
 
 
 def make_key(path: str | Path) -> SigningKey:
-    """A new key in a file of its own, readable by its owner only, and its public half in
+    """Make a key in a new file that only its owner can read, and write the public key to
     PATH.pub.
     """
     target = Path(path)
@@ -266,20 +268,24 @@ def make_key(path: str | Path) -> SigningKey:
 def witness(
     ledgers: Iterable[Ledger], to: str | Path, *, key: SigningKey | None = None
 ) -> dict[str, Head]:
-    """Verify ledgers against the witness and themselves, then add their heads to it. Returns the
-    heads.
+    """Verify ledgers against the witness and themselves, add their heads to it and return them.
 
-    `to` is a file, or a folder, which then holds one. A ledger that contradicts the witness is
-    `LedgerTampered`, and nothing is added.
+    Parameters:
+        ledgers: the ledgers of data sets.
+        to: the witness file, or a folder that holds it.
+        key: the key that signs each line.
+
+    Raises:
+        LedgerTampered: a ledger contradicts the witness; nothing is added.
     """
-    place = _place(Path(to))
-    known = read_witness(place, key=key) if place.exists() else {}
+    path = _witness_file(Path(to))
+    witnessed = read_witness(path, key=key) if path.exists() else {}
     heads = {
-        ledger.dataset: ledger.verify(known=known.get(ledger.dataset, ())) for ledger in ledgers
+        ledger.dataset: ledger.verify(known=witnessed.get(ledger.dataset, ())) for ledger in ledgers
     }
     lines = []
     for dataset, head in heads.items():
-        if head in known.get(dataset, ()):
+        if head in witnessed.get(dataset, ()):
             continue
         fields = {
             "dataset": dataset,
@@ -290,12 +296,11 @@ def witness(
         if key is not None:
             signed = {"key": key.fingerprint, "signature": key.sign(_message(fields))}
         lines.append(json.dumps(fields | signed, sort_keys=True) + "\n")
-    if not place.exists():
-        durable.write_file(place, b"", replace=False)
-    file = durable.DurableFile(place, lock=True)
+    if not path.exists():
+        durable.write_file(path, b"", replace=False)
+    file = durable.DurableFile(path, lock=True)
     try:
-        whole = place.read_bytes().rfind(b"\n") + 1
-        file.cut(whole)  # a piece of a line that a crash left
+        file.cut(path.read_bytes().rfind(b"\n") + 1)  # drops an incomplete line after a crash
         if lines:
             file.append("".join(lines).encode())
     finally:
@@ -304,34 +309,34 @@ def witness(
 
 
 def read_witness(path: str | Path, *, key: SigningKey | None = None) -> dict[str, list[Head]]:
-    """The heads that a witness holds, for each data set; with a key, every line must bear its
-    signature.
+    """Return the heads that a witness holds, for each data set; with a key, every line must bear
+    its signature.
     """
-    place = _place(Path(path))
+    file = _witness_file(Path(path))
     try:
-        if place.stat().st_size > _LARGEST:
-            raise HostileFile(f"{place} is too large to be a witness.")
-        content = place.read_bytes()
+        if file.stat().st_size > _LARGEST:
+            raise HostileFile(f"{file} is too large to be a witness.")
+        content = file.read_bytes()
     except OSError as error:
-        raise InvalidParameter(f"the witness {place} cannot be read: {error.strerror}.") from None
-    found: dict[str, list[Head]] = {}
+        raise InvalidParameter(f"the witness {file} cannot be read: {error.strerror}.") from None
+    heads: dict[str, list[Head]] = {}
     for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), 1):
         try:
             fields = json.loads(line)
-            whole = fields.keys() == _FIELDS and type(fields["sequence"]) is int
-            if not whole or not all(type(fields[name]) is str for name in _FIELDS - {"sequence"}):
+            types = {name: int if name == "sequence" else str for name in _FIELDS}
+            if {name: type(value) for name, value in fields.items()} != types:
                 raise ValueError
         except (ValueError, AttributeError, RecursionError):
-            raise HostileFile(f"line {number} of {place} is not a witnessed head.") from None
+            raise HostileFile(f"line {number} of {file} is not a witnessed head.") from None
         if key is not None and not key.holds(_message(fields), fields["signature"]):
             raise LedgerTampered(
-                f"line {number} of the witness {place} does not bear the signature of {key!r}."
+                f"line {number} of the witness {file} does not bear the signature of {key!r}."
             )
-        found.setdefault(fields["dataset"], []).append(Head(fields["sequence"], fields["hash"]))
-    return found
+        heads.setdefault(fields["dataset"], []).append(Head(fields["sequence"], fields["hash"]))
+    return heads
 
 
-def _place(path: Path) -> Path:
+def _witness_file(path: Path) -> Path:
     return path / NAME if path.is_dir() else path
 
 
@@ -484,14 +489,14 @@ def statement(
     charges = [entry for entry in entries if entry.kind == "charge"]
     grouped: dict[tuple[str, int], list[Entry]] = {}
     for entry in charges:
-        # The entries of one release stand together under its key; without a key each is its own.
+        # The entries of one release share its key; an entry without a key is a release of its own.
         number = 0 if entry.key else entry.sequence
         grouped.setdefault((entry.key, number), []).append(entry)
     lasts = {entry.account: entry for entry in entries}
     unstated = sum(not entry.purpose for entry in charges)
-    said = list(remarks)
+    sentences = list(remarks)
     if unstated:
-        said.append(f"{unstated} of {len(charges)} charges state no purpose.")
+        sentences.append(f"{unstated} of {len(charges)} charges state no purpose.")
     return Statement(
         dataset=ledger.dataset,
         made=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -499,7 +504,7 @@ def statement(
         releases=tuple(map(_line, grouped.values())),
         head=head,
         audits=tuple(audits),
-        remarks=tuple(said),
+        remarks=tuple(sentences),
     )
 
 

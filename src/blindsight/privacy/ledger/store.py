@@ -28,11 +28,11 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from blindsight.core import durable
 from blindsight.core.errors import LedgerError, LedgerTampered
 from blindsight.privacy.ledger.chain import NEWEST, Head
-from blindsight.privacy.ledger.place import Place
+from blindsight.privacy.ledger.location import Location
 from blindsight.privacy.ledger.transaction import (
     Transaction,
     check_schema,
-    found_format,
+    ledger_format,
     prepare_schema,
 )
 
@@ -45,22 +45,22 @@ class Store:
     """Connections to one ledger's database, kept apart for each process."""
 
     def __init__(
-        self, place: Place, *, create: bool, timeout: float, readonly: bool = False
+        self, location: Location, *, create: bool, timeout: float, readonly: bool = False
     ) -> None:
-        self.place = place
+        self.location = location
         self.timeout = timeout
         self.readonly = readonly
         self._fresh()
-        if place.file is not None and not place.file.parent.is_dir():
+        if location.file is not None and not location.file.parent.is_dir():
             raise LedgerError(
-                f"the ledger's folder {place.file.parent} does not exist. Create it first."
+                f"the ledger's folder {location.file.parent} does not exist. Create it first."
             )
-        if place.file is not None and not place.file.is_file():
+        if location.file is not None and not location.file.is_file():
             if not create or readonly:
-                raise LedgerError(f"there is no ledger at {place}. Grant a budget to start one.")
+                raise LedgerError(f"there is no ledger at {location}. Grant a budget to start one.")
             with self._errors("write"):
                 # SQLite gives its log the mode of the file: nobody else reads either.
-                os.close(durable.open_file(place.file, os.O_RDWR | os.O_CREAT))
+                os.close(durable.open_file(location.file, os.O_RDWR | os.O_CREAT))
         try:
             self._prepare(create=create)
         except BaseException:
@@ -79,29 +79,29 @@ class Store:
 
     def _prepare(self, *, create: bool) -> None:
         with self.read() as transaction:
-            found = found_format(transaction.connection)
-            if found == NEWEST:
+            stored_format = ledger_format(transaction.connection)
+            if stored_format == NEWEST:
                 check_schema(transaction.connection)
                 return
-        if found is None and not create:
-            raise LedgerError(f"{self.place} holds no ledger. Grant a budget to start one.")
+        if stored_format is None and not create:
+            raise LedgerError(f"{self.location} holds no ledger. Grant a budget to start one.")
         if self.readonly:
             raise LedgerError(
-                f"{self.place} holds a ledger of format {found}, which can be read only after it "
+                f"{self.location} holds a ledger of format {stored_format}, which can be read only "
+                "after it "
                 f"was carried over to format {NEWEST}. Open it for writing once (blindsight ledger "
                 "show does): entries and hashes stay."
             )
         with self._errors("write"), self._connect(write=True) as connection, connection.begin():
-            for end in () if self.place.file is None else ("", "-wal", "-shm"):
+            for end in () if self.location.file is None else ("", "-wal", "-shm"):
                 with contextlib.suppress(FileNotFoundError):
-                    durable.close_to_others(
-                        Path(f"{self.place.file}{end}"), mode=0o600
-                    )  # the first format's were open
-            prepare_schema(connection, place=str(self.place))
+                    # Files of the first format were readable by others.
+                    durable.close_to_others(Path(f"{self.location.file}{end}"), mode=0o600)
+            prepare_schema(connection, location=str(self.location))
             check_schema(connection)
 
     def close(self) -> None:
-        """Let go of the database; the next use opens it again."""
+        """Close the connections to the database; the next use opens them again."""
         with self._guard:
             engine, self._engine, self._files, self._schema = self._engine, None, None, None
             dropped, self._dropped = self._dropped, None
@@ -112,26 +112,26 @@ class Store:
 
     @contextmanager
     def read(self) -> Iterator[Transaction]:
-        """A snapshot to read from, which holds up no writer."""
+        """Open a snapshot to read from, which delays no writer."""
         with self._errors("read"), self._connect(write=False) as connection, connection.begin():
             yield Transaction(connection)
 
     @contextmanager
     def write(self, dataset: str) -> Iterator[Transaction]:
-        """The one writer at a time; durable when the block ends, undone when it raises.
+        """Open the one write transaction, durable when the block ends and undone when it raises.
 
         The file must still be the one that was opened, with the tables that were made, and the
-        chain must go through every head that this process has been told is on the disk.
+        chain must pass through every head that this process knows to be on the disk.
         """
         if self.readonly:
-            raise LedgerError(f"the ledger {self.place} was opened to be read only.")
+            raise LedgerError(f"the ledger {self.location} was opened to be read only.")
         with self._errors("write"):
             if self._moved():
-                # Closing saves what the old log still holds; then look at what stands there now.
+                # Closing saves what the old log still holds; then the present file is opened.
                 self.close()
             with self._connect(write=True) as connection:
                 with connection.begin():
-                    self._check_place(connection)
+                    self._check_location(connection)
                     transaction = Transaction(connection, self._known.get(dataset))
                     yield transaction
                 if self._moved():
@@ -143,16 +143,15 @@ class Store:
                 self._known[dataset] = transaction.appended.head
 
     def _moved(self) -> bool:
-        return self._files is not None and self._files != _files(self.place)
+        return self._files is not None and self._files != _files(self.location)
 
-    def _check_place(self, connection: sql.Connection) -> None:
-        if self.place.file is None:
-            check_schema(
-                connection
-            )  # others may share the database, and nothing counts their changes
+    def _check_location(self, connection: sql.Connection) -> None:
+        if self.location.file is None:
+            # Others may share the database, and nothing counts their changes.
+            check_schema(connection)
             return
         if self._files is None:
-            self._files = _files(self.place)
+            self._files = _files(self.location)
         # SQLite counts every change of the schema.
         driver: Any = connection.connection.driver_connection
         version = driver.execute("PRAGMA schema_version").fetchone()[0]
@@ -167,16 +166,17 @@ class Store:
         except UnicodeDecodeError:
             # Python's sqlite3 fails so on an error message that quotes damaged bytes.
             raise LedgerTampered(
-                f"the ledger {self.place} is damaged: its tables cannot be read."
+                f"the ledger {self.location} is damaged: its tables cannot be read."
             ) from None
         except (SQLAlchemyError, sqlite3.Error, OSError) as error:
             cause = error.orig if isinstance(error, DBAPIError) else error
-            reason = self.place.redact(
+            reason = self.location.redact(
                 str(cause).strip().splitlines()[0] if str(cause).strip() else "no reason given"
             )
             # The chain of causes is dropped: drivers put statements, values and addresses in it.
             raise LedgerError(
-                f"the ledger {self.place} could not be {'read' if doing == 'read' else 'written'} "
+                f"the ledger {self.location} could not be "
+                f"{'read' if doing == 'read' else 'written'} "
                 f"({reason.rstrip('.')}). Nothing may be released on a charge that failed."
             ) from None
 
@@ -184,7 +184,7 @@ class Store:
     def _connect(self, *, write: bool) -> Iterator[sql.Connection]:
         with self._guard:
             if self._engine is None:
-                self._engine = _engine(self.place, self.timeout, readonly=self.readonly)
+                self._engine = _engine(self.location, self.timeout, readonly=self.readonly)
                 self._options = [
                     self._engine.execution_options(ledger_write=flag) for flag in (False, True)
                 ]
@@ -196,17 +196,17 @@ class Store:
             yield connection
 
 
-def _engine(place: Place, timeout: float, *, readonly: bool) -> sql.Engine:
-    if place.file is None:
+def _engine(location: Location, timeout: float, *, readonly: bool) -> sql.Engine:
+    if location.file is None:
         engine = sql.create_engine(
-            place.url, pool_pre_ping=True, pool_timeout=timeout, hide_parameters=True
+            location.url, pool_pre_ping=True, pool_timeout=timeout, hide_parameters=True
         )
         event.listen(engine, "connect", _set_up_postgresql(timeout))
         event.listen(engine, "begin", _begin_postgresql)
         return engine
     engine = sql.create_engine(
         "sqlite+pysqlite://",
-        creator=functools.partial(_connect_sqlite, place.file, timeout, readonly),
+        creator=functools.partial(_connect_sqlite, location.file, timeout, readonly),
         hide_parameters=True,
         poolclass=sql.QueuePool,
         pool_timeout=timeout,
@@ -229,20 +229,20 @@ def _connect_sqlite(file: Path, timeout: float, readonly: bool) -> sqlite3.Conne
 Files = tuple[tuple[int, int] | None, tuple[int, int] | None]
 
 
-def _files(place: Place) -> Files:
-    """Which file and which log stand at the ledger's place."""
+def _files(location: Location) -> Files:
+    """Return the identities of the ledger's file and of its log."""
 
     def identity(path: str) -> tuple[int, int] | None:
         try:
-            found = os.stat(path)
+            status = os.stat(path)
         except FileNotFoundError:
             return None
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino
 
     return (
         (None, None)
-        if place.file is None
-        else (identity(str(place.file)), identity(f"{place.file}-wal"))
+        if location.file is None
+        else (identity(str(location.file)), identity(f"{location.file}-wal"))
     )
 
 
@@ -292,8 +292,10 @@ def _begin_sqlite(timeout: float) -> Any:
 
 
 def _patiently(attempt: Callable[[], Any], timeout: float) -> Any:
-    """Try until the lock is ours. SQLite's own wait grows to a tenth of a second, which in a crowd
-    can starve the unlucky for minutes; short waits of random length give everyone a turn.
+    """Retry while the database is locked.
+
+    SQLite's own wait grows to a tenth of a second, so that among many writers one can starve for
+    minutes; short waits of random length are fair.
     """
     deadline, longest = time.monotonic() + timeout, 0.001
     while True:

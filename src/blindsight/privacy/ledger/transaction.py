@@ -1,11 +1,11 @@
-"""The tables of a ledger, and what can be asked of them inside one transaction: rows in and out, no
-decisions.
+"""The tables of a ledger, and queries and writes inside one transaction; decisions are made in
+`book`.
 
-It is checked that a database holds these tables and nothing that acts on them. A trigger, a rule or
-a view can void every charge behind the ledger's back: the write succeeds and something else is
-stored. So the objects of an SQLite file must be exactly those that this module would create, word
-for word; on PostgreSQL, where others may share the database, nothing may hang on our tables.
-Ledgers of earlier formats are carried over in one transaction, their entries and hashes unchanged.
+The database must hold these tables and nothing that acts on them. A trigger, a rule or a view can
+void every charge unnoticed: the write succeeds and something else is stored. So the objects of an
+SQLite file must be exactly those that this module would create, word for word; on PostgreSQL, where
+others may share the database, nothing may be attached to our tables. Ledgers of earlier formats are
+migrated in one transaction, their entries and hashes unchanged.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
     "HEADS",
     "Transaction",
     "check_schema",
-    "found_format",
+    "ledger_format",
     "prepare_schema",
 ]
 
@@ -131,7 +131,7 @@ UNION ALL SELECT 'inheritance ' || inhrelid::regclass FROM pg_inherits
 """.format(ours=", ".join(f"to_regclass('{table.name}')" for table in (ENTRIES, HEADS)))  # noqa: E501, S608
 
 
-def found_format(connection: sql.Connection) -> int | None:
+def ledger_format(connection: sql.Connection) -> int | None:
     """The format of the ledger in a database, or None where there is none."""
     inspector = sql.inspect(connection)
     if inspector.has_table(HEADS.name):
@@ -140,22 +140,22 @@ def found_format(connection: sql.Connection) -> int | None:
     return max(earlier, default=None)
 
 
-def prepare_schema(connection: sql.Connection, *, place: str) -> None:
+def prepare_schema(connection: sql.Connection, *, location: str) -> None:
     """Make the tables in a write transaction, or carry a ledger of an earlier format over."""
     if connection.dialect.name == "postgresql":
         connection.execute(sql.select(sql.func.pg_advisory_xact_lock(CREATION_LOCK)))
-    found = found_format(connection)
-    if found == NEWEST:  # another process was faster
+    stored_format = ledger_format(connection)
+    if stored_format == NEWEST:  # another process was faster
         return
-    if found is None and connection.dialect.name == "sqlite":
+    if stored_format is None and connection.dialect.name == "sqlite":
         strangers = connection.exec_driver_sql("SELECT count(*) FROM sqlite_schema").scalar()
         if strangers:
             raise LedgerError(
-                f"{place} is a database of something else. Give the ledger a file of its own."
+                f"{location} is a database of something else. Give the ledger a file of its own."
             )
     METADATA.create_all(connection)
-    if found is not None:
-        _carry_over(connection, found)
+    if stored_format is not None:
+        _carry_over(connection, stored_format)
 
 
 def _carry_over(connection: sql.Connection, format: int) -> None:
@@ -172,27 +172,24 @@ def _carry_over(connection: sql.Connection, format: int) -> None:
 
 
 def check_schema(connection: sql.Connection) -> None:
-    """`LedgerTampered` where the database holds anything that we did not make, or misses what we
-    did.
-    """
+    """Raise `LedgerTampered` if the database holds objects that we did not make, or lacks one."""
     if connection.dialect.name == "postgresql":
-        found = set(connection.exec_driver_sql(POSTGRESQL_OBJECTS).scalars())
-        strangers = sorted(found ^ _expected_lines())
+        lines = set(connection.exec_driver_sql(POSTGRESQL_OBJECTS).scalars())
+        strangers = sorted(lines ^ _expected_lines())
     else:
         objects = {tuple(row) for row in connection.exec_driver_sql(SQLITE_OBJECTS)}
         strangers = [f"{kind} {name}" for kind, name, *_ in sorted(objects ^ _expected())]
     if strangers:
         raise LedgerTampered(
-            f"the ledger's database is not as it was made: {strangers[0]!r} is strange or missing. "
-            "Triggers, views and "
-            "further indexes can void charges, so nothing is read or written. Restore the ledger "
-            "from a backup."
+            f"the ledger's database is not as it was made: {strangers[0]!r} is unexpected or "
+            "missing. Triggers, views and further indexes can void charges, so nothing is read or "
+            "written. Restore the ledger from a backup."
         )
 
 
 @functools.cache
 def _expected_lines() -> frozenset[str]:
-    """What `POSTGRESQL_OBJECTS` finds of tables that we make."""
+    """Return what `POSTGRESQL_OBJECTS` selects for the tables that we make."""
     lines = []
     for table in (ENTRIES, HEADS):
         primary = ", ".join(column.name for column in table.primary_key)
@@ -214,7 +211,7 @@ def _expected_lines() -> frozenset[str]:
 
 @functools.cache
 def _expected() -> frozenset[tuple[Any, ...]]:
-    """What an SQLite file that we make holds, found by making one."""
+    """Return the objects of an SQLite file that we make, read from a new database."""
     engine = sql.create_engine("sqlite+pysqlite://")
     try:
         with engine.begin() as connection:
@@ -226,7 +223,7 @@ def _expected() -> frozenset[tuple[Any, ...]]:
 
 HEAD = sql.select(HEADS.c.sequence, HEADS.c.hash).where(HEADS.c.dataset == sql.bindparam("dataset"))
 LOCK = HEAD.with_for_update()
-# What a write must find when it looks back: the head, and the totals of the entry that it names.
+# What a write reads back: the head, and the totals of the entry that it names.
 STANDS = (
     sql.select(
         HEADS.c.sequence,
@@ -255,8 +252,7 @@ POSSIBLE = sql.union_all(
     )
 ).subquery()
 EARLIER = ENTRIES.alias()
-# One look into the index for each account that there could be: the entries themselves may be
-# millions.
+# One index lookup for each possible account, because there may be millions of entries.
 LAST_NUMBERS = sql.select(
     sql.select(sql.func.max(EARLIER.c.sequence))
     .where(
@@ -339,7 +335,7 @@ MOVE = (
 
 
 class Transaction:
-    """What can be asked of the tables inside one transaction."""
+    """Queries and writes on the tables inside one transaction."""
 
     def __init__(self, connection: sql.Connection, known: Head | None = None) -> None:
         self.connection = connection
@@ -347,35 +343,34 @@ class Transaction:
         self.appended: Entry | None = None
 
     def require_known(self, dataset: str, head: Head) -> None:
-        """Refuse a chain that does not hold what this process was told is on the disk."""
+        """Refuse a chain that lacks an entry which this process knows to be on the disk."""
         known = self.known
         if known is None or head == known:
             return
         if self._hash_at(dataset, known.sequence) != known.hash:
             raise LedgerTampered(
                 f"the ledger of data set {dataset!r} no longer holds entry {known.sequence}, which "
-                "was on the disk: "
-                "its file or its log was removed or replaced. Nothing was written. Restore the "
-                "ledger from a backup."
+                "was on the disk: its file or its log was removed or replaced. Nothing was "
+                "written. Restore the ledger from a backup."
             )
 
     def _rows(
         self, statement: sql.Executable, values: dict[str, Any] | list[dict[str, Any]]
     ) -> list[tuple[Any, ...]]:
-        """What a statement finds.
+        """Return the rows of a statement.
 
-        On SQLite the driver is asked directly: that spares a third of a charge's time.
+        On SQLite the driver is called directly, which saves a third of the time of a charge.
         """
         if self.connection.dialect.name != "sqlite":
-            found = self.connection.execute(statement, values)
-            return [tuple(row) for row in found] if found.returns_rows else []
+            result = self.connection.execute(statement, values)
+            return [tuple(row) for row in result] if result.returns_rows else []
         driver: Any = self.connection.connection.driver_connection
         run = driver.executemany if isinstance(values, list) else driver.execute
         return run(_text(statement), values).fetchall()  # type: ignore[no-any-return]
 
     def _hash_at(self, dataset: str, sequence: int) -> str | None:
-        found = self._rows(AT, {"dataset": dataset, "sequence": sequence})
-        return found[0][0] if found else None
+        rows = self._rows(AT, {"dataset": dataset, "sequence": sequence})
+        return rows[0][0] if rows else None
 
     def start(self, dataset: str) -> None:
         """Make sure the data set has a head to lock."""
@@ -385,19 +380,19 @@ class Transaction:
         self.connection.execute(insert.on_conflict_do_nothing())
 
     def head(self, dataset: str) -> Head | None:
-        """Where the data set's chain ends, or None."""
-        found = self._rows(HEAD, {"dataset": dataset})
-        return Head(*found[0]) if found else None
+        """Return the head of the data set's chain, or None."""
+        rows = self._rows(HEAD, {"dataset": dataset})
+        return Head(*rows[0]) if rows else None
 
     def lock(self, dataset: str) -> None:
-        """Nobody else moves the head until this ends; SQLite has one writer anyway."""
+        """Keep others from moving the head until the transaction ends; SQLite has one writer."""
         if self.connection.dialect.name == "postgresql":
             # A statement of its own: the next one then sees what the writer before us committed.
             self._rows(LOCK, {"dataset": dataset})
 
     def ends(self, dataset: str) -> tuple[Head, dict[Account, Entry]]:
-        """The head, and the last entry of each account, its hash checked: it carries the account's
-        totals.
+        """Return the head and the last entry of each account, which carries its totals; hashes are
+        checked.
         """
         head, lasts = EMPTY, []
         for *fields, sequence, digest in self._rows(ENDS, {"dataset": dataset}):
@@ -428,9 +423,7 @@ class Transaction:
             page = self.page(dataset, after=page[-1]["sequence"])
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Write entries, move the head to the last, and read all of it back: what was written is
-        what stands there.
-        """
+        """Write entries, move the head to the last one, and read all of it back to compare."""
         last = entries[-1]
         self._rows(APPEND, [entry.to_dict() for entry in entries])
         self._rows(MOVE, {"of": last.dataset, "to": last.sequence, "digest": last.hash})
@@ -447,7 +440,7 @@ class Transaction:
         )
         if stands != [expected] or not others:
             raise LedgerTampered(
-                "the database did not keep what was written to it; nothing was charged. Something "
+                "the database did not store what was written to it; nothing was charged. Something "
                 "acts on its tables."
             )
         self.appended = last
@@ -479,28 +472,24 @@ class Transaction:
         values = {"vault": vault, "generation": generation, "key": key}
         return bool(self._rows(OTHER_KEY, values))
 
-    def copy_to(self, other: Transaction) -> None:
-        """Write all rows into an empty ledger, unchecked: whoever wants them checked verifies the
-        copy.
-        """
+    def copy_to(self, target: Transaction) -> None:
+        """Write all rows into an empty ledger without checking them: verify the copy afterwards."""
         for dataset in self.datasets():
             page = self.page(dataset, after=-LARGEST)
             while page:
-                other._rows(APPEND, page)
+                target._rows(APPEND, page)
                 page = self.page(dataset, after=page[-1]["sequence"])
             head = self.head(dataset)
             if head is not None:
-                other.connection.execute(sql.insert(HEADS), {"dataset": dataset, **head._asdict()})
+                target.connection.execute(sql.insert(HEADS), {"dataset": dataset, **head._asdict()})
 
     def check_file(self) -> None:
-        """The schema, word for word; then SQLite checks its own pages and indexes (PostgreSQL keeps
-        checksums).
-        """
+        """Check the schema, and on SQLite also its pages and indexes (PostgreSQL has checksums)."""
         check_schema(self.connection)
         if self.connection.dialect.name == "sqlite":
-            found = self.connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar()
-            if found != "ok":
-                raise LedgerTampered(f"the ledger's file is damaged: {found}.")
+            result = self.connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar()
+            if result != "ok":
+                raise LedgerTampered(f"the ledger's file is damaged: {result}.")
 
 
 def _named(row: Sequence[Any]) -> dict[str, Any]:
@@ -516,7 +505,7 @@ def _text(statement: Any) -> str:
 
 
 def _insert(connection: sql.Connection) -> Any:
-    """The dialect's own insert, which knows ON CONFLICT; only one of the two is worth importing."""
+    """Return the dialect's insert, which supports ON CONFLICT; only the one in use is imported."""
     if connection.dialect.name == "sqlite":
         from sqlalchemy.dialects import sqlite
 

@@ -1,7 +1,6 @@
-"""What a release takes from an account in another unit than it is stated in, and refusals that say
-what to do.
+"""Conversion of a release's cost to the units of the accounts, and the refusals of charges.
 
-Three conversions always hold; (epsilon, delta) stands for what is stated.
+Three conversions always hold; (epsilon, delta) is the stated cost.
 
 *Add or remove one to replace one: twice.* Let D and D' be equal but for one record x that is y in
 D'. Both differ from D without x by one record that was removed or added, so for every set S of
@@ -84,24 +83,21 @@ def listed_costs(costs: Any) -> tuple[Cost, ...]:
     if len({(cost.unit, cost.neighbours) for cost in listed}) != len(listed):
         raise InvalidParameter(
             "costs must be what one release costs in different units; two of them are in the same "
-            "one. Charge two "
-            "releases by two calls."
+            "one. Charge two releases by two calls."
         )
     return listed
 
 
 def check_paid(paid: Sequence[Entry], due: Sequence[Cost], key: str) -> None:
-    """What was charged under a key before must be what it costs now, in every account that was
-    charged.
-    """
-    given: dict[Account, Cost] = {(cost.unit, cost.neighbours): cost for cost in due}
+    """Refuse a key that was charged before with other costs than those that are due now."""
+    costs: dict[Account, Cost] = {(cost.unit, cost.neighbours): cost for cost in due}
     for entry in paid:
-        cost = given.get(entry.account)
+        cost = costs.get(entry.account)
         if cost is None or cost_amount(cost, entry.composition) != entry.amount:
             raise LedgerError(
                 f"key {key!r} was charged at {entry.time[:19]} as {entry.amount} per {entry.unit}, "
-                "and now stands for "
-                "other costs; nothing was charged or released. Another release needs another key."
+                "and is now used for other costs; nothing was charged or released. Another release "
+                "needs another key."
             )
 
 
@@ -114,14 +110,12 @@ def require_cost(verb: str, value: Any) -> Cost:
 
 
 def dues(costs: Sequence[Cost], accounts: Collection[Account]) -> list[Cost]:
-    """What a release takes from each of the accounts: as stated where it is, else by a conversion
-    that always holds.
-    """
+    """Return the cost for each account: the stated one, or one by an always valid conversion."""
     stated: dict[Account, Cost] = {(cost.unit, cost.neighbours): cost for cost in costs}
     posted = [cost for account, cost in stated.items() if account in accounts]
     for unit, neighbours in sorted(set(accounts) - stated.keys()):
-        # Only of a release that has an account of its own: otherwise its owner is told how to
-        # convert.
+        # Only for a release that has an account in its own unit: otherwise the charge is refused
+        # with an explanation of how to convert.
         wider = [cost for cost in costs if cost.unit in (unit, *INSIDE.get(unit, ()))]
         if stated.keys() & set(accounts) and wider:
             converted = [_under(cost, neighbours) for cost in wider]  # type: ignore[arg-type]
@@ -131,7 +125,7 @@ def dues(costs: Sequence[Cost], accounts: Collection[Account]) -> list[Cost]:
 
 
 def _under(cost: Cost, neighbours: Neighbours) -> Cost:
-    """The cost under the other neighbour relation; see the module's text."""
+    """Return the cost under the other neighbour relation; see the module's docstring."""
     if cost.neighbours == neighbours:
         return cost
     if neighbours == "add or remove one":
@@ -142,8 +136,8 @@ def _under(cost: Cost, neighbours: Neighbours) -> Cost:
 def uncovered(
     costs: Sequence[Cost], posted: Sequence[Cost], dataset: str, accounts: Collection[Account]
 ) -> UnitMismatch | None:
-    """The refusal of a release that says nothing for an account in a larger unit; None where there
-    is no such.
+    """Return the refusal of a release that states no cost for an account in a larger unit, or
+    None.
     """
     spoken = {cost.unit for cost in posted}
     supposing = any(cost.unit == "kappa pairs" and cost.epsilon > 0 for cost in costs)
@@ -165,9 +159,8 @@ def uncovered(
             name, words = TIMES[smaller[0].unit, unit]
             return UnitMismatch(
                 f"data set {dataset!r} has a budget per {unit} too, and this release does not say "
-                "what it costs per "
-                f"{unit}; nothing was charged. It is {words} times its cost per {smaller[0].unit}, "
-                "charged together: "
+                f"what it costs per {unit}; nothing was charged. It is {words} times its cost per "
+                f"{smaller[0].unit}, charged together: "
                 f"ledger.charge((cost, cost.per({unit!r}, times={name})), what=...)."
                 + (" For photos, say whose they are: --person." if unit == "person" else "")
             )
@@ -179,8 +172,7 @@ def unit_mismatch(cost: Cost, dataset: str, accounts: Collection[Account]) -> Un
     granted = " and ".join(f"per {unit} ({neighbours})" for unit, neighbours in sorted(accounts))
     sentence = (
         f"the cost is per {cost.unit} ({cost.neighbours}), but data set {dataset!r} has a budget "
-        f"{granted}; "
-        "nothing was charged. "
+        f"{granted}; nothing was charged. "
     )
     hints = [_hint(cost, unit, neighbours) for unit, neighbours in sorted(accounts)]
     return UnitMismatch(sentence + " ".join(dict.fromkeys(hints)))
@@ -192,16 +184,15 @@ def _hint(cost: Cost, unit: str, neighbours: str) -> str:
     if cost.unit == "kappa pairs":
         return (
             "A cost per kappa pairs assumes what an attacker knows and does not convert: take the "
-            "cost per pair and "
-            f"multiply it by the most pairs any one {unit} is in."
+            f"cost per pair and multiply it by the most pairs any one {unit} is in."
         )
-    known = TIMES.get((cost.unit, unit))
-    if known is None:
+    conversion = TIMES.get((cost.unit, unit))
+    if conversion is None:
         return (
             f"A cost per {cost.unit} has no conversion to {unit}: grant a budget per {cost.unit} "
             "of its own."
         )
-    name, words = known
+    name, words = conversion
     then = "" if cost.neighbours == neighbours else " " + _neighbours_hint(cost, unit)
     return (
         f"To convert it, multiply by {words}: ledger.charge(cost.per({unit!r}, times={name}), "
@@ -230,13 +221,12 @@ def overspent(amount: Amount, *, cost: Cost, before: Entry) -> BudgetExceeded:
         )
     remaining = before.budget - before.spent
     if before.composition == "zcdp":
-        needs, left = f"ρ = {amount.rho:.6g}", f"ρ = {remaining.rho:.6g}"
+        needs, available = f"ρ = {amount.rho:.6g}", f"ρ = {remaining.rho:.6g}"
     else:
-        needs, left = str(amount), str(remaining)
+        needs, available = str(amount), str(remaining)
     return BudgetExceeded(
-        f"this needs {needs} {per}, but data set {dataset!r} has {left} left; nothing was charged "
-        "or released. "
-        "Use a smaller epsilon, or ask the owner to raise the budget."
+        f"this needs {needs} {per}, but data set {dataset!r} has {available} left; nothing was "
+        "charged or released. Use a smaller epsilon, or ask the owner to raise the budget."
     )
 
 
@@ -260,8 +250,8 @@ def ungranted(cost: Cost, dataset: str, where: str) -> BudgetExceeded:
     options += f" --delta {cost.delta:g}" if cost.delta else ""
     return BudgetExceeded(
         f"data set {dataset!r} has no budget yet; nothing was charged or released. Grant one "
-        "first: "
-        f"blindsight budget grant --ledger {shlex.quote(where)} --dataset {shlex.quote(dataset)} "
+        f"first: blindsight budget grant --ledger {shlex.quote(where)} --dataset "
+        f"{shlex.quote(dataset)} "
         f"--epsilon {cost.epsilon:g}{options} (in Python: ledger.grant(Cost(epsilon="
         f"{cost.epsilon:g}, unit={cost.unit!r}, neighbours={cost.neighbours!r})))"
     )

@@ -1,5 +1,5 @@
-"""Mechanisms as data: what one must have, the domain that it takes values from, and its way to JSON
-and back by type name and parameters.
+"""Mechanisms as data: the protocol, the domains of their inputs, and conversion to and from JSON by
+type name and parameters.
 
 Every value can be put into a domain, so that a release never refuses private data. A domain knows
 how to project any value of the right shape into itself (clipping is part of the mechanism), how far
@@ -42,8 +42,8 @@ __all__ = [
 
 
 def keep_dtype(noisy: NDArray[Any], x: ArrayLike) -> NDArray[Any]:
-    """Back to the float type that came in; integers become float64, because noise has no whole
-    steps here.
+    """Convert a noisy array to the float type of `x`; integers become float64, because the noise is
+    not a whole number.
     """
     dtype = np.asarray(x).dtype
     return noisy.astype(dtype if dtype.kind == "f" else np.float64, copy=False)
@@ -60,8 +60,8 @@ def check_grid(grid: float) -> float:
 def grid_units(x: ArrayLike, grid: float) -> NDArray[np.int64]:
     """The nearest whole number of grid steps to every value; beyond 2^52 steps the last one.
 
-    Clipping brings values together, never apart, so it does not add to the sensitivity; refusing
-    would tell.
+    Clipping never moves two values apart, so it does not add to the sensitivity; refusing a value
+    would reveal that it is large.
     """
     with np.errstate(over="ignore"):
         units = np.rint(checks.finite_array("x", x) / grid)
@@ -133,7 +133,6 @@ class Cells(_Rows):
     k: int
 
     def project(self, x: ArrayLike) -> NDArray[Any]:
-        """Numbers outside go to the nearest end."""
         return np.asarray(np.clip(np.asarray(x), 0, self.k - 1))
 
     def distance(self, x: ArrayLike, other: ArrayLike) -> float:
@@ -148,7 +147,6 @@ class Bits(_Rows):
     whole: bool
 
     def project(self, x: ArrayLike) -> NDArray[Any]:
-        """Bits are bits: nothing to clip."""
         return np.asarray(x)
 
     def distance(self, x: ArrayLike, other: ArrayLike) -> float:
@@ -239,8 +237,8 @@ def register(cls: T) -> T:
     """
     if not dataclasses.is_dataclass(cls):
         raise InvalidParameter(f"a mechanism must be a frozen dataclass, got {cls!r}.")
-    known = _KNOWN.setdefault(cls.__name__, cls)
-    if known is not cls:
+    registered = _KNOWN.setdefault(cls.__name__, cls)
+    if registered is not cls:
         raise InvalidParameter(
             f"another mechanism is called {cls.__name__} already: choose another name."
         )

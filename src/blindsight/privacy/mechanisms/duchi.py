@@ -101,12 +101,13 @@ class PrivUnit:
 
     def release(self, x: ArrayLike, *, rng: np.random.Generator) -> NDArray[Any]:
         """Unit vectors (..., d), or rows of zeros, to random unit vectors of the same shape."""
-        given = checks.finite_array("x", x)
-        if given.ndim == 0 or given.shape[-1] != self.dimensions:
+        vectors = checks.finite_array("x", x)
+        if vectors.ndim == 0 or vectors.shape[-1] != self.dimensions:
             raise InvalidData(
-                f"x must be unit vectors of {self.dimensions} coordinates, got shape {given.shape}."
+                f"x must be unit vectors of {self.dimensions} coordinates, got shape "
+                f"{vectors.shape}."
             )
-        u = given.reshape(-1, self.dimensions)
+        u = vectors.reshape(-1, self.dimensions)
         norm = np.linalg.norm(u, axis=1)
         if not np.allclose(norm[norm > 0], 1, atol=1e-6):
             raise InvalidData(
@@ -123,7 +124,7 @@ class PrivUnit:
         side = rng.standard_normal(u.shape)
         side -= (side * u).sum(axis=1, keepdims=True) * u
         released = t[:, None] * u + np.sqrt(np.maximum(0, 1 - t * t))[:, None] * _unit(side)
-        return keep_dtype(released.reshape(given.shape), x)
+        return keep_dtype(released.reshape(vectors.shape), x)
 
     def log_prob(self, released: ArrayLike, x: ArrayLike) -> NDArray[np.float64]:
         """Log-density with respect to the uniform distribution on the sphere."""
@@ -172,7 +173,6 @@ class Duchi:
 
     @property
     def cost(self) -> Cost:
-        """epsilon, for the row."""
         return Cost(epsilon=self.epsilon, unit=self.unit, neighbours=self.neighbours)
 
     @property
@@ -199,7 +199,6 @@ class Duchi:
 
     @property
     def domain(self) -> Box:
-        """Rows of the box."""
         return Box(self.dimensions, self.bound)
 
     def worst_pair(self) -> tuple[NDArray[Any], NDArray[Any]]:

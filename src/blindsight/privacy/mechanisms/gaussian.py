@@ -3,8 +3,7 @@ Gaussian.
 
 For l2 sensitivity D and noise sigma the smallest delta at epsilon is
     Phi(D/(2 sigma) - epsilon sigma/D) - e^epsilon Phi(-D/(2 sigma) - epsilon sigma/D).
-The discrete Gaussian is bounded by a continuous one that is narrower by a hair
-(`DiscreteGaussian`).
+The discrete Gaussian is bounded by a slightly narrower continuous one (`DiscreteGaussian`).
 
 `convolved_gaussian` is discrete Gaussian noise of any width, fast: a sum of small ones at powers of
 three. A discrete Gaussian of variance S0 = 41 is read from a table of cumulative probabilities of
@@ -22,8 +21,8 @@ shift x
 - *Table.* Values beyond +-160 (probability below 2^-440) are left out and each probability is
   rounded to 2^-256: the statistical distance of one value is below 2^-247.
 
-A vector of a thousand million values is thus within a factor exp(+- 1e-25) of its stated law but
-for events of probability 1e-64: what `DiscreteGaussian.mu` adds for it is larger by far.
+A vector of 10^9 values is thus within a factor exp(+- 1e-25) of its stated distribution except for
+events of probability 1e-64: the margin in `DiscreteGaussian.mu` is far larger.
 """
 
 from __future__ import annotations
@@ -88,8 +87,7 @@ def convolved_gaussian(levels: int, size: int, *, rng: Rng) -> NDArray[np.int64]
     block = _BLOCK // levels
     for start in range(0, size, block):
         part = result[start : start + block]
-        # All levels at once: a small vector then costs one look into the table, not one for each
-        # level.
+        # All levels at once: a small vector then needs one table lookup, not one for each level.
         part[:] = powers @ _from_table(levels * part.size, rng).reshape(levels, -1)
     return result
 
@@ -98,12 +96,12 @@ def _from_table(size: int, rng: Rng) -> NDArray[np.int64]:
     """The first value whose cumulative probability exceeds 256 random bits; 64 of them decide but
     for ties.
     """
-    first, whole = _table()
+    first, cumulative = _table()
     drawn = words(rng, size)
     row = np.searchsorted(first, drawn, side="right")
-    for place in np.flatnonzero(np.searchsorted(first, drawn, side="left") != row):
-        uniform = (int(drawn[place]) << _MORE) | int.from_bytes(rng.bytes(_MORE // 8), "big")
-        row[place] = bisect.bisect_right(whole, uniform)
+    for tie in np.flatnonzero(np.searchsorted(first, drawn, side="left") != row):
+        uniform = (int(drawn[tie]) << _MORE) | int.from_bytes(rng.bytes(_MORE // 8), "big")
+        row[tie] = bisect.bisect_right(cumulative, uniform)
     return row.astype(np.int64) - _REACH
 
 
@@ -163,15 +161,15 @@ class Gaussian:
         target, limit = checks.positive("epsilon", epsilon), _check_delta(delta)
         ratio = _least(lambda sigma: _delta(target, sigma) <= limit)
         sigma = ratio * checks.positive("sensitivity", sensitivity)
-        found = cls(
+        mechanism = cls(
             sigma=sigma, sensitivity=sensitivity, delta=delta, unit=unit, neighbours=neighbours
         )
-        while found.cost.epsilon > target:
+        while mechanism.cost.epsilon > target:
             sigma *= 1 + 1e-12
-            found = cls(
+            mechanism = cls(
                 sigma=sigma, sensitivity=sensitivity, delta=delta, unit=unit, neighbours=neighbours
             )
-        return found
+        return mechanism
 
     @property
     def says(self) -> str:
@@ -184,7 +182,7 @@ class Gaussian:
 
     @property
     def mu(self) -> float:
-        """Sensitivity over sigma."""
+        """The ratio of the sensitivity to sigma, by which releases are composed."""
         return self.sensitivity / self.sigma
 
     @property
@@ -220,7 +218,7 @@ class DiscreteGaussian:
         dimensions: coordinates that may change together. Rounding moves the difference of two
             neighbours by at most one step in each of them, so by sqrt(dimensions) steps in all; 0
             where values lie on the grid already.
-        levels: of the sampler (`convolved`): the noise is `width(levels)` steps of the grid wide.
+        levels: of the sampler (`convolved_gaussian`): the noise is `width(levels)` grid steps wide.
 
     Guarantee: (epsilon, delta) for the whole vector, that of continuous Gaussian noise with `mu`.
     The discrete Gaussian of variance s^2 on the integers is, up to a factor within exp(+- 4 exp(-2
@@ -300,10 +298,10 @@ class DiscreteGaussian:
                 neighbours=neighbours,
             )
 
-        found = make(plain.sigma)
-        while found.mu > plain.mu:
-            found = make(found.sigma * max(found.mu / plain.mu, 1 + 1e-12))
-        return found
+        mechanism = make(plain.sigma)
+        while mechanism.mu > plain.mu:
+            mechanism = make(mechanism.sigma * max(mechanism.mu / plain.mu, 1 + 1e-12))
+        return mechanism
 
     @property
     def grid(self) -> float:
@@ -317,8 +315,7 @@ class DiscreteGaussian:
         """
         steps = width(self.levels)
         reach = self.sensitivity / self.grid + math.sqrt(self.dimensions)
-        # A thousand-millionth more than needed: far more than the sampler's distance from its law
-        # can cost.
+        # The margin of 1e-9 is far more than the sampler's distance from its distribution can cost.
         return (1 + 1e-9) * reach / math.sqrt(steps * steps - _ROUNDING_VARIANCE)
 
     @property

@@ -86,11 +86,11 @@ class BitFlip:
         n_bits = checks.whole("n_bits", n_bits)
         checks.one_of("unit", unit, get_args(FlipUnit))
         beta = 1 / (1 + math.exp(min(target / (n_bits if unit == "record" else 1), 700)))
-        found = cls(beta=beta, n_bits=n_bits, unit=unit)
-        while found.cost.epsilon > target:  # the last digit of a float: round toward privacy
+        mechanism = cls(beta=beta, n_bits=n_bits, unit=unit)
+        while mechanism.cost.epsilon > target:  # the last digit of a float: round toward privacy
             beta = math.nextafter(beta, 1)
-            found = cls(beta=beta, n_bits=n_bits, unit=unit)
-        return found
+            mechanism = cls(beta=beta, n_bits=n_bits, unit=unit)
+        return mechanism
 
     @property
     def epsilon_per_bit(self) -> float:
@@ -111,7 +111,6 @@ class BitFlip:
 
     @property
     def domain(self) -> Bits:
-        """Codes of `n_bits`."""
         return Bits(self.n_bits, whole=self.unit == "record")
 
     def worst_pair(self) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -134,8 +133,8 @@ class BitFlip:
         """ln Pr(released | x) of every bit; sum over a record's bits for the record."""
         changed = np.asarray(np.not_equal(released, x))
         with np.errstate(divide="ignore"):
-            kept, flipped = np.log1p(-np.float64(self.beta)), np.log(np.float64(self.beta))
-        return np.choose(changed, [kept, flipped]).astype(np.float64)
+            unchanged, flipped = np.log1p(-np.float64(self.beta)), np.log(np.float64(self.beta))
+        return np.choose(changed, [unchanged, flipped]).astype(np.float64)
 
     def _mask(self, count: int, rng: Rng) -> NDArray[np.bool_]:
         """True with probability beta, to 64 binary digits: 16 random bits decide, 48 more where
@@ -220,10 +219,9 @@ class KaryResponse:
         return np.where(lie, (cells.astype(np.int64) + shift) % self.k, cells).astype(cells.dtype)
 
     def log_prob(self, released: ArrayLike, x: ArrayLike) -> NDArray[np.float64]:
-        """ln Pr(released | x)."""
         truth = self.truth_probability
-        other = truth * math.exp(-self.epsilon)
-        return np.log(np.where(np.asarray(released) == np.asarray(x), truth, other))
+        lie = truth * math.exp(-self.epsilon)
+        return np.log(np.where(np.asarray(released) == np.asarray(x), truth, lie))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,7 +258,7 @@ class SubsetSelection:
 
     @property
     def _width(self) -> int:
-        assert self.size is not None  # noqa: S101  (set at birth)
+        assert self.size is not None  # noqa: S101  (set by __post_init__)
         return self.size
 
     @property
@@ -304,7 +302,6 @@ class SubsetSelection:
         return members
 
     def log_prob(self, released: ArrayLike, x: ArrayLike) -> NDArray[np.float64]:
-        """ln Pr(subset | x)."""
         members = np.asarray(released, np.bool_)
         holds = np.take_along_axis(members, np.asarray(x, np.int64)[..., None], axis=-1)[..., 0]
         size, truth = self._width, self.truth_probability
@@ -427,16 +424,16 @@ class NoisyTopK:
         return np.take_along_axis(top, order, axis=-1).astype(np.int64)
 
     def log_prob(self, released: ArrayLike, x: ArrayLike) -> NDArray[np.float64]:
-        """ln Pr(ordered list | scores): Plackett-Luce, one softmax a place."""
+        """Return ln Pr(ordered list | scores) of the Plackett-Luce model: one softmax per rank."""
         logits = self._scores(x) / self.scale
         chosen = np.asarray(released, np.int64)
-        left = np.broadcast_to(logits, (*chosen.shape[:-1], logits.shape[-1])).copy()
+        remaining = np.broadcast_to(logits, (*chosen.shape[:-1], logits.shape[-1])).copy()
         total = np.zeros(chosen.shape[:-1])
-        for place in range(self.k):
-            index = chosen[..., place : place + 1]
-            total += np.take_along_axis(left, index, axis=-1)[..., 0]
-            total -= np.logaddexp.reduce(left, axis=-1)
-            np.put_along_axis(left, index, -np.inf, axis=-1)
+        for rank in range(self.k):
+            index = chosen[..., rank : rank + 1]
+            total += np.take_along_axis(remaining, index, axis=-1)[..., 0]
+            total -= np.logaddexp.reduce(remaining, axis=-1)
+            np.put_along_axis(remaining, index, -np.inf, axis=-1)
         return total
 
     def _scores(self, x: ArrayLike) -> NDArray[np.float64]:

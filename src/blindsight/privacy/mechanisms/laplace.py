@@ -6,8 +6,8 @@ step, so its sensitivity is counted in steps as D / grid + d.
 
 `discrete_laplace` is the exact sampler of Canonne, Kamath and Steinke (2020), vectorised.
 Parameters are fractions, and every decision is the comparison of a uniform integer with an integer:
-the output has the stated distribution exactly, whatever the dice are, and tells nothing through its
-low bits.
+the output has the stated distribution exactly, whatever the source of randomness, and its low bits
+reveal nothing.
 
 The staircase noise of Soria-Comas and Domingo-Ferrer (2013), "SCDF": the data-independent
 optimum for a number.
@@ -86,7 +86,7 @@ class Staircase:
 
     @property
     def cost(self) -> Cost:
-        """epsilon x dimensions."""
+        """The cost of a vector, which is epsilon times `dimensions`."""
         return Cost(
             epsilon=self.epsilon * self.dimensions, unit=self.unit, neighbours=self.neighbours
         )
@@ -189,13 +189,13 @@ class Laplace:
         # In blocks that stay in the cache: numpy's ziggurat draws the size, one random bit the
         # sign.
         for start in range(0, flat.size, _BLOCK):
-            block, given = out[start : start + _BLOCK], flat[start : start + _BLOCK]
-            checks.refuse_infinite("x", given)
+            block, part = out[start : start + _BLOCK], flat[start : start + _BLOCK]
+            checks.refuse_infinite("x", part)
             rng.standard_exponential(out=block)
             bits = np.unpackbits(words(rng, -(-block.size // 64)).view(np.uint8), count=block.size)
             block.view(np.uint64)[:] ^= bits.astype(np.uint64) << np.uint64(63)
             block *= self.scale
-            block += given
+            block += part
         return keep_dtype(noisy, x)
 
     def log_prob(self, released: ArrayLike, x: ArrayLike) -> NDArray[np.float64]:

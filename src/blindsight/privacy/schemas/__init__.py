@@ -20,5 +20,5 @@ _FILES = {"privacy card": "privacy-card-2.json", "disclosure card": "disclosure-
 def schema(card: Literal["privacy card", "disclosure card"]) -> dict[str, Any]:
     """The JSON Schema (2020-12) of what `Guarantee.to_json` or `Disclosure.to_json` writes."""
     text = (resources.files(__name__) / _FILES[card]).read_text(encoding="utf-8")
-    found: dict[str, Any] = json.loads(text)
-    return found
+    loaded: dict[str, Any] = json.loads(text)
+    return loaded

@@ -1,7 +1,8 @@
-"""Where a ledger lives, and what its data sets are called.
+"""The location of a ledger, and the names of its data sets.
 
-A place is a file path or a database URL, shown without its password. A data set's name is brought
-into one normal form, because two names that look alike would be two budgets for the same photos.
+A location is a file path or a database URL, shown without its password. A data set's name is
+brought into one normal form, because two names that look alike would be two budgets for the same
+photos.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from blindsight.core.errors import InvalidParameter
 if TYPE_CHECKING:
     from sqlalchemy import URL
 
-__all__ = ["Place", "dataset_name", "refuse_look_alike"]
+__all__ = ["Location", "dataset_name", "refuse_look_alike"]
 
 DRIVERS = {
     "sqlite": "sqlite+pysqlite",
@@ -34,7 +35,7 @@ LOOK_ALIKES = str.maketrans(
 SCRIPTS = ("LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE", "COPTIC", "GEORGIAN")
 
 
-def dataset_name(given: str) -> str:
+def dataset_name(raw: str) -> str:
     """A data set's name in its normal form.
 
     Width and composition variants are unified (NFKC), and spaces are stripped and collapsed.
@@ -47,15 +48,17 @@ def dataset_name(given: str) -> str:
         >>> dataset_name(" ward  7 ")
         'ward 7'
     """
-    name = " ".join(unicodedata.normalize("NFKC", given).split())
+    name = " ".join(unicodedata.normalize("NFKC", raw).split())
     if any(unicodedata.category(letter) in ("Cf", "Mn", "Me", "Co", "Cn") for letter in name):
         raise InvalidParameter(
             f"the data set's name {name!r} holds invisible or combining characters. Use plain "
             "letters, so that one data set has one budget."
         )
     scripts = {_script(letter) for letter in name if letter.isalpha()} - {""}
-    other = {letter for letter in name.casefold() if letter.isalpha()}
-    alike = scripts - {"LATIN"} and all(letter.translate(LOOK_ALIKES) != letter for letter in other)
+    letters = {letter for letter in name.casefold() if letter.isalpha()}
+    alike = scripts - {"LATIN"} and all(
+        letter.translate(LOOK_ALIKES) != letter for letter in letters
+    )
     if len(scripts) > 1 or alike:
         raise InvalidParameter(
             f"the data set's name {name!r} uses {' and '.join(sorted(scripts)).title()} letters "
@@ -65,12 +68,13 @@ def dataset_name(given: str) -> str:
     return name
 
 
-def refuse_look_alike(name: str, known: Iterable[str]) -> None:
+def refuse_look_alike(name: str, existing: Iterable[str]) -> None:
     """Refuse to start a data set whose name can be taken for one that is there already."""
-    for other in known:
-        if other != name and _skeleton(other) == _skeleton(name):
+    for candidate in existing:
+        if candidate != name and _skeleton(candidate) == _skeleton(name):
             raise InvalidParameter(
-                f"a new data set cannot be called {name!r}: the ledger has one called {other!r}, "
+                f"a new data set cannot be called {name!r}: the ledger has one called "
+                f"{candidate!r}, "
                 "and one data set has one budget. Use that name, or one that is not mistaken for "
                 "it."
             )
@@ -87,7 +91,7 @@ def _script(letter: str) -> str:
     return word if word in SCRIPTS else ""
 
 
-class Place:
+class Location:
     """A parsed path or URL. `str` and `repr` never show a password."""
 
     def __init__(self, where: str | os.PathLike[str]) -> None:
@@ -119,7 +123,7 @@ class Place:
         return self.url.set(query={}).render_as_string(hide_password=True)
 
     def __repr__(self) -> str:
-        return f"Place({str(self)!r})"
+        return f"Location({str(self)!r})"
 
     def redact(self, message: str) -> str:
         """A driver's message without any secret of the URL."""

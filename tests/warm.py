@@ -292,7 +292,7 @@ def _become(order: dict[str, Any], streams: list[int]) -> None:
             os.close(stream)
         sys.stdin = open(0, closefd=False)  # noqa: SIM115
         sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
-        sys.stderr = open(2, "w", closefd=False, errors="backslashreplace")  # noqa: SIM115
+        sys.stderr = open(2, "w", 1, closefd=False, errors="backslashreplace")  # noqa: SIM115
         code = _main(order["arguments"])
     except SystemExit as end:
         if isinstance(end.code, str):

@@ -79,6 +79,7 @@ class Album:
         place = photos.ReleaseFolder(
             self.out, self.encoder.recipe.to_fields(), self.vault.number, self.number
         )
+        self.out.mkdir(exist_ok=True)
         place.write()
         index = HammingIndex(self.encoder.n_bits, names=True, guarantee=self.guarantee)
         if place.codes.exists():

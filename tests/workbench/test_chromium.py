@@ -80,8 +80,10 @@ class Visit:
 @pytest.fixture
 def visit(browser: Any, live: Any, tmp_path: Path, request: Any) -> Iterator[Visit]:
     found = Visit(browser, live, **getattr(request, "param", {}))
+    failed = request.session.testsfailed
     yield found
-    found.page.screenshot(path=tmp_path / "page.png", full_page=True)
+    if request.session.testsfailed > failed:
+        found.page.screenshot(path=tmp_path / "page.png", full_page=True)
     own = [url for url in found.asked if not url.startswith((found.url, "data:", "blob:"))]
     found.context.close()
     assert own == [], "a page asked another host"

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
+
+import warm
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_what_releases_is_killed_goes_on_and_is_paid_once() -> None:
-    # Forked from a process of its own, which has no threads.
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.privacy.kills", "16"]
+    # A process of its own, which has no threads: it forks.
+    command = ["-W", "ignore", "-m", "benchmarks.privacy.kills", "16"]
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800)
+    done = warm.run(command, env=environment, timeout=1800)
     assert done.returncode == 0, done.stderr[-3000:]
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert [each["of"] for each in found] == ["hash", "sketch", "tag", "workbench"]

@@ -1,13 +1,11 @@
 """Every verb that releases something, on tiny data, for `test_state_matrix`.
 
-`python -m app.releasing_verbs` runs verbs for the tests and kills itself where it is told: the
-imports are paid once, and each order is carried out by a forked process.
+`python -m app.releasing_verbs VERB FOLDER WRITES` runs a verb and kills itself where it is told.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import signal
 import sys
@@ -252,21 +250,6 @@ def _run_and_die(verb: str, base: str, commits: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def serve() -> None:
-    """Carry out one order per line of the standard input: verb, folder, number of writes."""
-    work_in_this_process()
-    for line in sys.stdin:
-        verb, base, commits = json.loads(line)
-        child = os.fork()
-        if child == 0:
-            try:
-                _run_and_die(verb, base, commits)
-            except BaseException as error:
-                print(f"error: {error!r}", flush=True)
-                os._exit(4)
-        _, status = os.waitpid(child, 0)
-        print(json.dumps({"killed": os.WIFSIGNALED(status)}), flush=True)
-
-
 if __name__ == "__main__":
-    serve()
+    work_in_this_process()
+    _run_and_die(sys.argv[1], sys.argv[2], int(sys.argv[3]))

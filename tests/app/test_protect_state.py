@@ -6,12 +6,8 @@ No photo is released a second time without a charge, and whichever copy is older
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +15,7 @@ import pytest
 from PIL import Image
 
 import blindsight
+import warm
 from blindsight.app.budget import grant_budget
 from blindsight.app.budget_review import budget_statement, reconcile_budget
 from blindsight.core.errors import (
@@ -175,46 +172,36 @@ def test_two_runs_at_once_keep_the_bound_per_person(owner):
         "blindsight.protect(photos, out, encoder='pixels', vault=vault, files=names, "
         "people=dict.fromkeys(names, 'Anna'), max_per_person=1)\n"
     )
-    with ExitStack() as stack:
-        runs = [
-            stack.enter_context(
-                subprocess.Popen(
-                    [sys.executable, "-c", program, owner.photos, out, owner.vault, *names],
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            )
-            for out, names in (
-                (owner.base / "release0", ("0.png", "1.png")),
-                (owner.base / "release1", ("2.png", "3.png")),
-            )
-        ]
-        for run in runs:
-            _, problem = run.communicate()
-            assert run.returncode == 0, problem
+    runs = [
+        warm.Process(
+            ["-c", program, owner.photos, owner.base / out, owner.vault, *names],
+            output=owner.base / f"{out}.log",
+        )
+        for out, names in (
+            ("release0", ("0.png", "1.png")),
+            ("release1", ("2.png", "3.png")),
+        )
+    ]
+    for number, run in enumerate(runs):
+        assert run.wait(600) == 0, (owner.base / f"release{number}.log").read_text()
     released = {name for number in range(2) for name in (owner.codes(f"release{number}"))}
     assert len(released) == 1
 
 
 def test_kill_9_after_the_charge_charges_once_and_changes_no_code(owner):
     program = (
-        "import time\n"
+        "import os, signal\n"
         "from blindsight.index.hamming import HammingIndex\n"
         "real = HammingIndex.add\n"
         "def stop(self, codes, ids=None):\n"
-        "    done = real(self, codes, ids)\n"
-        "    print('stored', flush=True)\n"
-        "    time.sleep(600)\n"
-        "    return done\n"
+        "    real(self, codes, ids)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
         "HammingIndex.add = stop\n"
         "from blindsight.cli.main import run\n"
         "run()\n"
     )
-    words = [sys.executable, "-c", program, *command(owner, "release", "--dataset", "photos")]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert "stored\n" in iter(process.stdout.readline, "")
-        os.kill(process.pid, signal.SIGKILL)
+    done = warm.run(["-c", program, *command(owner, "release", "--dataset", "photos")])
+    assert done.returncode == -signal.SIGKILL, done.stderr
     assert not (owner.base / "release").exists(), "nothing is shared before all is written"
     vault = Vault(owner.vault)
     before = vault.codes(vault.releases()[-1].release)

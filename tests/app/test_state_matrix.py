@@ -6,11 +6,8 @@ whichever copy is older is named. The pages have the same table in `tests/workbe
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +15,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
+import warm
 from app import releasing_verbs
 from app.releasing_verbs import VERBS, Owner
 from blindsight.app import labelled_images
@@ -152,34 +150,15 @@ def test_two_runs_at_once_release_the_same_once(owner: Owner, verb: str) -> None
     assert owner.spent() == paid
 
 
-@pytest.fixture(scope="module")
-def killer() -> Iterator[Callable[[str, Path, int], tuple[list[str], bool]]]:
-    """Runs a verb in a process that dies by kill -9 after some writes of the vault."""
-    here = Path(__file__).parents[1]
-    path = os.pathsep.join([str(here), *sys.path])
-    with subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-m", "app.releasing_verbs"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-    ) as process:
-        assert process.stdin is not None and process.stdout is not None
-        answers = process.stdout
+def run_and_die(verb: str, base: Path, commits: int) -> tuple[list[str], bool]:
+    """Run a verb in a process that dies by kill -9 after some writes of the vault.
 
-        def order(verb: str, base: Path, commits: int) -> tuple[list[str], bool]:
-            assert process.stdin is not None
-            process.stdin.write(json.dumps([verb, str(base), commits]) + "\n")
-            process.stdin.flush()
-            said = []
-            for line in iter(answers.readline, ""):
-                if line.startswith("{"):
-                    return said, bool(json.loads(line)["killed"])
-                said.append(line.strip())
-            raise AssertionError("the process that is to be killed has ended")
-
-        yield order
-        process.stdin.close()
+    Returns:
+        The lines that it printed, and whether it was killed.
+    """
+    line = ["-W", "ignore", "-m", "app.releasing_verbs", verb, base, str(commits)]
+    done = warm.run(line, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])})
+    return [*done.stdout.splitlines(), *done.stderr.splitlines()], done.returncode == -9
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -187,11 +166,10 @@ def test_kill_9_at_any_write_charges_once_and_releases_once(
     prepared: Path,
     owner: Owner,
     verb: str,
-    killer: Callable[[str, Path, int], tuple[list[str], bool]],
     memory_path: Path,
 ) -> None:
     """Killed at the end, and at the first, a middle and the last write of the vault."""
-    said, killed = killer(verb, owner.base, 0)
+    said, killed = run_and_die(verb, owner.base, 0)
     assert killed and len(said) == 1, said
     writes = int(said[0])
     paid = owner.spent()
@@ -200,7 +178,7 @@ def test_kill_9_at_any_write_charges_once_and_releases_once(
     assert owner.spent() == paid
     for commits in sorted({1, (writes + 1) // 2, writes}):
         again = copied(prepared, memory_path / f"killed at {commits}", verb)
-        said, killed = killer(verb, again.base, commits)
+        said, killed = run_and_die(verb, again.base, commits)
         assert killed, said
         second = VERBS[verb].run(again)
         assert again.spent() == paid, "charged once, whatever was killed"

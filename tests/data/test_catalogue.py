@@ -146,4 +146,5 @@ def test_real_photos_and_tables_are_read(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (
         data.load("adult").X.shape == (48842, 105) and data.load("adult", "train").y.sum() == 7841
     )
-    assert data.load("bank-33").X.shape == (45211, 32) and data.load("bank-33").y.sum() == 5289
+    bank = data.load("bank-33")
+    assert bank.X.shape == (45211, 32) and bank.y.sum() == 5289

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import warm
 from blindsight.encoders import FeatureCache, built_in, public_pictures
 from blindsight.encoders.public_pictures import built_in_images, built_in_vectors, public_vectors
 
@@ -86,9 +85,7 @@ WRITER = """
 import sys
 import numpy as np
 from pathlib import Path
-from blindsight.encoders import FeatureCache, built_in
-from blindsight.encoders import public_pictures
-from blindsight.encoders.public_pictures import built_in_images, built_in_vectors, public_vectors
+from blindsight.encoders import FeatureCache
 cache = FeatureCache(Path(sys.argv[1]), 8)
 for i in range(100):
     cache.put([b"%s %d" % (sys.argv[2].encode(), i)], np.full((1, 8), i, np.float32))
@@ -98,10 +95,9 @@ for i in range(100):
 
 def test_several_processes_may_write_at_once(tmp_path: Path) -> None:
     path = tmp_path / "f.sqlite"
-    writers = [
-        subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(w)]) for w in range(2)
-    ]
-    assert [writer.wait(timeout=600) for writer in writers] == [0, 0]
+    log = tmp_path / "log"
+    writers = [warm.Process(["-c", WRITER, path, str(w)], output=log) for w in range(2)]
+    assert [writer.wait(600) for writer in writers] == [0, 0], log.read_text()
     found = FeatureCache(path, 8).get([f"{w} {i}".encode() for w in range(2) for i in range(100)])
     assert len(found) == 200 and found[b"1 42"].tolist() == [42.0] * 8
 

@@ -1,4 +1,4 @@
-"""`blindsight audit`: what is claimed, what is proved, what an attack measured."""
+"""`blindsight audit`: compare what is claimed and proven with what an attack measures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["register"]
 
 
 def register(app: typer.Typer) -> None:
-    """Add the verb."""
+    """Add `audit` to the command line."""
     app.command("audit")(audit)
 
 
@@ -23,16 +23,18 @@ def audit(
         Path | None, typer.Argument(help="A saved model, sketches, or a release.")
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Judge the five papers' claims, and ours.")
+        bool, typer.Option("--all", help="Audit the claims of the five papers and our own.")
     ] = False,
     vault: Annotated[
         Path | None,
-        typer.Option(help="The release's vault: attack it with your own photos as the truth."),
+        typer.Option(
+            help="The release's vault: attack the release with your photos as ground truth."
+        ),
     ] = None,
     photos: Annotated[
         Path | None,
         typer.Option(
-            help="The photos' folder: of sketches, of published tags, or if a release's moved."
+            help="The folder of the photos: for sketches, for published tags, or if it was moved."
         ),
     ] = None,
     encoder: Annotated[
@@ -48,23 +50,23 @@ def audit(
         Path | None, typer.Option(help="Folder for report.html, report.md and report.json.")
     ] = None,
     workers: Annotated[
-        int, typer.Option(help="Processes for the attacks that run something many times.", min=1)
+        int, typer.Option(help="Processes for the attacks that repeat a computation.", min=1)
     ] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the attacks.", min=0)] = 0,
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> None:
     """Attack what you made or shared, or with --all the claims of all five methods.
 
-    With --vault the attack runs on your own photos, on this computer: how well one is singled out,
-    what it shows guessed, what is rebuilt of it, and what search still finds. RELEASE is a folder
-    of codes, a table of published tags, or with --photos a file of sketches. Ends with exit code 1
-    where a promise is refuted.
+    With --vault the attack runs on your own photos, on this computer. It measures how often a photo
+    is singled out, how often what it shows is guessed, how well it is reconstructed, and what
+    search still finds. TARGET is a folder of codes, a table of published tags, or with --photos a
+    file of sketches. The exit code is 1 if a guarantee is refuted.
     """
     if everything == (target is not None):
         raise InvalidParameter("give either a model or a release to audit, or --all.")
     if vault is None and (labels is not None or (photos is not None and everything)):
         raise InvalidParameter(
-            "--photos and --labels say more of a release whose --vault is given."
+            "--photos and --labels need --vault: they describe the photos behind a release."
         )
     from blindsight.app.audit import audit_methods, audit_release
 

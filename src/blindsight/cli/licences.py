@@ -1,5 +1,5 @@
-"""`blindsight licences`: the licence of every package that Blindsight and its extras need, as
-installed here, and a bill of materials for whoever must know what is inside.
+"""`blindsight licences`: the licence of every installed package that Blindsight needs, and a bill
+of materials.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from blindsight.cli.terminal import console, emit_json, table
 
 __all__ = ["Licence", "bill_of_materials", "closure", "licences", "register"]
 
-#: extras that users install; the others are for those who work on Blindsight itself.
+#: The extra that users install; the other extras are for the development of Blindsight.
 SHIPPED = "all"
-#: what a wheel does not say of itself, from its project's page.
+#: Licences that a wheel does not state, from the page of its project.
 KNOWN = {"milvus-lite": "Apache-2.0"}
 UNKNOWN = "not stated"
 _REQUIREMENT = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[([^\]]*)\])?")
@@ -28,8 +28,8 @@ _EXTRA = re.compile(r"extra\s*==\s*['\"]([^'\"]+)['\"]")
 
 
 class Licence(NamedTuple):
-    """A package, its version, its licence in its own words, and whether the core needs it or only
-    an extra.
+    """A package, its version, the licence that it states, and whether the core or an extra needs
+    it.
     """
 
     package: str
@@ -39,139 +39,150 @@ class Licence(NamedTuple):
 
     @property
     def gpl(self) -> bool:
-        """Whether it binds those who give Blindsight away.
-
-        The lesser GPL, which allows to link, does not.
-        """
+        """Whether the licence is the GPL or the AGPL; the LGPL, which allows linking, is not."""
         words = re.sub(r"lesser general public|LGPL", "", self.licence, flags=re.IGNORECASE)
         return bool(re.search(r"\bA?GPL|general public", words, flags=re.IGNORECASE))
 
 
 def register(app: typer.Typer) -> None:
-    """Add the verb."""
+    """Add `licences` to the command line."""
     app.command("licences")(show_licences)
 
 
 def show_licences(
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
     sbom: Annotated[
-        bool, typer.Option("--sbom", help="A bill of materials instead: CycloneDX 1.6 as JSON.")
+        bool,
+        typer.Option("--sbom", help="Print a bill of materials instead: CycloneDX 1.6 as JSON."),
     ] = False,
 ) -> None:
-    """List the licence of every package that the core and the extras need, as far as it is
-    installed here.
-    """
+    """List the licence of every installed package that the core and the extras need."""
     if sbom:
         emit_json(bill_of_materials())
         return
-    found = licences()
+    packages = licences()
     if json:
-        emit_json({"packages": [{**one._asdict(), "gpl": one.gpl} for one in found]})
+        emit_json({"packages": [{**package._asdict(), "gpl": package.gpl} for package in packages]})
         return
-    table("Licences", ("package", "version", "licence", "needed by"), found)
-    strict = [one.package for one in found if one.gpl]
-    unknown = [one.package for one in found if one.licence == UNKNOWN]
+    table("Licences", ("package", "version", "licence", "needed by"), packages)
+    strict = [package.package for package in packages if package.gpl]
+    unknown = [package.package for package in packages if package.licence == UNKNOWN]
     console.print(
         f"Under the GPL: {', '.join(strict) or 'none'}. Blindsight itself: Apache-2.0.",
         markup=False,
     )
     if unknown:
         console.print(
-            f"Without a stated licence, so look into their files: {', '.join(unknown)}.",
+            f"These state no licence, so look into their files: {', '.join(unknown)}.",
             markup=False,
         )
 
 
 def licences(extras: str = SHIPPED) -> list[Licence]:
-    """Every installed package that the core or these extras need, directly or through others; the
-    core's first.
+    """Return the licence of every installed package that the core or these extras need, directly or
+    indirectly; those of the core come first.
     """
     core = closure("blindsight", ("core",))
     more = closure("blindsight", (extras,))
     return [
-        Licence(one.name, one.version, _licence(one), "core" if name in core else "extra")
-        for name, one in sorted(more.items(), key=lambda item: (item[0] not in core, item[0]))
+        Licence(
+            distribution.name,
+            distribution.version,
+            _licence(distribution),
+            "core" if name in core else "extra",
+        )
+        for name, distribution in sorted(
+            more.items(), key=lambda item: (item[0] not in core, item[0])
+        )
         if name != "blindsight"
     ]
 
 
 def bill_of_materials(extras: str = SHIPPED) -> dict[str, object]:
-    """What Blindsight is made of as installed here, in the format CycloneDX 1.6.
+    """Return the bill of materials of this installation, in the format CycloneDX 1.6.
 
-    Everything is read from the installed packages; the same installation gives the same document.
+    The same installation gives the same document.
 
     Parameters:
-        extras: what was installed with it.
+        extras: the extra that was installed.
 
     Returns:
         The document as JSON values.
     """
-    found = closure("blindsight", (extras,))
-    refs = {name: f"pkg:pypi/{name}@{one.version}" for name, one in found.items()}
+    packages = closure("blindsight", (extras,))
+    refs = {
+        name: f"pkg:pypi/{name}@{distribution.version}" for name, distribution in packages.items()
+    }
     digest = hashlib.sha256("\n".join(sorted(refs.values())).encode()).digest()
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
         "serialNumber": f"urn:uuid:{uuid.UUID(bytes=digest[:16], version=5)}",
         "version": 1,
-        "metadata": {"component": _component("application", found["blindsight"], refs)},
+        "metadata": {"component": _component("application", packages["blindsight"], refs)},
         "components": [
-            _component("library", one, refs)
-            for name, one in sorted(found.items())
+            _component("library", distribution, refs)
+            for name, distribution in sorted(packages.items())
             if name != "blindsight"
         ],
         "dependencies": [
             {
                 "ref": refs[name],
                 "dependsOn": sorted(
-                    {refs[need] for need, _ in _needs(one, frozenset((extras,))) if need in refs}
+                    {
+                        refs[need]
+                        for need, _ in _needs(distribution, frozenset((extras,)))
+                        if need in refs
+                    }
                     - {refs[name]}
                 ),
             }
-            for name, one in sorted(found.items())
+            for name, distribution in sorted(packages.items())
         ],
     }
 
 
-def _component(kind: str, one: metadata.Distribution, refs: Mapping[str, str]) -> dict[str, object]:
-    ref = refs[_plain(one.name)]
+def _component(
+    kind: str, distribution: metadata.Distribution, refs: Mapping[str, str]
+) -> dict[str, object]:
+    ref = refs[_plain(distribution.name)]
     return {
         "type": kind,
         "bom-ref": ref,
-        "name": one.name,
-        "version": one.version,
+        "name": distribution.name,
+        "version": distribution.version,
         "purl": ref,
-        "licenses": [{"license": {"name": _licence(one)}}],
+        "licenses": [{"license": {"name": _licence(distribution)}}],
     }
 
 
 def closure(name: str, extras: Iterable[str]) -> dict[str, metadata.Distribution]:
-    """A package and all that it needs with these extras, as far as it is installed here, by plain
-    name.
+    """Return the installed packages, by normalised name, that a package needs with these extras,
+    and the package itself.
     """
-    found: dict[str, metadata.Distribution] = {}
-    waiting, seen = [(name, frozenset(extras))], set()
+    packages: dict[str, metadata.Distribution] = {}
+    waiting, visited = [(name, frozenset(extras))], set()
     while waiting:
         wanted = waiting.pop()
-        if wanted in seen:
+        if wanted in visited:
             continue
-        seen.add(wanted)
+        visited.add(wanted)
         try:
-            one = metadata.distribution(wanted[0])
+            distribution = metadata.distribution(wanted[0])
         except metadata.PackageNotFoundError:
             continue  # for another platform, or of an extra that is not installed here
-        found[_plain(wanted[0])] = one
-        waiting += _needs(one, wanted[1])
-    return found
+        packages[_plain(wanted[0])] = distribution
+        waiting += _needs(distribution, wanted[1])
+    return packages
 
 
 def _needs(
-    one: metadata.Distribution, extras: frozenset[str]
+    distribution: metadata.Distribution, extras: frozenset[str]
 ) -> Iterator[tuple[str, frozenset[str]]]:
-    for line in one.requires or ():
-        asked = _EXTRA.search(line)
+    for line in distribution.requires or ():
+        extra = _EXTRA.search(line)
         named = _REQUIREMENT.match(line)
-        if named is None or (asked is not None and asked[1] not in extras):
+        if named is None or (extra is not None and extra[1] not in extras):
             continue
         inner = frozenset(part.strip() for part in (named[2] or "").split(",") if part.strip())
         yield _plain(named[1]), inner
@@ -181,31 +192,31 @@ def _plain(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _licence(one: metadata.Distribution) -> str:
-    """The SPDX expression where there is one, else what classifiers, licence field or licence file
-    say.
+def _licence(distribution: metadata.Distribution) -> str:
+    """Return the SPDX expression if there is one, else what the classifiers, the licence field or
+    the licence file state.
     """
-    said: Any = one.metadata  # a mapping with get, which its protocol does not list
-    if expression := said.get("License-Expression"):
+    fields: Any = distribution.metadata  # a mapping with get, which its protocol does not list
+    if expression := fields.get("License-Expression"):
         return str(expression)
     classes = [
         line.rpartition(" :: ")[2]
-        for line in said.get_all("Classifier", [])
+        for line in fields.get_all("Classifier", [])
         if line.startswith("License")
     ]
     classes = [word for word in classes if word != "OSI Approved"]
-    field = str(said.get("License") or "").strip()
+    field = str(fields.get("License") or "").strip()
     field = "" if field == "UNKNOWN" else field
     return (
         ", ".join(classes)
         or _title(field)
-        or _title(_licence_file(one))
-        or KNOWN.get(_plain(one.name), UNKNOWN)
+        or _title(_licence_file(distribution))
+        or KNOWN.get(_plain(distribution.name), UNKNOWN)
     )
 
 
-def _licence_file(one: metadata.Distribution) -> str:
-    for path in one.files or ():
+def _licence_file(distribution: metadata.Distribution) -> str:
+    for path in distribution.files or ():
         named = ".dist-info" in path.parts[0] and path.name.upper().startswith(
             ("LICENSE", "LICENCE", "COPYING")
         )
@@ -215,6 +226,6 @@ def _licence_file(one: metadata.Distribution) -> str:
 
 
 def _title(text: str) -> str:
-    """A licence's first line, which is its name."""
+    """Return the first line of a licence, which is its name."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0][:60] if lines else ""

@@ -3,14 +3,14 @@
 | exit code | meaning |
 |---|---|
 | 0 | done |
-| 1 | a claim was refuted, by an audit or a check; nothing else ends so |
+| 1 | a claim was refuted, by an audit or a check; no other error has this code |
 | 2 | bad usage or input |
 | 3 | the privacy budget would be exceeded; nothing was released |
 | 4 | data or an optional package is missing |
 | 5 | the operating system refused: no such file, no permission, disk full, no memory |
 | 70 | a mistake in Blindsight; the details are in a file that the message names |
 | 130 | stopped by Ctrl-C |
-| 141 | nobody reads the output any more |
+| 141 | the reader of the output has gone |
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ VERBS = (
     "workbench",
     "licences",
 )
-# The modules of this folder that define them.
+# The modules of this folder that define the verbs.
 _MODULES = (
     "demo",
     "data",
@@ -97,7 +97,7 @@ _MODULES = (
     "serve",
     "licences",
 )
-# What a verb needs beyond the core, said whole where a part of it is missing.
+# The extras that a verb needs beyond the core; the message about a missing package names them all.
 EXTRAS = {
     "protect": "encoders",
     "budget": "core",
@@ -124,7 +124,7 @@ _CODES = (
 
 
 class _InOrder(TeachingGroup):
-    """Lists the verbs as VERBS does, not commands first and groups after."""
+    """Lists the verbs in the order of VERBS, not commands first and groups after."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [verb for verb in VERBS if verb in self.commands]
@@ -159,12 +159,12 @@ def _version(wanted: bool) -> None:
 def _main(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
     offline: Annotated[
         bool,
         typer.Option(
-            "--offline", help="Fetch nothing: weights and words must be on this machine already."
+            "--offline", help="Fetch nothing: weights and words must already be on this machine."
         ),
     ] = False,
 ) -> None:
@@ -185,18 +185,16 @@ def _main(
 
 
 def _teach(verbs: typer.Typer, path: str) -> list[str]:
-    """Examples under the help of every verb, a group's from its verbs; and one "Did you mean":
-    click's own.
-    """
-    verbs.suggest_commands = False
-    shown: list[str] = []
+    """Add examples to the help of every verb and group, and return the first of each."""
+    verbs.suggest_commands = False  # click itself already writes "Did you mean"
+    listed: list[str] = []
     for command in verbs.registered_commands:
         name = f"{path} {command.name or getattr(command.callback, '__name__', '')}".strip()
         command.cls = TeachingCommand
         examples = list(EXAMPLES.get(present_name(name), ()))
         command.help = _flowing(command.help or inspect.getdoc(command.callback) or "")
         command.epilog = _epilog(examples)
-        shown += examples[:1]
+        listed += examples[:1]
     for group in verbs.registered_groups:
         name = f"{path} {group.name or ''}".strip()
         inner = [] if group.typer_instance is None else _teach(group.typer_instance, name)
@@ -205,12 +203,12 @@ def _teach(verbs: typer.Typer, path: str) -> list[str]:
         ):
             group.typer_instance.info.cls = TeachingGroup
         group.epilog = _epilog(list(EXAMPLES.get(present_name(name), inner)))
-        shown += inner[:1]
-    return shown
+        listed += inner[:1]
+    return listed
 
 
 def _flowing(text: str) -> str:
-    """A docstring whose paragraphs fit any terminal: lines within one are joined."""
+    """Join the lines of each paragraph, so that it can be wrapped at the terminal's width."""
     return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
 
 
@@ -228,22 +226,20 @@ _teach(app, "")
 
 
 def run() -> None:
-    """The entry point: run a verb; an error of ours becomes one sentence and an exit code."""
-    # A verb says itself whether a ledger was named; what else is warned of is a sentence, not a
-    # line of our source.
+    """Run a verb; an error of Blindsight becomes one sentence and an exit code."""
+    # Verbs state themselves whether a ledger was charged. Other warnings are printed as sentences,
+    # without the line of the source.
     warnings.simplefilter("ignore", UnchargedRelease)
     warnings.showwarning = lambda message, *_, **__: _say(f"note: {message}")
     try:
         app()
     except SystemExit:
-        if isinstance(
-            sys.stdout, PacifyFlushWrapper
-        ):  # click's mark of a broken pipe, which it takes for a failure
+        if isinstance(sys.stdout, PacifyFlushWrapper):  # click's sign of a broken pipe
             sys.exit(BROKEN_PIPE)
         raise
     except BlindsightError as error:
         code = next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
-        _say(f"blindsight: {error}{_whole_need(error)}")
+        _say(f"blindsight: {error}{_all_extras(error)}")
         sys.exit(code)
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
@@ -270,10 +266,13 @@ def _say(text: str) -> None:
 
 
 def _unexpected(error: Exception) -> str:
-    """A sentence about a mistake of ours; what happened goes to a file that only its owner reads.
+    """Write the details of an unexpected error to a file that only its owner can read.
 
-    The error's own words stay out of the terminal, which may be recorded: they may hold names of
-    files, labels or other private values.
+    The message of the error is not printed, because the terminal may be recorded, and the message
+    may contain names of files, labels or other private values.
+
+    Returns:
+        The sentence to print.
     """
     kind = type(error).__name__
     try:
@@ -288,8 +287,8 @@ def _unexpected(error: Exception) -> str:
     )
 
 
-def _whole_need(error: BlindsightError) -> str:
-    """All that the verb needs, so that its parts are not found missing one after the other."""
+def _all_extras(error: BlindsightError) -> str:
+    """Return a sentence that names all extras of the verb, so that they are installed at once."""
     verb = sys.argv[1] if len(sys.argv) > 1 else ""
     extras = EXTRAS.get(verb)
     if not isinstance(error, MissingDependency) or extras is None or f"[{extras}]" in str(error):
@@ -298,10 +297,7 @@ def _whole_need(error: BlindsightError) -> str:
 
 
 def _refused_by_system(error: Exception) -> str | None:
-    """What the operating system refused, as a sentence with the file's name where it is known.
-
-    None for every other error.
-    """
+    """Return a sentence about what the operating system refused; None for every other error."""
     if isinstance(error, MemoryError):
         return "there is not enough memory for this. Close other programs, or use fewer photos."
     if isinstance(error, sqlite3.OperationalError):
@@ -326,7 +322,7 @@ def _refused_by_system(error: Exception) -> str | None:
 
 
 def _refused_by_sqlite(error: sqlite3.OperationalError) -> str | None:
-    """SQLite reports what the operating system refused by a code of its own."""
+    """Return the sentence for a refusal by the operating system that SQLite reports."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_FULL:
         return "the disk is full. Make room, and run the command again."

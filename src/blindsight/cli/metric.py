@@ -1,4 +1,4 @@
-"""`blindsight metric check`, `predict`, `learn`, `distance` and `clusters`: same or different."""
+"""`blindsight metric`: learn a distance or a threshold from labelled pairs, and use it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,16 @@ from blindsight.cli.options import (
     PurposeOption,
     unit_name,
 )
-from blindsight.cli.terminal import console, emit_json, errors, notes, stage_bar, table
+from blindsight.cli.terminal import (
+    console,
+    emit_json,
+    errors,
+    notes,
+    print_result,
+    show_tables,
+    stage_bar,
+    table,
+)
 
 __all__ = ["register"]
 
@@ -43,7 +52,7 @@ EncoderPath = Annotated[
     ),
 ]
 Intransitive = Annotated[
-    bool, typer.Option(help="Being similar does not carry over (friends, not illnesses).")
+    bool, typer.Option(help="Similarity is not transitive (as between friends).")
 ]
 Model = Annotated[
     str,
@@ -53,7 +62,7 @@ Model = Annotated[
     ),
 ]
 Epsilon = Annotated[float, typer.Option(help="Budget per unit.")]
-Delta = Annotated[float, typer.Option(help="Well below one over the number of pairs.")]
+Delta = Annotated[float, typer.Option(help="Delta, well below 1 / (number of pairs).")]
 UnitName = Annotated[
     str,
     typer.Option(
@@ -66,16 +75,13 @@ Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
 
 def register(app: typer.Typer) -> None:
-    """Add the verbs."""
+    """Add the verbs of `metric` to the command line."""
     verbs = typer.Typer(
         help="Same or different: distances, thresholds and error rates from private pairs.",
         no_args_is_help=True,
     )
-    verbs.command("check")(check)
-    verbs.command("predict")(predict)
-    verbs.command("learn")(learn)
-    verbs.command("distance")(distance)
-    verbs.command("clusters")(clusters)
+    for verb in (check, predict, learn, distance, clusters):
+        verbs.command(verb.__name__)(verb)
     app.add_typer(verbs, name="metric")
 
 
@@ -83,23 +89,20 @@ def check(
     pairs: Annotated[Path, typer.Argument(help="CSV: two ids and a label (1/0, same/different).")],
     intransitive: Intransitive = False,
     classes: Annotated[
-        int | None, typer.Option(help="2 checks that labels fit two classes.")
+        int | None, typer.Option(help="With 2, check that the labels fit two classes.")
     ] = None,
     json: Json = False,
 ) -> None:
     """Look for contradictory labels before learning.
 
-    For the owner only: exact, and not to be published. Ends with exit code 2 if labels contradict
-    each other.
+    The result is exact, so it is for the owner only. The exit code is 2 if labels contradict each
+    other.
     """
     from blindsight.app.learn_metric import check_labelled_pairs
 
-    found = check_labelled_pairs(pairs, transitive=not intransitive, n_classes=classes)
-    if json:
-        emit_json(found.to_dict())
-    else:
-        console.print(str(found), markup=False, soft_wrap=True)
-    if found.problems:
+    report = check_labelled_pairs(pairs, transitive=not intransitive, n_classes=classes)
+    print_result(report, as_json=json)
+    if report.problems:
         raise typer.Exit(2)
 
 
@@ -112,7 +115,7 @@ def predict(
     most: Annotated[int, typer.Option(help="Most pairs that one unit is in.", min=1)] = 1,
     json: Json = False,
 ) -> None:
-    """Say whether learning is expected to beat the plain distance; nothing is read or charged."""
+    """Predict whether learning beats the plain distance; no data are read, nothing is charged."""
     from blindsight.app.learn_metric import predict_metric
 
     expected = predict_metric(
@@ -131,7 +134,7 @@ def learn(
     ] = None,
     triplets: Annotated[
         Path | None,
-        typer.Option("--triplets", help="CSV instead of pairs: anchor, one alike, one not alike."),
+        typer.Option("--triplets", help="CSV instead of pairs: anchor, same, different."),
     ] = None,
     features: Features = None,
     images: Images = None,
@@ -147,8 +150,8 @@ def learn(
         str | None,
         typer.Option(
             "--person",
-            help="Whose each record is: folder, dicom or FILE:COLUMN for images, a column for a "
-            "table.",
+            help="The person of each record: folder, dicom or FILE:COLUMN for images, or a table's "
+            "column.",
         ),
     ] = None,
     loss: Annotated[
@@ -201,9 +204,9 @@ def learn(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Find a threshold with its error rates, and learn a distance where that is expected to pay.
+    """Find a threshold with its error rates, and learn a distance if that is expected to be better.
 
-    What is expected is said first, from public numbers; then the ledger is charged.
+    The forecast is printed first, from public numbers; then the ledger is charged.
     """
     from blindsight.app.learn_metric import learn_metric
 
@@ -266,7 +269,7 @@ def distance(
     ] = 0.5,
     json: Json = False,
 ) -> None:
-    """Say how far apart two records are, whether they are the same, and how often that is wrong."""
+    """Print the distance of two records, whether they are the same, and how often that is wrong."""
     from blindsight.app.compare import compare
 
     with stage_bar() as progress:
@@ -285,8 +288,7 @@ def distance(
     if json:
         emit_json(comparison.to_dict())
         return
-    for shown in comparison.tables():
-        table(shown.title, shown.columns, shown.rows)
+    show_tables(comparison.tables())
     for _, text in comparison.facts():
         console.print(text, markup=False, soft_wrap=True)
 
@@ -307,11 +309,11 @@ def clusters(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Group records of the same, for the owner: groups are as private as the records."""
+    """Group the records that are the same, for the owner: groups are as private as the records."""
     from blindsight.app.compare import cluster
 
     with stage_bar() as progress:
-        made = cluster(
+        groups = cluster(
             model,
             features=features,
             images=images,
@@ -321,7 +323,4 @@ def clusters(
             out=out,
             progress=progress,
         )
-    if json:
-        emit_json(made.to_dict())
-        return
-    console.print(str(made), markup=False, soft_wrap=True)
+    print_result(groups, as_json=json)

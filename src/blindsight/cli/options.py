@@ -1,5 +1,5 @@
-"""Options that several verbs have, defaults from `blindsight.toml`, what a mistake is told, and
-what to type: examples under the help of every verb, and what `blindsight` alone says.
+"""Options that several verbs share, defaults from `blindsight.toml`, messages about wrong usage,
+examples for the help of every verb, and the text that `blindsight` prints without a verb.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ __all__ = [
 
 #: Former names of verbs, which this version still accepts.
 RENAMED = {"hash": "protect", "ledger": "budget"}
-#: Words that must be typed: no file of defaults says them for anybody.
+#: Options that must be typed each time: a file of defaults cannot set them.
 _ONLY_TYPED = ("accept-chance", "allow-large-epsilon", "new-release", "prune", "seed", "help")
 _CONFIG = "blindsight.toml"
 _MAX_CONFIG_BYTES = 1 << 16
 _UNITS = {"photo": "record", "image": "record"}
 
-#: Charge a ledger.
+#: The ledger to charge.
 LedgerOption = Annotated[
     str | None,
     typer.Option(
@@ -51,7 +51,7 @@ LedgerOption = Annotated[
         help="Charge this ledger (a file or a postgresql:// address) before anything is released.",
     ),
 ]
-#: Who asks for a release.
+#: The person who requests a release.
 ActorOption = Annotated[
     str | None,
     typer.Option(
@@ -61,7 +61,7 @@ ActorOption = Annotated[
         show_default=False,
     ),
 ]
-#: What a release is for.
+#: The purpose of a release.
 PurposeOption = Annotated[
     str,
     typer.Option(
@@ -73,17 +73,17 @@ PurposeOption = Annotated[
 
 
 def _allow_large(context: typer.Context, allowed: bool) -> bool:
-    """Refuse a large epsilon without the word; declare the option after `epsilon`."""
+    """Refuse a large epsilon without the option, which must be declared after `epsilon`."""
     epsilon = context.params.get("epsilon")
     if epsilon is not None and epsilon > LARGE_EPSILON and not allowed:
         raise InvalidParameter(
             f"--epsilon {epsilon:g} protects next to nothing: values from 1 to 16 are usual. "
-            "Nothing was released. If it is meant, add --allow-large-epsilon."
+            "Nothing was released. If you mean it, add --allow-large-epsilon."
         )
     return allowed
 
 
-#: The word without which an epsilon above 32 is refused.
+#: The option without which an epsilon above 32 is refused.
 LargeEpsilonOption = Annotated[
     bool,
     typer.Option(
@@ -100,7 +100,7 @@ def unit_name(value: str | None) -> str | None:
 
 
 def present_name(path: str) -> str:
-    """A verb's path with the present name in place of a former one."""
+    """Replace a former name of a verb in its path by the present one."""
     verb, space, rest = path.partition(" ")
     return RENAMED.get(verb, verb) + space + rest
 
@@ -109,7 +109,7 @@ class TeachingCommand(TyperCommand):
     """A command whose errors name its own options and show what to type."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse as usual; say with a mistake what the option is for, or how it is written."""
+        """Parse as usual; on an error, explain what the option is for or how it is written."""
         try:
             return super().parse_args(ctx, args)
         except click.MissingParameter as error:
@@ -132,7 +132,7 @@ class TeachingCommand(TyperCommand):
             raise click.BadParameter(message, ctx, error.param, error.param_hint) from None
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command; its errors speak of options, where a function speaks of parameters."""
+        """Run the command; in its errors, names of parameters become names of options."""
         try:
             return super().invoke(ctx)
         except BlindsightError as error:
@@ -142,10 +142,10 @@ class TeachingCommand(TyperCommand):
 
 
 class TeachingGroup(TyperGroup):
-    """A group of verbs that says where an option belongs which was given before the verb."""
+    """A group of verbs whose errors say where an option belongs that was typed before the verb."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse as usual; an option of a verb that stands before it is moved in a sentence."""
+        """Parse as usual; on an unknown option, name the verb that has it."""
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
@@ -156,20 +156,20 @@ class MakeByDefault(TeachingGroup):
     """A group of verbs in which `GROUP FOLDER OUT` means `GROUP make FOLDER OUT`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put `make` in front of what is no verb."""
+        """Insert `make` if the first argument is not a verb."""
         if args and args[0] not in self.commands and args[0] != "--help":
             args = ["make", *args]
         return super().parse_args(ctx, args)
 
 
 def _what_is_missing(ctx: click.Context, param: click.Parameter | None) -> str:
-    """What a missing option is for, and a command line that has it."""
+    """Explain what a missing option is for, with an example."""
     parts = []
     if param is not None and getattr(param, "help", None):
         parts.append(str(getattr(param, "help", "")).rstrip(".") + ".")
     if param is not None and "--ledger" in param.opts:
         parts.append(
-            "Say it here, or once for all commands: export BLINDSIGHT_LEDGER=budget.db, or the "
+            "Give it here, or once for all commands: export BLINDSIGHT_LEDGER=budget.db, or the "
             f'line ledger = "budget.db" in {_CONFIG}.'
         )
     examples = EXAMPLES.get(present_name(_path_of(ctx)), ())
@@ -179,7 +179,7 @@ def _what_is_missing(ctx: click.Context, param: click.Parameter | None) -> str:
 
 
 def _path_of(ctx: click.Context) -> str:
-    """The verb's path, without the program's name."""
+    """Return the path of the verb, without the name of the program."""
     names: list[str] = []
     while ctx.parent is not None:
         names.insert(0, ctx.info_name or "")
@@ -188,16 +188,16 @@ def _path_of(ctx: click.Context) -> str:
 
 
 def _plain_type_error(message: str) -> str:
-    if found := re.match(r"('.*') does not match the formats? '%Y-%m-%d'", message):
-        return f"{found[1]} is not a day. Write it as YYYY-MM-DD, for example 2024-05-31."
+    if match := re.match(r"('.*') does not match the formats? '%Y-%m-%d'", message):
+        return f"{match[1]} is not a day. Write it as YYYY-MM-DD, for example 2024-05-31."
     return message.replace("a valid float", "a number").replace("a valid integer", "a whole number")
 
 
 def _in_option_words(message: str, command: click.Command) -> str:
-    """A message about Python's parameters as one about the command's options.
+    """Turn a message about Python's parameters into one about the command's options.
 
-    Rewritten are the parameter at the beginning of a message, keyword arguments with the option
-    beside them, and "(in Python: ...)" at the end, which is left out.
+    The parameter at the beginning of a message becomes its option, a keyword argument followed by
+    its option in parentheses becomes the option, and "(in Python: ...)" is removed.
     """
     message = re.sub(r" \(in Python: .*\)", "", message)
     message = re.sub(r"\b\w+=\w* \((--?[\w-]+)\)", r"\1", message)
@@ -212,14 +212,14 @@ def _in_option_words(message: str, command: click.Command) -> str:
 def _say_where(
     group: TyperGroup, ctx: click.Context, args: list[str], error: click.NoSuchOption
 ) -> NoReturn:
-    """Say that an option belongs to a verb of the group, or raise the error as it is."""
+    """Raise an error that names the verb which has the option, or the given error."""
     name = error.option_name
     named = [word for word in args if word in group.commands]
     for verb in [*named, "search", *group.list_commands(ctx)]:
         if verb in group.commands and name in _options_below(group.commands[verb]):
-            shown = " ".join(filter(None, ("blindsight", _path_of(ctx), verb)))
+            command = " ".join(filter(None, ("blindsight", _path_of(ctx), verb)))
             raise click.UsageError(
-                f"{name} comes after the verb. For example: {shown} ... {name}", ctx
+                f"{name} comes after the verb. For example: {command} ... {name}", ctx
             ) from None
     raise error
 
@@ -234,17 +234,18 @@ def config_defaults(root: click.Group) -> tuple[Path, dict[str, object]] | None:
     """Read defaults of options from `blindsight.toml`, or from the file in BLINDSIGHT_CONFIG.
 
     Keys are options without their dashes. Those at the top hold for every verb that has them, those
-    in a table such as [protect] or [budget.grant] for that verb; what is typed comes first. The
-    table [workbench] belongs to `blindsight serve --config`.
+    in a table such as [protect] or [budget.grant] for that verb; what is typed takes precedence.
+    The table [workbench] belongs to `blindsight serve --config`.
 
     Parameters:
-        root: the command line, whose verbs and options are the keys that are known.
+        root: the command line, whose verbs and options are the valid keys.
 
     Returns:
-        The file and click's map of defaults; None where there is no file.
+        The file and click's map of defaults; None if there is no file.
 
     Raises:
-        InvalidParameter: if a key is no option, or one that must be typed, or the file is no TOML.
+        InvalidParameter: if a key is not an option, or one that must be typed, or if the file is
+            not TOML.
     """
     named = os.environ.get("BLINDSIGHT_CONFIG")
     path = Path(named or _CONFIG)
@@ -261,9 +262,9 @@ def config_defaults(root: click.Group) -> tuple[Path, dict[str, object]] | None:
     fields.pop("workbench", None)
     shared = {key: value for key, value in fields.items() if not isinstance(value, dict)}
     tables = {key: value for key, value in fields.items() if isinstance(value, dict)}
-    known = {word.removeprefix("--") for word in _options_below(root) if word.startswith("--")}
+    options = {word.removeprefix("--") for word in _options_below(root) if word.startswith("--")}
     for key in shared:
-        _check_key(path, key, known)
+        _check_key(path, key, options)
     return path, _default_map(path, root, tables, shared, "")
 
 
@@ -309,12 +310,12 @@ def _spelled(key: str) -> str:
     return key.replace("_", "-")
 
 
-def _check_key(path: Path, key: str, known: set[str], of: str = "") -> None:
+def _check_key(path: Path, key: str, options: set[str], of: str = "") -> None:
     if _spelled(key) in _ONLY_TYPED:
         raise InvalidParameter(
             f"{path} sets {key!r}, which has to be typed each time: --{_spelled(key)}. Take it out."
         )
-    if _spelled(key) not in known:
+    if _spelled(key) not in options:
         raise InvalidParameter(
             f"{path} sets {key!r}, which is no option{of}. Options are written without their "
             'dashes: ledger = "budget.db".'

@@ -1,6 +1,4 @@
-"""`blindsight protect` and `blindsight watch`: photos to noisy codes, with a privacy card and a
-vault.
-"""
+"""`blindsight protect` and `blindsight watch`: turn photos into noisy codes."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ __all__ = ["register"]
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command, and its former name."""
+    """Add `protect`, its former name `hash`, and `watch` to the command line."""
     app.command("protect")(protect)
     app.command("hash", hidden=True)(protect)
     app.command("watch")(watch)
@@ -50,7 +48,7 @@ def protect(
         Path | None,
         typer.Option(
             "--embeddings",
-            help="In place of photos: vectors computed from them (.npy, .npz, .parquet, with ids).",
+            help="Instead of photos: vectors computed from them (.npy, .npz, .parquet, with ids).",
         ),
     ] = None,
     model: Annotated[
@@ -69,7 +67,7 @@ def protect(
     ] = None,
     calibration: Annotated[str | None, typer.Option(help="proven (default) or paper.")] = None,
     cells: Annotated[
-        int | None, typer.Option(help="With codebook: how many cells (default: by budget).")
+        int | None, typer.Option(help="With codebook: the number of cells (default: by budget).")
     ] = None,
     bits: Annotated[
         int | None, typer.Option(help="With phashing: bits of a code (default: by budget).")
@@ -84,9 +82,10 @@ def protect(
         ),
     ] = None,
     fast: Annotated[
-        bool, typer.Option("--fast", help="The small network: four times as fast, finds less.")
+        bool,
+        typer.Option("--fast", help="Use the small network: four times as fast, less accurate."),
     ] = False,
-    about: Annotated[
+    own_names: Annotated[
         str | None,
         typer.Option(
             "--about",
@@ -103,20 +102,21 @@ def protect(
     public_embeddings: Annotated[
         Path | None,
         typer.Option(
-            "--public-embeddings", help="Public vectors of the same model, in place of --public."
+            "--public-embeddings", help="Public vectors of the same model, instead of --public."
         ),
     ] = None,
     check_first: Annotated[
         bool,
         typer.Option(
             "--check-first",
-            help="Judge by some of the photos, not by public pictures, what search will find.",
+            help="Estimate the quality of search on some of the photos, not on public pictures.",
         ),
     ] = False,
     accept_chance: Annotated[
         bool,
         typer.Option(
-            "--accept-chance", help="Release also where search is expected to be at chance."
+            "--accept-chance",
+            help="Release even if search is expected to be no better than chance.",
         ),
     ] = False,
     first_page: Annotated[
@@ -136,10 +136,12 @@ def protect(
     purpose: PurposeOption = "",
     vault: Annotated[
         Path | None,
-        typer.Option(help="What you keep: key, names, what was released (default: OUT.vault)."),
+        typer.Option(
+            help="The folder that you keep private: key, names, history (default: OUT.vault)."
+        ),
     ] = None,
     prune: Annotated[
-        bool, typer.Option("--prune", help="Take out codes whose photos are gone, for good.")
+        bool, typer.Option("--prune", help="Remove the codes of deleted photos, for good.")
     ] = False,
     names: Annotated[
         str | None, typer.Option(help="random ids (default), or keep: the photos' own names.")
@@ -149,8 +151,8 @@ def protect(
         typer.Option(
             "--people",
             "--person",
-            help="Whose photos: folder (first subfolder), dicom (PatientID), FILE.csv:COLUMN, or "
-            "none.",
+            help="The person of each photo: folder (first subfolder), dicom (PatientID), "
+            "FILE.csv:COLUMN, or none.",
         ),
     ] = None,
     max_per_person: Annotated[
@@ -165,7 +167,7 @@ def protect(
         bool,
         typer.Option(
             "--new-release",
-            help="Start anew where the vault was lost: all photos are released again.",
+            help="Start again after the vault was lost: all photos are released again.",
         ),
     ] = False,
     seed: Annotated[
@@ -190,9 +192,9 @@ def protect(
 ) -> None:
     """Turn a folder of photos into noisy codes that can be searched without the photos.
 
-    Run it again whenever the folder has changed, or after a stop: a photo has one code for good,
-    however it is moved, renamed, copied or brought back, and is charged once. Two folders result:
-    OUT to share, and a vault to keep private.
+    Run it again after the folder has changed, or after it was stopped: a photo keeps its code when
+    it is moved, renamed, copied or restored, and is charged once. The result is two folders: OUT to
+    share, and a vault to keep private.
     """
     from blindsight.app.protect import protect as protect_photos
 
@@ -212,7 +214,7 @@ def protect(
             fast=fast,
             public=public,
             public_embeddings=public_embeddings,
-            own_names=about,
+            own_names=own_names,
             check_first=check_first,
             accept_chance=accept_chance,
             people=people,
@@ -239,7 +241,7 @@ def protect(
         return
     if card:
         table("Privacy card: each code", ("field", "value"), result.guarantee.rows())
-    elif result.created:  # a release that is continued says it in its card.json
+    elif result.created:  # a continued release has its card in card.json
         show_card(result.short_card())
     for name, reason in result.counts.refused:
         errors.print(visible(f"left out {name}: {reason}"), markup=False)
@@ -264,10 +266,13 @@ def watch(
     actor: ActorOption = None,
     purpose: PurposeOption = "",
     vault: Annotated[
-        Path | None, typer.Option(help="What you keep private (default: OUT.vault).")
+        Path | None, typer.Option(help="The folder that you keep private (default: OUT.vault).")
     ] = None,
     people: Annotated[
-        str | None, typer.Option("--people", help="Whose photos: folder, dicom, FILE:COLUMN, none.")
+        str | None,
+        typer.Option(
+            "--people", help="The person of each photo: folder, dicom, FILE:COLUMN, none."
+        ),
     ] = None,
     max_per_person: Annotated[
         int | None, typer.Option("--most", help="With --people: most images of one person.")

@@ -1,6 +1,4 @@
-"""`blindsight search`, `index`, `open` and `answer`: what a release of photos is asked, by whoever
-holds it and by its owner.
-"""
+"""`blindsight search`, `index`, `open` and `answer`: use a release, as receiver or as owner."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from blindsight.cli.terminal import console, emit_json, show_files, table
+from blindsight.cli.terminal import console, emit_json, print_result, show_files, show_tables
 
 __all__ = ["register"]
 
@@ -18,10 +16,10 @@ Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
+    """Add `search`, `index`, `open` and `answer` to the command line."""
     app.command("search")(search_index)
     verbs = typer.Typer(
-        help="What is in an index, and what its owner asks about it.", no_args_is_help=True
+        help="Show what is in an index, and find near-duplicate photos.", no_args_is_help=True
     )
     verbs.command("show")(show_index)
     verbs.command("duplicates")(duplicates)
@@ -38,13 +36,11 @@ def search_index(
     ] = None,
     words: Annotated[
         list[str] | None,
-        typer.Option("--words", help='Look for what words say: "dog on a beach". May be repeated.'),
+        typer.Option("--words", help='Search with words: "dog on a beach". May be repeated.'),
     ] = None,
     like: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Look for what is like this stored photo: its id or, for the owner, its file."
-        ),
+        typer.Option(help="Search with a stored photo: its id or, for the owner, its file."),
     ] = None,
     encoder: Annotated[
         str | None,
@@ -52,7 +48,9 @@ def search_index(
     ] = None,
     vector: Annotated[
         Path | None,
-        typer.Option(help="Look for vectors of the index's model: a .npy, .npz or .parquet file."),
+        typer.Option(
+            help="Search with vectors of the index's model: a .npy, .npz or .parquet file."
+        ),
     ] = None,
     text_embeddings: Annotated[
         Path | None,
@@ -69,8 +67,7 @@ def search_index(
     rerank: Annotated[
         int | None,
         typer.Option(
-            help="The owner's way: take this many candidates and order them by the photos "
-            "themselves."
+            help="For the owner: take this many candidates and sort them by the photos themselves."
         ),
     ] = None,
     inside: Annotated[
@@ -99,9 +96,7 @@ def search_index(
     ] = "soft",
     min_probability: Annotated[
         float | None,
-        typer.Option(
-            help="Only hits that are a match, or relevant, with at least this probability."
-        ),
+        typer.Option(help="Only hits that match, or are relevant, with at least this probability."),
     ] = None,
     html: Annotated[
         Path | None, typer.Option(help="Write a contact sheet: one page, thumbnails inside.")
@@ -174,8 +169,7 @@ def search_index(
         if (notice := query.notice()) is not None:
             console.print(notice, markup=False)
         if query.hits:
-            shown = query.table(result.match_word, result.noun)
-            table(shown.title, shown.columns, shown.rows)
+            show_tables([query.table(result.match_word, result.noun)])
     for line in result.explanations():
         console.print(line, markup=False)
     if html is not None:
@@ -197,14 +191,11 @@ def show_index(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Say what is in an index and, for its owner, which photo is behind an id."""
+    """Show what is in an index and, for its owner, which photo an id stands for."""
     from blindsight.app.release import release_contents
 
     result = release_contents(index, ids or (), vault=vault)
-    if json:
-        emit_json(result.to_dict())
-    else:
-        console.print(str(result), markup=False, soft_wrap=True)
+    print_result(result, as_json=json)
 
 
 def duplicates(
@@ -223,12 +214,10 @@ def duplicates(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Photos that are nearly the same, for the owner: by the photos themselves, which are looked at
-    here and now.
+    """List photos that are nearly the same, for the owner, by comparing the photos themselves.
 
-    Copies of one file share a code and cost nothing; photos that are only nearly the same are
-    records of their own, and whoever is on several of them is protected per person only (protect
-    --people).
+    Copies of one file share a code and cost nothing. Photos that are only nearly the same are
+    separate records; a person on several of them is protected only with protect --people.
     """
     from blindsight.app.search import find_duplicates
 
@@ -247,29 +236,27 @@ def duplicates(
 def open_folder(
     folder: Annotated[Path, typer.Argument(help="The folder that the owner shared.")],
     fingerprint: Annotated[
-        str | None, typer.Option(help="What the owner told you; another key is refused.")
+        str | None,
+        typer.Option(help="The fingerprint that the owner told you; another key is refused."),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Check the signature and every file of what was shared, and say what it holds.
+    """Check the signature and every file of a folder that was shared, and show what it contains.
 
-    That may be a release of photos, or the folder of a model, a metric, statistics or sketches.
+    The folder may hold a release of photos, a model, a metric, statistics or sketches.
 
-    Nothing in the folder is used before it was checked. Then search it with blindsight search, or
-    open its search.html in a browser.
+    Nothing in it is used before it is checked. Then search it with blindsight search, or open its
+    search.html in a browser.
     """
     from blindsight.app.release import open_shared
 
     result = open_shared(folder, fingerprint=fingerprint)
-    if json:
-        emit_json(result.to_dict())
-    else:
-        console.print(str(result), markup=False, soft_wrap=True)
+    print_result(result, as_json=json)
 
 
 def answer(
     request: Annotated[Path, typer.Argument(help="The file that the receiver saved.")],
-    release: Annotated[Path, typer.Argument(help="The release that it is about.")],
+    release: Annotated[Path, typer.Argument(help="The release that the request is about.")],
     vault: Annotated[
         Path | None, typer.Option(help="Your vault (default: beside the release).")
     ] = None,
@@ -283,8 +270,8 @@ def answer(
 ) -> None:
     """Show which photos a request asks for. Nothing is sent; you decide what to hand over.
 
-    With --copy and --out, copies of the photos that you chose are put into a new folder, which you
-    send yourself.
+    With --copy and --out, the photos that you chose are copied into a new folder, which you send
+    yourself.
     """
     from blindsight.app.release import answer_request, hand_over
 
@@ -295,7 +282,4 @@ def answer(
             console.print(str(path), highlight=False, markup=False, soft_wrap=True)
         return
     result = answer_request(request, release, vault=vault)
-    if json:
-        emit_json(result.to_dict())
-    else:
-        console.print(str(result), markup=False, soft_wrap=True)
+    print_result(result, as_json=json)

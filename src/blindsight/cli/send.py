@@ -1,4 +1,4 @@
-"""`blindsight send FOLDER OUT`: statistics with a proof for others to train on; `send fit` does."""
+"""`blindsight send`: release statistics with a proof, and train a classifier from them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from blindsight.cli.options import (
     MakeByDefault,
     PurposeOption,
 )
-from blindsight.cli.terminal import console, emit_json, notes, show_card, stage_bar
+from blindsight.cli.terminal import console, emit_json, notes, print_result, show_card, stage_bar
 
 __all__ = ["register"]
 
 
 def register(app: typer.Typer) -> None:
-    """Add the verb."""
+    """Add the verbs of `send` to the command line."""
     verbs = typer.Typer(
         cls=MakeByDefault,
         no_args_is_help=True,
-        help="Send training data with a proof: statistics of images (send FOLDER OUT), from which "
-        "others train a classifier (send fit).",
+        help="Share statistics of images with a privacy proof (send FOLDER OUT), from which others "
+        "train a classifier (send fit).",
     )
     verbs.command("make")(make)
     verbs.command("predict")(predict)
@@ -47,9 +47,7 @@ def make(
         float, typer.Option(help="Privacy budget per image and label, or per person.")
     ] = SEND_EPSILON,
     large_epsilon: LargeEpsilonOption = False,
-    delta: Annotated[
-        float, typer.Option(help="Probability bound, below one over the number of images.")
-    ] = DELTA,
+    delta: Annotated[float, typer.Option(help="Delta, below 1 / (number of images).")] = DELTA,
     classes: Annotated[
         str | None,
         typer.Option(help="The classes, a,b,c: public names. By default those of the subfolders."),
@@ -61,7 +59,7 @@ def make(
         bool,
         typer.Option(
             "--head",
-            help="Train a classifier here and send that: about a point better, but it cannot be "
+            help="Train a classifier here and share it: about a point better, but it cannot be "
             "merged with those of others.",
         ),
     ] = False,
@@ -73,7 +71,9 @@ def make(
     ] = SEND_ENCODER,
     public: Annotated[
         str | None,
-        typer.Option(help="Public everyday pictures: a folder or a known set; a point better."),
+        typer.Option(
+            help="Public everyday pictures: a folder or a known set; about a point better."
+        ),
     ] = None,
     picture_size: Annotated[
         int | None,
@@ -81,7 +81,9 @@ def make(
     ] = None,
     person: Annotated[
         str | None,
-        typer.Option(help="Whose images: folder, dicom or FILE.csv:COLUMN. Protects people."),
+        typer.Option(
+            help="The person of each image: folder, dicom or FILE.csv:COLUMN. Protects people."
+        ),
     ] = None,
     most: Annotated[
         int | None,
@@ -100,7 +102,7 @@ def make(
     split: Annotated[str | None, typer.Option(help="train or test, for known sets.")] = None,
     ledger: LedgerOption = None,
     dataset: Annotated[
-        str | None, typer.Option(help="The data set's name in the ledger (the folder's).")
+        str | None, typer.Option(help="The data set's name in the ledger (default: the folder's).")
     ] = None,
     vault: Annotated[
         Path | None, typer.Option(help="Folder of the key of the noise (default: beside OUT).")
@@ -117,8 +119,8 @@ def make(
 ) -> None:
     """Release noisy class sums, counts and second moments of image features.
 
-    What a receiver can expect is predicted first, and nothing is charged where that is too little.
-    The same command again gives the same file and costs nothing.
+    The accuracy that a receiver can expect is predicted first; if it is too low, nothing is
+    charged. The same command again gives the same file and costs nothing.
     """
     from blindsight.app.send import send_statistics
 
@@ -160,13 +162,13 @@ def predict(
     epsilon: Annotated[
         float, typer.Option(help="Privacy budget per image and label, or per person.")
     ] = SEND_EPSILON,
-    delta: Annotated[float, typer.Option(help="Probability bound.")] = DELTA,
+    delta: Annotated[float, typer.Option(help="Delta.")] = DELTA,
     most: Annotated[
         int, typer.Option(help="Images of a person, where people are protected.", min=1)
     ] = 1,
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> None:
-    """Predict what statistics will be good for, from public numbers; nothing is charged."""
+    """Predict the accuracy of a classifier from statistics; nothing is read or charged."""
     from blindsight.app.send import predict_sending
 
     expected = predict_sending(
@@ -188,7 +190,9 @@ def predict(
 
 
 def fit(
-    files: Annotated[list[Path], typer.Argument(help="Files of `blindsight send`; merged.")],
+    files: Annotated[
+        list[Path], typer.Argument(help="Files of `blindsight send`; they are merged.")
+    ],
     method: Annotated[str, typer.Option(help="lda or ridge.")] = "lda",
     test: Annotated[
         str | None,
@@ -214,7 +218,4 @@ def fit(
             out=out,
             progress=progress,
         )
-    if json:
-        emit_json(learned.to_dict())
-        return
-    console.print(str(learned), markup=False, soft_wrap=True)
+    print_result(learned, as_json=json)

@@ -1,4 +1,4 @@
-"""`blindsight serve` and `blindsight workbench`: the web application, its keys and its upkeep."""
+"""`blindsight serve` and `blindsight workbench`: start and administer the web application."""
 
 from __future__ import annotations
 
@@ -27,10 +27,8 @@ Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
 
 def register(app: typer.Typer) -> None:
-    """Add the verbs."""
-    verbs = typer.Typer(
-        help="Start the workbench: pages and API, on this machine and with no set-up."
-    )
+    """Add the verbs of `serve` and `workbench` to the command line."""
+    verbs = typer.Typer(help="Start the workbench: pages and API, on this machine, without set-up.")
     verbs.callback(invoke_without_command=True)(serve)
     keys = typer.Typer(
         help="API keys, with the roles owner, analyst, aggregator and monitor.",
@@ -45,14 +43,8 @@ def register(app: typer.Typer) -> None:
         help="Run a workbench for several people: rights, access log, backup, restore, doctor.",
         no_args_is_help=True,
     )
-    verbs.command("doctor")(doctor)
-    verbs.command("backup")(backup)
-    verbs.command("restore")(restore)
-    verbs.command("migrate")(migrate)
-    verbs.command("people")(people)
-    verbs.command("grant")(grant)
-    verbs.command("withdraw")(withdraw)
-    verbs.command("log")(log)
+    for verb in (doctor, backup, restore, migrate, people, grant, withdraw, log):
+        verbs.command(verb.__name__)(verb)
     app.add_typer(verbs, name="workbench")
 
 
@@ -66,7 +58,9 @@ def serve(
     ledger: Annotated[str | None, typer.Option(help="The ledger's file or URL.")] = None,
     photos: Annotated[
         list[Path] | None,
-        typer.Option(help="A folder whose photos may be protected from the pages; repeat it."),
+        typer.Option(
+            help="A folder whose photos may be protected from the pages; may be repeated."
+        ),
     ] = None,
     public: Annotated[
         str | None,
@@ -100,17 +94,14 @@ def serve(
     for folder in photos or ():
         if not folder.expanduser().is_dir():
             raise InvalidData(f"{folder} is not a folder. Check the path.")
-    given: dict[str, Any] = {
-        "host": host,
-        "port": port,
-        "state": state,
-        "database": database,
-        "ledger": ledger,
-    }
     _run(
         WorkbenchSettings.read(
             config,
-            **given,
+            host=host,
+            port=port,
+            state=state,
+            database=database,
+            ledger=ledger,
             photos=photos or None,
             public=public,
             keys=keys,
@@ -123,7 +114,7 @@ def serve(
 
 def add_key(
     name: Annotated[
-        str, typer.Argument(help="Whose key; also the name of its budget in the ledger.")
+        str, typer.Argument(help="The key's name; also the name of its budget in the ledger.")
     ],
     role: Annotated[
         str,
@@ -136,35 +127,35 @@ def add_key(
     database: Url = None,
     json: Json = False,
 ) -> None:
-    """Make a key and show it once; only its digest is kept."""
+    """Make a key and print it once; only its digest is stored."""
     key = open_keys(config, state, database).make(name, role)  # type: ignore[arg-type]  # it checks
     if json:
         emit_json({"name": name, "role": role, "key": key})
         return
     console.print(f"{name} ({role}): {key}", markup=False, soft_wrap=True)
-    errors.print("Keep it now: it is not shown again.", markup=False)
+    errors.print("Save it now: it is not shown again.", markup=False)
 
 
 def list_keys(
     config: Config = None, state: State = None, database: Url = None, json: Json = False
 ) -> None:
-    """Names, roles and dates."""
-    found = open_keys(config, state, database).listed()
+    """List the names, roles and dates of all keys."""
+    keys = open_keys(config, state, database).listed()
     if json:
-        emit_json({"keys": found})
+        emit_json({"keys": keys})
         return
-    rows = [(row["name"], row["role"], row["made"], row["revoked"] or "") for row in found]
+    rows = [(row["name"], row["role"], row["made"], row["revoked"] or "") for row in keys]
     table("keys", ("name", "role", "made", "revoked"), rows)
 
 
 def revoke_key(
-    name: Annotated[str, typer.Argument(help="Whose key.")],
+    name: Annotated[str, typer.Argument(help="The key's name.")],
     config: Config = None,
     state: State = None,
     database: Url = None,
     json: Json = False,
 ) -> None:
-    """End a key for good, and its sessions."""
+    """Revoke a key for good, and end its sessions."""
     open_keys(config, state, database).revoke(name)
     if json:
         emit_json({"name": name, "revoked": True})
@@ -175,19 +166,18 @@ def revoke_key(
 def read_settings(
     config: Path | None, state: Path | None, database: str | None, ledger: str | None = None
 ) -> WorkbenchSettings:
-    """The workbench's settings, after checking that what it needs is installed."""
+    """Read the workbench's settings, after checking that its packages are installed."""
     from blindsight.app.hosting import require_package
 
     for package in ("fastapi", "alembic"):
         require_package(package, extra="workbench")
     from blindsight.workbench.infra.settings import WorkbenchSettings
 
-    given: dict[str, Any] = {"state": state, "database": database, "ledger": ledger}
-    return WorkbenchSettings.read(config, **given)
+    return WorkbenchSettings.read(config, state=state, database=database, ledger=ledger)
 
 
 def open_keys(config: Path | None, state: Path | None, database: str | None) -> Keys:
-    """The workbench's keys, people and rights."""
+    """Open the workbench's keys, people and rights."""
     settings = read_settings(config, state, database)
     from blindsight.workbench.infra.database import Database
     from blindsight.workbench.infra.identity import Keys
@@ -236,8 +226,7 @@ def _run(settings: Any) -> None:
     errors.print(
         f"Blindsight workbench: {scheme}://{host}:{port}{link}", markup=False, soft_wrap=True
     )
-    # uvicorn stops in good order and then raises the signal again: that is an end as wished, not a
-    # failure.
+    # uvicorn shuts down and then raises the signal again, which is not a failure.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     serve(app, settings, listener)
     lock.close()
@@ -255,7 +244,7 @@ def doctor(
     ledger: LedgerOption = None,
     json: Json = False,
 ) -> None:
-    """Look the workbench over: folders, disk, clock, versions, ledger, access log, decoders."""
+    """Check the workbench: folders, disk, clock, versions, ledger, access log, decoders."""
     from blindsight.workbench.infra.doctor import examine
 
     findings = examine(read_settings(config, state, database, ledger))
@@ -279,20 +268,27 @@ def backup(
     ledger: LedgerOption = None,
     json: Json = False,
 ) -> None:
-    """Copy vault, ledger, releases, jobs and rights into one file; the workbench may run."""
+    """Copy vault, ledger, releases, jobs and rights into one file while the workbench may run."""
     from blindsight.workbench.infra.backup import make_backup
 
-    made = make_backup(read_settings(config, state, database, ledger), target)
+    written = make_backup(read_settings(config, state, database, ledger), target)
     if json:
         emit_json(
-            {"file": str(target), "moment": made.moment, "files": made.files, "heads": made.heads}
+            {
+                "file": str(target),
+                "moment": written.moment,
+                "files": written.files,
+                "heads": written.heads,
+            }
         )
         return
     console.print(
-        f"{target}: {made.files:,} files, {made.size / 1e6:,.1f} MB.", markup=False, soft_wrap=True
+        f"{target}: {written.files:,} files, {written.size / 1e6:,.1f} MB.",
+        markup=False,
+        soft_wrap=True,
     )
     errors.print(
-        "It holds the vault's key and pictures of the photos: keep it like the photos themselves.",
+        "It holds the vault's key and thumbnails: protect it like the photos themselves.",
         markup=False,
     )
 
@@ -309,7 +305,7 @@ def restore(
     ledger: LedgerOption = None,
     json: Json = False,
 ) -> None:
-    """Put a backup into an empty state folder; releases wait for each owner's decision."""
+    """Restore a backup into an empty state folder; each owner then decides about releases."""
     from blindsight.workbench.infra.backup import restore_backup
 
     done = restore_backup(read_settings(config, state, database, ledger), source, releases=releases)
@@ -328,10 +324,10 @@ def restore(
         )
         return
     console.print(f"Restored {done.files:,} files of {done.moment}.", markup=False)
-    for used, what in ((done.ledger, "ledger"), (done.database, "database")):
+    for used, name in ((done.ledger, "ledger"), (done.database, "database")):
         if not used:
             console.print(
-                f"The {what} has entries already: it was left as it is, because a backup never "
+                f"The {name} has entries already: it was left as it is, because a backup never "
                 "replaces newer entries.",
                 markup=False,
                 soft_wrap=True,
@@ -350,18 +346,18 @@ def migrate(
     from blindsight.workbench.infra.database import Database
 
     opened = Database(read_settings(config, state, database).database_url)
-    found = opened.schema()
+    schema = opened.schema()
     opened.close()
     if json:
-        emit_json({"schema": found})
+        emit_json({"schema": schema})
         return
-    console.print(f"schema {found}", markup=False)
+    console.print(f"schema {schema}", markup=False)
 
 
 def people(
     config: Config = None, state: State = None, database: Url = None, json: Json = False
 ) -> None:
-    """Who has signed in with the identity provider, and all rights in data sets."""
+    """List who has signed in with the identity provider, and all rights in data sets."""
     keys = open_keys(config, state, database)
     if json:
         emit_json({"people": keys.people(), "grants": keys.grants()})
@@ -391,7 +387,7 @@ def grant(
     database: Url = None,
     json: Json = False,
 ) -> None:
-    """Give somebody a role in a data set."""
+    """Grant a role in a data set."""
     keys = open_keys(config, state, database)
     keys.grant(name, role, dataset, release=release, group=group, actor="command line")
     _record(keys, f"grant {role} to {name}", dataset, release)
@@ -411,7 +407,7 @@ def withdraw(
     database: Url = None,
     json: Json = False,
 ) -> None:
-    """Take back somebody's rights in a data set."""
+    """Withdraw rights in a data set."""
     keys = open_keys(config, state, database)
     ended = keys.withdraw(name, dataset, role=role, group=group)
     if not ended:
@@ -425,16 +421,17 @@ def withdraw(
 
 def log(
     export: Annotated[
-        Path | None, typer.Option(help="Write the whole log: .json with its proof, or .csv.")
+        Path | None,
+        typer.Option(help="Write the whole log: .json, which can be verified, or .csv."),
     ] = None,
-    check: Annotated[Path | None, typer.Option(help="Prove an exported log (.json).")] = None,
+    check: Annotated[Path | None, typer.Option(help="Verify an exported log (.json).")] = None,
     last: Annotated[int, typer.Option(help="How many records to show.")] = 20,
     config: Config = None,
     state: State = None,
     database: Url = None,
     json: Json = False,
 ) -> None:
-    """Show, prove and export the access log: who did what to which data set."""
+    """Show, verify and export the access log: who did what to which data set."""
     from blindsight.app.access_log import check_export
     from blindsight.app.hosting import write_file
     from blindsight.workbench.infra.database import AccessLog, Database
@@ -464,7 +461,7 @@ def log(
         return
     names = ("time", "actor", "action", "dataset", "outcome", "purpose")
     rows = [tuple(str(record.to_dict()[name]) for name in names) for record in records]
-    table(f"access log, {head.sequence} records, proved", names, rows)
+    table(f"access log, {head.sequence} records, verified", names, rows)
 
 
 def _record(keys: Keys, action: str, dataset: str, release: str = "") -> None:

@@ -22,10 +22,11 @@ from blindsight.cli.terminal import (
     console,
     emit_json,
     notes,
+    print_result,
     show_card,
     show_files,
+    show_tables,
     stage_bar,
-    table,
 )
 from blindsight.core.errors import InvalidParameter
 
@@ -35,7 +36,7 @@ _P = ",".join(f"{value:g}" for value in SKETCH_P)
 
 
 def register(app: typer.Typer) -> None:
-    """Add the verbs."""
+    """Add the verbs of `sketch`, and `train`, to the command line."""
     verbs = typer.Typer(
         cls=MakeByDefault,
         no_args_is_help=True,
@@ -62,23 +63,24 @@ def make(
         str, typer.Option(help="Q1 to Q12, or q_1,...,q_L for an L-bit image.")
     ] = SKETCH_Q,
     p: Annotated[str, typer.Option(help="Types of records, p_1,...,p_K.")] = _P,
-    r: Annotated[float, typer.Option(help="Records a bit.")] = SKETCH_R,
+    r: Annotated[float, typer.Option(help="Records per bit.")] = SKETCH_R,
     max_psnr: Annotated[
-        float | None, typer.Option(help="Choose q for this: any attacker's PSNR at most.")
+        float | None, typer.Option(help="Choose q so that no attacker's PSNR exceeds this.")
     ] = None,
     epsilon_per_pixel: Annotated[
-        float | None, typer.Option(help="Choose q for this: implied epsilon per pixel at most.")
+        float | None,
+        typer.Option(help="Choose q so that the implied epsilon per pixel does not exceed this."),
     ] = None,
     attacker: Annotated[
         str,
         typer.Option(
-            help="Whose PSNR: all attackers', or only mean (the paper's) or informed (pixel by "
+            help="For --max-psnr: all attackers, or only mean (the paper's) or informed (pixel by "
             "pixel)."
         ),
     ] = "all",
     reference: Annotated[
         str | None,
-        typer.Option(help="Public images of the size and kind of these, for --max-psnr."),
+        typer.Option(help="For --max-psnr: public images of the same size and kind."),
     ] = None,
     flip_epsilon: Annotated[
         float | None, typer.Option(help="Flip bits instead: a proven epsilon per pixel.")
@@ -92,7 +94,7 @@ def make(
     vault: Annotated[
         Path | None,
         typer.Option(
-            help="Keep here a key by which an image has one sketch, however often it is sent."
+            help="Folder for a key that gives each image one sketch, however often it is sent."
         ),
     ] = None,
     ledger: LedgerOption = None,
@@ -117,14 +119,14 @@ def make(
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> None:
-    """Sketch images into a file, block by block.
+    """Write sketches of images into a file, block by block.
 
-    A stopped job is resumed by the same command; a finished file is not written over.
+    The same command resumes a stopped job; a finished file is not overwritten.
     """
     from blindsight.app.sketch import sketch
 
     with notes(), stage_bar() as progress:
-        made = sketch(
+        sketched = sketch(
             source,
             out,
             q=q if q.startswith("Q") else _numbers("q", q),
@@ -150,13 +152,13 @@ def make(
             progress=progress,
         )
     if json:
-        emit_json(made.to_dict())
+        emit_json(sketched.to_dict())
         return
-    console.print(made.title, markup=False)
-    show_card(made.card)
-    if made.guarantee is not None:
-        console.print("ledger charged." if made.charged else "not charged: no --ledger.")
-    show_files(made.files)
+    console.print(sketched.title, markup=False)
+    show_card(sketched.card)
+    if sketched.guarantee is not None:
+        console.print("ledger charged." if sketched.charged else "not charged: no --ledger.")
+    show_files(sketched.files)
 
 
 def recover(
@@ -164,7 +166,7 @@ def recover(
         Path, typer.Argument(help="A file that `blindsight sketch FOLDER OUT` wrote.")
     ],
     originals: Annotated[
-        str | None, typer.Option(help="The images behind them, to measure against.")
+        str | None, typer.Option(help="The original images, to compare with.")
     ] = None,
     split: Annotated[
         str | None, typer.Option(help="train or test, where originals are a known set.")
@@ -172,26 +174,27 @@ def recover(
     public: Annotated[
         str | None,
         typer.Option(
-            help="Public images of the same kind: adds the attacker who learns from them."
+            help="Public images of the same kind: adds an attacker that learns from them."
         ),
     ] = None,
     count: Annotated[
         int, typer.Option(help="How many sketches to attack, at most.", min=1)
     ] = ATTACKED_SKETCHES,
     size: Annotated[
-        int | None, typer.Option(help="Size that the originals were brought to.")
+        int | None, typer.Option(help="Size to which the originals were resized.")
     ] = None,
     grey: Annotated[
         bool, typer.Option("--grey", help="The originals were turned to grey.")
     ] = False,
     steps: Annotated[
-        int, typer.Option(help="Steps of the learning attacker: bounds its time.", min=1)
+        int,
+        typer.Option(help="Training steps of the learning attacker, which bound its time.", min=1),
     ] = ATTACKER_STEPS,
     gallery: Annotated[
         Path | None, typer.Option(help="Draw original and recovered images here (.svg or .png).")
     ] = None,
     settings: Annotated[
-        Path | None, typer.Option(help="Draw the originals as recovered under Q1 to Q12 here.")
+        Path | None, typer.Option(help="Draw the originals as recovered with Q1 to Q12 here.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> None:
@@ -199,7 +202,7 @@ def recover(
     from blindsight.app.sketch import recover_sketches
 
     with stage_bar() as progress:
-        found = recover_sketches(
+        recovery = recover_sketches(
             sketches,
             originals=originals,
             split=split,
@@ -213,13 +216,12 @@ def recover(
             progress=progress,
         )
     if json:
-        emit_json(found.to_dict())
+        emit_json(recovery.to_dict())
         return
-    console.print(found.title, markup=False)
-    for label, text in found.facts():
+    console.print(recovery.title, markup=False)
+    for label, text in recovery.facts():
         console.print(f"{label}: {text}", markup=False)
-    for shown in found.tables():
-        table(shown.title, shown.columns, shown.rows)
+    show_tables(recovery.tables())
 
 
 def _numbers(name: str, text: str) -> tuple[float, ...]:
@@ -240,7 +242,7 @@ def train(
     ],
     out: Annotated[Path | None, typer.Option(help="Write the model here (safetensors).")] = None,
     test: Annotated[
-        Path | None, typer.Option(help="Sketches to test on; else a tenth is held out.")
+        Path | None, typer.Option(help="Sketches to test on (default: a tenth is held out).")
     ] = None,
     network: Annotated[
         str,
@@ -251,28 +253,30 @@ def train(
     inputs: Annotated[
         str | None,
         typer.Option(
-            help="both, bits (posteriors of bits) or mean (the paper's); else the network's own."
+            help="both, bits (posteriors of bits) or mean (the paper's) (default: by network)."
         ),
     ] = None,
     optimizer: Annotated[
-        str | None, typer.Option(help="adam, sgd or nesterov; else the network's own.")
+        str | None, typer.Option(help="adam, sgd or nesterov (default: by network).")
     ] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Else the network's own.")] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Learning rate (default: by network).")
+    ] = None,
     epochs: Annotated[int, typer.Option(help="Passes over the set.", min=1)] = SKETCH_EPOCHS,
     batch_size: Annotated[
-        int | None, typer.Option(help="Sketches per step; else the network's own.", min=1)
+        int | None, typer.Option(help="Sketches per step (default: by network).", min=1)
     ] = None,
     augment: Annotated[
         bool | None,
         typer.Option(
-            "--augment/--no-augment", help="Random crops and flips; else the network's own."
+            "--augment/--no-augment", help="Random crops and flips (default: by network)."
         ),
     ] = None,
     onnx: Annotated[Path | None, typer.Option(help="Also export as ONNX.")] = None,
     seed: Annotated[int | None, typer.Option(help="Fixed seed.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> None:
-    """Train a network on sketches. No part of it sees a pixel."""
+    """Train a network on sketches, without the images."""
     from blindsight.app.train_on_sketches import train_on_sketches
 
     with stage_bar() as progress:
@@ -291,7 +295,4 @@ def train(
             random_state=seed,
             progress=progress,
         )
-    if json:
-        emit_json(trained.to_dict())
-        return
-    console.print(str(trained), markup=False, soft_wrap=True)
+    print_result(trained, as_json=json)

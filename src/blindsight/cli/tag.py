@@ -1,4 +1,4 @@
-"""`blindsight tag`: train a tagger on labelled photos, start one from words, tag photos."""
+"""`blindsight tag`: train a tagger on labelled photos or start one from words, and tag photos."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from blindsight.cli.terminal import (
     errors,
     notes,
     show_files,
+    show_tables,
     stage_bar,
     table,
     visible,
@@ -62,15 +63,14 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def register(app: typer.Typer) -> None:
-    """Add the verbs."""
+    """Add the verbs of `tag` to the command line."""
     verbs = typer.Typer(
         help="Tags of photos: `tag start WORDS` or `tag train FOLDER`, then `tag apply MODEL "
         "IMAGES...`.",
         no_args_is_help=True,
     )
-    verbs.command("start")(start)
-    verbs.command("train")(train)
-    verbs.command("apply")(apply)
+    for verb in (start, train, apply):
+        verbs.command(verb.__name__)(verb)
     app.add_typer(verbs, name="tag")
 
 
@@ -84,15 +84,15 @@ def train(
     ] = None,
     vocabulary: Words = None,
     epsilon: Annotated[
-        float, typer.Option(help="In all, per training photo; 0 trains without privacy.")
+        float, typer.Option(help="Total epsilon per training photo; 0 trains without privacy.")
     ] = TAGGER_EPSILON,
     large_epsilon: LargeEpsilonOption = False,
-    delta: Annotated[float, typer.Option(help="Below one over the number of photos.")] = DELTA,
+    delta: Annotated[float, typer.Option(help="Delta, below 1 / (number of photos).")] = DELTA,
     public: Public = None,
     publish: Annotated[
         float | None,
         typer.Option(
-            help="For publishing tags of private photos: noise at this epsilon per photo."
+            help="Noise at this epsilon per photo in answers, to publish tags of private photos."
         ),
     ] = None,
     out: Out = Path("tagger.safetensors"),
@@ -116,16 +116,16 @@ def train(
 ) -> None:
     """Train a tagger on labelled photos; epsilon is the total of all that is learned from them.
 
-    About one photo in five is held out, and the quality of the tagger is measured on these photos,
-    for you alone.
+    About one photo in five is held out, and the quality of the tagger is measured on these photos.
+    This measurement is for you only.
 
-    With a ledger or a vault, the same training run again, also after a crash, gives the same model
+    With a ledger or a vault, repeating the same training, also after a crash, gives the same model
     and is charged once.
     """
     from blindsight.app.train_tagger import train_tagger
 
     with notes(), stage_bar() as progress:
-        made = train_tagger(
+        trained = train_tagger(
             source,
             labels=labels,
             vocabulary=vocabulary,
@@ -146,8 +146,8 @@ def train(
             announce=lambda sentence: errors.print(visible(sentence), markup=False),
             progress=progress,
         )
-    _say_uncharged(made.charged)
-    _report(made, card, json)
+    _say_uncharged(trained.charged)
+    _report(trained, card, json)
 
 
 def start(
@@ -164,19 +164,22 @@ def start(
     card: Card = False,
     json: Json = False,
 ) -> None:
-    """Start from words alone: public knowledge about these labels, no photo of yours, epsilon 0."""
+    """Make a tagger from words alone: public knowledge, none of your photos, epsilon 0."""
     from blindsight.app.train_tagger import start_tagger
 
     with stage_bar() as progress:
-        made = start_tagger(words, public=public, encoder=encoder, out=out, progress=progress)
-    _report(made, card, json)
+        tagger = start_tagger(words, public=public, encoder=encoder, out=out, progress=progress)
+    _report(tagger, card, json)
 
 
 def apply(
     model: Annotated[Path, typer.Argument(help="A tagger that `train` or `start` wrote.")],
     images: Annotated[list[Path], typer.Argument(help="Photos, or folders of photos.")],
     as_csv: Annotated[
-        bool, typer.Option("--csv", help="As labels.csv: correct it and train again.")
+        bool,
+        typer.Option(
+            "--csv", help="Print the format of labels.csv, to correct it and train again."
+        ),
     ] = False,
     out: Annotated[
         Path | None,
@@ -204,11 +207,8 @@ def apply(
 ) -> None:
     """Tag photos. Exact answers cost nothing more.
 
-    Answers with noise (`train --publish`) are released once per photo, stored in the vault, and
-    charged once in all.
-
-    A photo then has the same tags whenever it is asked about, also if it was moved, renamed or
-    copied.
+    Answers with noise (`train --publish`) are released and charged once per photo and stored in the
+    vault. A photo then always has the same tags, also if it was moved, renamed or copied.
     """
     from blindsight.app.result import counted
     from blindsight.app.tag import tag, tag_format
@@ -216,7 +216,7 @@ def apply(
     if out is not None:
         tag_format(out, format)
     with notes(), stage_bar() as progress:
-        found = tag(
+        tags = tag(
             model,
             images,
             encoder=encoder,
@@ -228,31 +228,30 @@ def apply(
             purpose=purpose,
             progress=progress,
         )
-    if found.answer_guarantee is not None:
-        _say_uncharged(found.charged)
-    for path, reason in found.unreadable:
+    if tags.answer_guarantee is not None:
+        _say_uncharged(tags.charged)
+    for path, reason in tags.unreadable:
         errors.print(visible(f"left out {path}: {reason}"), markup=False)
-    written = [] if out is None else found.save(out, format=format)
+    written = [] if out is None else tags.save(out, format=format)
     if json:
-        emit_json(found.to_dict())
+        emit_json(tags.to_dict())
     elif out is not None:
-        tagged = counted(len(found.images), "photo")
+        tagged = counted(len(tags.images), "photo")
         console.print(f"Tags of {tagged} in {visible(str(out))}", markup=False)
-        console.print(f"({counted(len(written), 'file')}). {found.price}", markup=False)
+        console.print(f"({counted(len(written), 'file')}). {tags.price}", markup=False)
     elif as_csv:
-        _write_csv(found)
+        _write_csv(tags)
     else:
-        answers = found.tables()[0]
-        table(answers.title, answers.columns, answers.rows)
-        console.print(found.price, markup=False)
+        show_tables(tags.tables()[:1])
+        console.print(tags.price, markup=False)
     if not json:
-        show_files(found.files, err=as_csv)
+        show_files(tags.files, err=as_csv)
 
 
-def _write_csv(found: Tags) -> None:
+def _write_csv(tags: Tags) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(("image", "labels"))
-    writer.writerows((item.image, ";".join(item.tags)) for item in found.images)
+    writer.writerows((item.image, ";".join(item.tags)) for item in tags.images)
 
 
 def _say_uncharged(charged: bool) -> None:
@@ -260,19 +259,19 @@ def _say_uncharged(charged: bool) -> None:
         errors.print("No ledger was named (--ledger), so nothing was charged to any budget.")
 
 
-def _report(made: TrainedTagger, card: bool, json: bool) -> None:
-    for sentence in made.warnings():
+def _report(tagger: TrainedTagger, card: bool, json: bool) -> None:
+    for sentence in tagger.warnings():
         errors.print(visible(sentence), markup=False)
     if json:
-        emit_json(made.to_dict())
+        emit_json(tagger.to_dict())
         return
     if card:
-        table("Privacy card: training", ("field", "value"), made.guarantee.rows())
-        if made.answer_guarantee is not None:
-            table("Privacy card: each answer", ("field", "value"), made.answer_guarantee.rows())
-    console.print(str(made), markup=False, soft_wrap=True)
-    if made.quality is not None and made.quality.learning_curve:
-        curve = made.quality.learning_curve
+        table("Privacy card: training", ("field", "value"), tagger.guarantee.rows())
+        if tagger.answer_guarantee is not None:
+            table("Privacy card: each answer", ("field", "value"), tagger.answer_guarantee.rows())
+    console.print(str(tagger), markup=False, soft_wrap=True)
+    if tagger.quality is not None and tagger.quality.learning_curve:
+        curve = tagger.quality.learning_curve
         console.print(f"  mAP step by step  {_sparkline(curve)}", markup=False)
 
 

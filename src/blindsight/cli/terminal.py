@@ -1,4 +1,4 @@
-"""What every verb prints with: one console, one progress bar, one table, one JSON writer."""
+"""Output of all verbs: the console, progress bars, tables and JSON."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import sys
 import textwrap
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from blindsight.app.result import JobResult, ResultTable
     from blindsight.data.listing import FilesRead
 
 __all__ = [
@@ -25,31 +26,35 @@ __all__ = [
     "emit_json",
     "errors",
     "notes",
+    "print_result",
     "progress_bar",
     "show_card",
     "show_files",
+    "show_tables",
     "stage_bar",
     "table",
     "visible",
 ]
 
-# : what a shell says of a program whose reader has gone (`| head`); 1 would say that a claim was
-# refuted.
+#: The exit code if the reader of the output has gone (`| head`), as shells report it; 1 would mean
+#: that a claim was refuted.
 BROKEN_PIPE = 141
 
 
 class _Console(Console):
     def print(self, *objects: Any, soft_wrap: bool | None = None, **options: Any) -> None:
-        """Print as rich does; a text with `soft_wrap` is wrapped at words on a terminal, and in a
-        file or a pipe its lines stay whole.
+        """Print as rich does, but with `soft_wrap` wrap text at words on a terminal.
+
+        Lines for a file or a pipe are not wrapped.
         """
         if soft_wrap:
             objects = tuple(self.fitted(text) if type(text) is str else text for text in objects)
         super().print(*objects, soft_wrap=soft_wrap, **options)
 
     def fitted(self, text: str) -> str:
-        """Text whose lines fit the terminal; a path or another long word stays whole, so that it
-        can be copied. Text for a file or a pipe is returned as it is.
+        """Wrap text at the terminal's width; text for a file or a pipe is returned unchanged.
+
+        Long words such as paths are not broken, so that they can be copied.
         """
         if not self.is_terminal:
             return text
@@ -67,7 +72,6 @@ class _Console(Console):
         )
 
     def on_broken_pipe(self) -> None:
-        """Stop writing, quietly."""
         try:
             super().on_broken_pipe()
         except SystemExit:
@@ -88,7 +92,7 @@ def stage_bar() -> Iterator[Callable[[str, int, int], None]]:
         TimeElapsedColumn(),
         console=errors,
         transient=True,
-        disable=not errors.is_terminal,  # nothing but a blank line would be left in a log
+        disable=not errors.is_terminal,  # it would leave a blank line in a log
     )
     with bar:
         task = bar.add_task("", total=None)
@@ -114,7 +118,7 @@ def table(
     *,
     err: bool = False,
 ) -> None:
-    """Print a table; numbers are set to the right, columns with nothing in them are left out.
+    """Print a table with numbers right-aligned and without empty columns.
 
     Parameters:
         title: what the rows are.
@@ -122,58 +126,58 @@ def table(
         rows: one sequence of cells per row.
         err: print to standard error instead of standard output.
     """
-    shown = Table(title=visible(title), title_justify="left")
-    kept = [
+    grid = Table(title=visible(title), title_justify="left")
+    filled = [
         i for i in range(len(columns)) if not rows or any(row[i] not in ("", None) for row in rows)
     ]
-    for index in kept:
+    for index in filled:
         numeric = bool(rows) and all(isinstance(row[index], (int, float)) for row in rows)
-        shown.add_column(columns[index], justify="right" if numeric else "left", overflow="fold")
+        grid.add_column(columns[index], justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        cells = (f"{row[i]:.4g}" if isinstance(row[i], float) else str(row[i]) for i in kept)
-        shown.add_row(*(Text(visible(cell)) for cell in cells))
-    (errors if err else console).print(shown)
+        cells = (f"{row[i]:.4g}" if isinstance(row[i], float) else str(row[i]) for i in filled)
+        grid.add_row(*(Text(visible(cell)) for cell in cells))
+    (errors if err else console).print(grid)
+
+
+def show_tables(tables: Iterable[ResultTable], *, err: bool = False) -> None:
+    """Print the tables of a result, to standard error with `err`."""
+    for content in tables:
+        table(content.title, content.columns, content.rows, err=err)
 
 
 def show_files(files: FilesRead | None, *, err: bool = False) -> None:
-    """Print what became of the files, with which every verb ends that reads photos: a table, or a
-    line where all of them were read.
+    """Print how many files were read, and a table of copies and skipped files if there are any.
 
     Parameters:
-        files: what became of the files; nothing is printed where no folder was read.
-        err: print to standard error, where standard output is for data.
+        files: what was read of a folder; None prints nothing.
+        err: print to standard error instead of standard output.
     """
     from blindsight.app.result import files_table
 
     if files is not None and (files.copies or files.skipped):
-        shown = files_table(files)
-        table(shown.title, shown.columns, shown.rows, err=err)
+        show_tables([files_table(files)], err=err)
     elif files is not None and files.read > 1:
         (errors if err else console).print(f"Files: {files.read:,} photos read.")
 
 
 def visible(text: str) -> str:
-    """Text with control characters spelled out: the names of other people's files and labels
-    command no terminal.
-    """
+    """Escape control characters, so that file names and labels cannot control the terminal."""
     return "".join(
         char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text
     )
 
 
 def show_card(card: str) -> None:
-    """A card of "label  value" lines in the terminal's width: a value's further lines stand under
-    its first.
-    """
+    """Print a card of "label  value" lines; the further lines of a value are indented."""
     for line in card.splitlines():
-        found = re.match(r"(  \S.*?)  +(\S.*)", line)
-        if found is None:
+        match = re.match(r"(  \S.*?)  +(\S.*)", line)
+        if match is None:
             console.print(line, markup=False)
             continue
-        label, value = found.groups()
-        at = found.start(2) if found.start(2) <= console.width // 3 else 6
+        label, value = match.groups()
+        at = match.start(2) if match.start(2) <= console.width // 3 else 6
         words = textwrap.wrap(value, max(20, console.width - at), break_on_hyphens=False)
-        if at != found.start(2):
+        if at != match.start(2):
             console.print(label, markup=False)
             words.insert(0, "")
         rest = [f"{'':{at}}{part}" for part in words[1:]]
@@ -182,20 +186,34 @@ def show_card(card: str) -> None:
 
 
 def emit_json(value: Any) -> None:
-    """JSON on standard output, and nothing else there.
+    """Print a value as JSON on standard output.
 
-    A byte of a file's name that is not UTF-8 is written as the escape of a lone surrogate, so that
-    a reader gets the name back with `os.fsencode`.
+    A byte of a file name that is not UTF-8 is written as the escape of a lone surrogate, so that a
+    reader gets the name back with `os.fsencode`.
     """
     text = json.dumps(value, ensure_ascii=False, indent=2, default=str) + "\n"
     sys.stdout.write(text.encode("utf-8", "backslashreplace").decode())
 
 
+def print_result(result: JobResult, *, as_json: bool, text: str | None = None) -> None:
+    """Print a result as JSON or as text.
+
+    Parameters:
+        result: what a function of `blindsight.app` returned.
+        as_json: print JSON.
+        text: the text to print instead of the whole result.
+    """
+    if as_json:
+        emit_json(result.to_dict())
+    else:
+        console.print(str(result) if text is None else text, markup=False, soft_wrap=True)
+
+
 @contextmanager
 def notes() -> Iterator[None]:
-    """Warnings of the library as lines on standard error, without Python's file and line.
+    """Print warnings of the library on standard error, without Python's file and line.
 
-    That nothing was charged is left out: verbs with a --ledger say so themselves.
+    `UnchargedRelease` is ignored: verbs with --ledger report themselves that nothing was charged.
     """
     from blindsight.core.errors import UnchargedRelease
 
@@ -203,5 +221,5 @@ def notes() -> Iterator[None]:
         warnings.simplefilter("always")
         warnings.simplefilter("ignore", UnchargedRelease)
         yield
-    for told in dict.fromkeys(str(one.message) for one in caught):
-        errors.print(f"Note: {told}", markup=False, soft_wrap=True)
+    for message in dict.fromkeys(str(warning.message) for warning in caught):
+        errors.print(f"Note: {message}", markup=False, soft_wrap=True)

@@ -45,7 +45,7 @@ def test_an_unknown_address_is_not_found_in_words(make: Callable[..., Any]) -> N
     for address in ("/nothing", "/demo", "/demo/search"):
         answer = Client(make()).get(address, headers={"accept": "text/html"})
         assert answer.status_code == 404
-        assert "There is nothing here" in answer.text
+        assert "Page not found" in answer.text
 
 
 def test_nothing_leaves_when_the_ledger_cannot_be_written(

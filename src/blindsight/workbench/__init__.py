@@ -1,7 +1,4 @@
-"""The workbench: the web pages and the API, on FastAPI.
-
-`blindsight serve` starts it with no set-up.
-"""
+"""The workbench: web pages and an API on FastAPI, which `blindsight serve` starts."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ __all__ = ["WorkbenchSettings", "create_app"]
 
 
 def __getattr__(name: str) -> Any:
-    # FastAPI is an extra, so it comes when asked for.
+    # FastAPI is an optional dependency, so it is imported on first use.
     if name == "create_app":
         from blindsight.app.hosting import require_package
 

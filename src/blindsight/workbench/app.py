@@ -1,7 +1,4 @@
-"""The app factory: settings in, a FastAPI application out.
-
-Nothing global; two workbenches may live in one process.
-"""
+"""The application factory. Without global state, one process can hold several workbenches."""
 
 from __future__ import annotations
 
@@ -58,11 +55,18 @@ _BY_STATUS = {400: "bad_request", 404: "not_found", 405: "wrong_method", 413: "t
 
 
 def create_app(settings: WorkbenchSettings | None = None) -> FastAPI:
-    """The workbench: pages, API, and its background."""
+    """Make the FastAPI application of a workbench.
+
+    Parameters:
+        settings: the settings; by default those of the environment.
+
+    Returns:
+        The application with all pages, the API and the background jobs.
+    """
     settings = WorkbenchSettings.read() if settings is None else settings
     settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     settings.state.chmod(0o700)
-    for path in settings.state.glob("*.db*"):  # of an earlier version, or copied here
+    for path in settings.state.glob("*.db*"):  # copied, or written by an earlier version
         path.chmod(0o600)
     database, metrics = Database(settings.database_url), Metrics()
     keys = Keys(
@@ -123,9 +127,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     workbench: Workbench = app.state.workbench
     await workbench.jobs.start()
     await workbench.federations.open()
-    warm = asyncio.create_task(
-        workbench.decoders.walls()
-    )  # the first upload should not wait for it
+    # Start a decoder now, so that the first upload does not wait for it.
+    warm = asyncio.create_task(workbench.decoders.walls())
     try:
         yield
     finally:
@@ -150,10 +153,10 @@ def _sign_on(settings: WorkbenchSettings) -> SignOn | None:
 
 
 def _swagger() -> Path:
-    """Swagger UI's newest version in its package."""
+    """Return the folder of the newest Swagger UI in its package."""
     vendor = Path(str(importlib.resources.files("swagger_ui_bundle"))) / "vendor"
-    found = sorted(path for path in vendor.iterdir() if path.is_dir())
-    return found[-1]
+    versions = sorted(path for path in vendor.iterdir() if path.is_dir())
+    return versions[-1]
 
 
 def _answer_errors(app: FastAPI, workbench: Workbench) -> None:
@@ -190,11 +193,11 @@ def _for_people(request: Request) -> bool:
 
 
 def _document_keys(app: FastAPI) -> None:
-    """OpenAPI says that a key goes into the Authorization header."""
-    made = app.openapi
+    """State in the OpenAPI schema that a key goes into the Authorization header."""
+    generate = app.openapi
 
     def openapi() -> dict[str, Any]:
-        schema = made()
+        schema = generate()
         parts = schema.setdefault("components", {})
         parts["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         if not app.state.workbench.settings.open:

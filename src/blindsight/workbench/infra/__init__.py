@@ -1,3 +1,1 @@
-"""What every page stands on: settings, keys, the gate, jobs, uploads, and the process that opens
-images.
-"""
+"""What the pages share: settings, identities, the request guard, jobs, uploads and the server."""

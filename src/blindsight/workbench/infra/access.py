@@ -1,9 +1,9 @@
-"""What a route may ask for: the workbench's parts, and an identity that may do this.
+"""The dependencies of routes: the workbench's parts, and an identity that has the needed right.
 
-Every route names the right that it needs through one of the types below. A route that concerns a
-data set finds it in its address: by the data set's number, or by that of a release, a job or a run
-that belongs to it. The refusal is the same whether or not there is such a data set, release, job or
-run, so that numbers cannot be tried out.
+Every route names the right that it needs by one of the types below. The data set that a route
+concerns follows from the address: from the number of the data set, or of a release, job or run that
+belongs to it. The refusal is the same whether or not that number exists, so that nobody can find
+numbers by trying.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _NUMBER = re.compile("[0-9a-f]{12,16}")
 
 @dataclass
 class Workbench:
-    """The parts that live as long as the workbench does, and who asks in the present request."""
+    """The parts of the workbench, and the identity of the present request."""
 
     settings: WorkbenchSettings
     database: Database
@@ -74,12 +74,12 @@ class Workbench:
     access_log: AccessLog
     sign_on: SignOn | None = None
     identity: RequestIdentity | None = None
-    #: threads for what touches the ledger, and for the answer to "are you well?"
+    #: Threads for work on the ledger, and threads for health checks.
     ledger_lane: Lane = field(default_factory=lambda: Lane(threads=8, waiting=120))
     health_lane: Lane = field(default_factory=lambda: Lane(threads=2, waiting=16))
 
     def visible(self, right: Right = "own") -> list[DataSet]:
-        """The data sets on which whoever asks has a right, the newest first."""
+        """Return the data sets on which the asker has a right, the newest first."""
         identity = self.identity
         if identity is None:
             return []
@@ -88,7 +88,7 @@ class Workbench:
         return [each for each in self.datasets.listed() if identity.can(right, each.id)]
 
     def searchable(self, data_set: DataSet) -> list[Release]:
-        """The search indexes of a data set that whoever asks may search, the newest first."""
+        """Return the search indexes of a data set that the asker may search, the newest first."""
         identity = self.identity
         releases = [
             release
@@ -100,16 +100,19 @@ class Workbench:
         return sorted(releases, key=lambda release: release.made, reverse=True)
 
     def require(self, right: Right, dataset: str) -> None:
-        """Refuse whoever has no such right on a data set that an order names in its body."""
+        """Raise `Problem` unless the asker has the right on a data set.
+
+        This is for requests that name the data set in their body.
+        """
         if self.identity is None:
             raise Problem("key_needed")
         _require(self.identity, right, dataset)
 
 
-# Dependencies are async although they wait for nothing: FastAPI sends plain functions to a thread,
+# Dependencies are async although they await nothing: FastAPI would run plain functions in a thread,
 # which costs more.
 async def workbench_of(request: Request) -> Workbench:
-    """The workbench that answers this request, with who asks."""
+    """Return the workbench with the identity of this request."""
     shared: Workbench = request.app.state.workbench
     return replace(shared, identity=request.state.identity)
 
@@ -145,45 +148,45 @@ def _holder(
 
 
 async def _concerned(request: Request, right: Right) -> tuple[Right, str, str]:
-    """The right, the data set and the release that a request's address is about."""
+    """Return the right, the data set and the release that a request's address concerns."""
     workbench: Workbench = request.app.state.workbench
-    given = {name: str(value) for name, value in request.path_params.items() if name in _NUMBERS}
-    if not all(_NUMBER.fullmatch(value) for value in given.values()):
-        return right, "", ""  # whoever may pass is told what is wrong with the address
-    dataset, release = given.get("dataset", ""), given.get("release", "")
+    numbers = {name: str(value) for name, value in request.path_params.items() if name in _NUMBERS}
+    if not all(_NUMBER.fullmatch(value) for value in numbers.values()):
+        return right, "", ""  # the route reports the wrong address to those who may pass
+    dataset, release = numbers.get("dataset", ""), numbers.get("release", "")
     if dataset:
         return right, dataset, release
     try:
-        return await asyncio.to_thread(_looked_up, workbench, right, given, dataset, release)
+        return await asyncio.to_thread(_looked_up, workbench, right, numbers, dataset, release)
     except (MissingData, Problem):
-        return right, "", ""  # the route itself says that there is none, to whoever may know
+        return right, "", ""  # the route reports that it is missing to those who may know
 
 
 def _looked_up(
-    workbench: Workbench, right: Right, given: dict[str, str], dataset: str, release: str
+    workbench: Workbench, right: Right, numbers: dict[str, str], dataset: str, release: str
 ) -> tuple[Right, str, str]:
     if not dataset and release:
         dataset = find_release(workbench.datasets, release)[0].id
-    elif "job" in given:
-        job = workbench.jobs.get(given["job"])
+    elif "job" in numbers:
+        job = workbench.jobs.get(numbers["job"])
         dataset = str(job["dataset"] or "")
         release = str(job["arguments"].get("release") or "") if job["kind"] == "attack" else ""
         right = "attack" if job["kind"] == "attack" else right
-    elif "run" in given:
-        dataset = workbench.federations.get(given["run"]).dataset
+    elif "run" in numbers:
+        dataset = workbench.federations.get(numbers["run"]).dataset
     return right, dataset, release
 
 
 Parts = Annotated[Workbench, Depends(workbench_of)]
-#: anybody with a role of the workbench; what is shown depends on the asker's rights
+#: Anybody with a role in the workbench; what is shown depends on the asker's rights.
 Asker = Annotated[RequestIdentity, Depends(_holder("analyst", "aggregator"))]
-#: anybody who is signed in; the route itself asks for a right (`Workbench.require`)
+#: Anybody who is signed in; the route itself checks a right (`Workbench.require`).
 Signed = Annotated[RequestIdentity, Depends(_holder(anyone=True))]
-#: whoever watches the machine
+#: A monitoring system.
 Monitor = Annotated[RequestIdentity, Depends(_holder("monitor"))]
-#: the owner of the whole workbench
+#: An owner of the whole workbench.
 Administrator = Annotated[RequestIdentity, Depends(_holder())]
-#: the owner of the data set that the address is about
+#: An owner of the data set that the address concerns.
 Owner = Annotated[RequestIdentity, Depends(_holder(right="own"))]
 Trainer = Annotated[RequestIdentity, Depends(_holder("aggregator", right="own"))]
 Searcher = Annotated[RequestIdentity, Depends(_holder(right="search"))]
@@ -195,8 +198,10 @@ DataSetId = Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="A data se
 
 
 def scanned(workbench: Workbench, dataset: str, *, least: int = 0) -> DataSet:
-    """A data set whose photos were read, with at least so many of them; `Problem("conflict")`
-    otherwise.
+    """Return a data set whose photos were read.
+
+    Raises:
+        Problem: "conflict", if they were not read, or if there are fewer than `least`.
     """
     data_set = workbench.datasets.get(dataset)
     if not data_set.scanned or data_set.photos < least:

@@ -1,11 +1,11 @@
 """Backup and restore of a whole workbench: vault, ledger, releases, private folders, jobs, rights.
 
-A backup is one tar file with a list of its files and their SHA-256. It holds the vault's key and
-small pictures of the photos: whoever has it has what the workbench protects. Sessions are left out.
-A backup can be made while the workbench runs; releases wait for that long.
+A backup is one tar file with a list of its files and their SHA-256. It contains the vault's key and
+thumbnails, so it must be protected like the photos themselves. Sessions are not included. A backup
+can be made while the workbench runs; releases wait until it is complete.
 
-State cannot go back: a restore goes into an empty folder, never replaces a ledger or a database
-that has entries, and stops releases from every data set until its owner has decided.
+A restore needs an empty state folder, never replaces a ledger or a database that has entries, and
+blocks releases from every data set until its owner has decided.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ __all__ = ["Backup", "Restored", "make_backup", "restore_backup"]
 _FORMAT = "blindsight workbench backup 1"
 _MANIFEST, _LEDGER, _DATABASE = "backup.json", "ledger.db", "workbench.db"
 _LARGEST_MANIFEST = 256 << 20
-# Of the state folder's own files: locks, logs, and databases that are copied through their engines.
+# Files of the state folder that are not copied: locks, logs, and databases, which have a copy of
+# their own.
 _LEFT_OUT = {"lock", "server.log", "ledger.db", "workbench.db", "studio.db", "restored.json"}
 _BLOCK = 1 << 20
 
@@ -60,10 +61,10 @@ class Backup:
     """What a backup holds.
 
     Parameters:
-        path: the file.
+        path: the file of the backup.
         moment: when it was made, in UTC.
-        files: how many files.
-        size: bytes of these files.
+        files: the number of files in it.
+        size: the total size of these files in bytes.
         heads: the ledger's head of each account; note them elsewhere.
     """
 
@@ -80,9 +81,9 @@ class Restored:
 
     Parameters:
         moment: when the backup was made.
-        files: how many files were put in place.
-        ledger: whether the backup's ledger was used; otherwise the present one was left.
-        database: whether the backup's database was used; otherwise the present one was left.
+        files: the number of restored files.
+        ledger: whether the ledger was restored; otherwise the present one was not changed.
+        database: whether the database was restored; otherwise the present one was not changed.
         reports: how vault, ledger and releases of each data set compare.
     """
 
@@ -103,8 +104,11 @@ def make_backup(
         target: a new tar file.
         actor: who makes it, for the access log.
 
+    Returns:
+        What the backup contains.
+
     Raises:
-        InvalidParameter: the file exists, or there is no state to copy.
+        InvalidParameter: if the file exists, or there is no state to copy.
     """
     if target.exists():
         raise InvalidParameter(f"{target} exists already. Choose another name for the backup.")
@@ -162,25 +166,28 @@ def restore_backup(
     releases: Path | None = None,
     actor: str = "command line",
 ) -> Restored:
-    """Put a backup in place.
+    """Restore a backup.
 
     Parameters:
         settings: where the state, the ledger and the database are to be.
         source: the backup.
-        releases: a folder with release folders that were made after the backup, where copies of
-            them are left; they are put beside those of the backup, so that the comparison finds
-            what the backup does not know.
+        releases: a folder with copies of releases that were made after the backup, if there are
+            any; they are added to those of the backup, so that the comparison finds what the
+            backup lacks.
         actor: who restores it, for the access log.
 
+    Returns:
+        What was restored.
+
     Raises:
-        InvalidParameter: the state folder has files already.
-        HostileFile: the backup was changed, or is no backup.
+        InvalidParameter: if the state folder has files already.
+        HostileFile: if the backup was changed, or is not a backup.
     """
     state = settings.state
     if state.is_dir() and any(state.iterdir()):
         raise InvalidParameter(
             f"{state} has files already, and a backup never replaces them. Move the folder aside, "
-            "and do not delete it: what was released since the backup can be seen in it."
+            "and do not delete it: it shows what was released since the backup."
         )
     state.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=state.parent, prefix=".restore-") as scratch:
@@ -214,7 +221,7 @@ def _state_files(state: Path) -> Iterator[Path]:
 
 
 def _add(tar: tarfile.TarFile, path: Path, name: str, digests: dict[str, dict[str, Any]]) -> None:
-    """Add a file by what is read of it now: others may write beside it meanwhile."""
+    """Add the present content of a file, which others may write to meanwhile."""
     content = path.read_bytes()
     member = tarfile.TarInfo(name)
     member.size, member.mode, member.mtime = len(content), 0o600, int(path.stat().st_mtime)
@@ -232,7 +239,7 @@ def _copy_tables(settings: WorkbenchSettings, target: Path, actor: str) -> None:
     finally:
         source.close()
         copy.close()
-    with copy.engine.connect() as connection:  # all in one file
+    with copy.engine.connect() as connection:  # put everything into one file
         connection.execute(sql.text("PRAGMA wal_checkpoint(TRUNCATE)"))
         connection.execute(sql.text("PRAGMA journal_mode=DELETE"))
     copy.close()
@@ -260,7 +267,7 @@ def _restore_tables(settings: WorkbenchSettings, copy: Path) -> bool:
             used = any(connection.execute(sql.select(t).limit(1)).first() for t in tables)
         if used:
             return False
-        source = Database(f"sqlite:///{copy}")  # brought to the newest schema
+        source = Database(f"sqlite:///{copy}")  # opening it upgrades its schema
         try:
             _copy_rows(source, target)
         finally:
@@ -271,10 +278,10 @@ def _restore_tables(settings: WorkbenchSettings, copy: Path) -> bool:
 
 
 def _extract(source: Path, folder: Path) -> dict[str, Any]:
-    """Unpack a backup, and check every file against its list."""
+    """Unpack a backup, and check every file against the manifest."""
     wrong = HostileFile(
-        f"{source} is no backup of a workbench, or was changed or cut off. Nothing was restored; "
-        "take another copy."
+        f"{source} is not a backup of a workbench, or it was changed or cut off. Nothing was "
+        "restored; use another copy."
     )
     digests: dict[str, dict[str, Any]] = {}
     manifest: dict[str, Any] | None = None

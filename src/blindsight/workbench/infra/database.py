@@ -1,13 +1,13 @@
-"""The workbench's own tables on SQLite or PostgreSQL; the ledger has its own.
+"""The workbench's tables on SQLite or PostgreSQL, and the access log; the ledger has other tables.
 
-The schema has a version, and alembic's scripts in `workbench/migrations` bring an older database to
-the newest one when it is opened. A database of a newer version is refused: an older program would
-write rows that the newer one does not expect.
+The schema has a version, and alembic's scripts in `workbench/migrations` upgrade an older database
+when it is opened. A database with a newer schema is refused: an older program would write rows that
+the newer one does not expect.
 
-The access log is written here: nothing is answered before its record is on disk. One thread writes,
-and whatever waits goes into one transaction: fifty people at once cost little more than one.
-Several workbenches on one database share the chain: a writer holds the row of the head while it
-appends.
+No request is answered before its record in the access log is on disk. One thread writes the log,
+and all waiting records go into one transaction, so that many requests at once cost little more than
+one. Several workbenches on one database share the chain: a writer locks the row of the head while
+it appends.
 """
 
 from __future__ import annotations
@@ -148,15 +148,22 @@ JOB_EVENTS = sql.Table(
 
 
 class Database:
-    """One engine; every use is a short transaction."""
+    """The database of the workbench; every use is a short transaction.
+
+    Parameters:
+        url: a SQLAlchemy URL; its schema is upgraded.
+
+    Raises:
+        InvalidParameter: if the database cannot be used, or has a newer schema.
+    """
 
     def __init__(self, url: str) -> None:
-        place = database_place(url)
-        if place.file is not None:
-            _private_file(place.file)
+        location = database_place(url)
+        if location.file is not None:
+            _private_file(location.file)
         try:
-            self.engine = sql.create_engine(place.url, pool_pre_ping=place.file is None)
-            if place.file is not None:
+            self.engine = sql.create_engine(location.url, pool_pre_ping=location.file is None)
+            if location.file is not None:
                 event.listen(self.engine, "connect", _tune)
             try:
                 self._upgrade()
@@ -164,14 +171,14 @@ class Database:
                 self.engine.dispose()
                 raise
         except sql.exc.SQLAlchemyError as error:
-            # The cause may quote the URL, password and all.
+            # The cause may quote the URL with its password.
             kind = type(error).__name__
             raise InvalidParameter(
-                f"the workbench's database at {place} cannot be used ({kind})."
+                f"the workbench's database at {location} cannot be used ({kind})."
             ) from None
 
     def schema(self) -> str | None:
-        """The version of the schema; None where the tables are older than versions, or absent."""
+        """Return the version of the schema; None if there are no tables or no version."""
         with self.engine.connect() as connection:
             if not sql.inspect(connection).has_table(VERSION_TABLE):
                 return None
@@ -179,15 +186,15 @@ class Database:
             return connection.execute(sql.select(versions.c.version_num)).scalar()
 
     def _upgrade(self) -> None:
-        found = self.schema()
-        if found == SCHEMA:
+        present = self.schema()
+        if present == SCHEMA:
             return
-        if found is not None and found > SCHEMA:
+        if present is not None and present > SCHEMA:
             raise InvalidParameter(
-                f"the workbench's database has schema {found}, and this version of Blindsight "
+                f"the workbench's database has schema {present}, and this version of Blindsight "
                 f"knows schema {SCHEMA} at most. Install the newer version that wrote it."
             )
-        # Imported here: every job is a process that opens the database, and needs no alembic.
+        # Imported here, because the process of a job opens the database and does not need alembic.
         from alembic import command
         from alembic.config import Config
 
@@ -203,23 +210,24 @@ class Database:
 
     @contextmanager
     def begin(self) -> Iterator[sql.Connection]:
-        """A transaction: committed at the end, rolled back on an error."""
+        """Open a transaction that is committed at the end and rolled back on an error."""
         with self.engine.begin() as connection:
             yield connection
 
     def rows(self, statement: Any) -> list[dict[str, Any]]:
-        """What a query finds, as dictionaries."""
+        """Return the rows of a query as dictionaries."""
         with self.engine.connect() as connection:
             return [dict(row) for row in connection.execute(statement).mappings()]
 
     def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         self.engine.dispose()
 
 
 def _private_file(path: Path) -> None:
-    """A file, and its folder, that others on this machine cannot read; SQLite's further files take
-    after it.
+    """Create a file, and its folder, that others on this machine cannot read.
+
+    SQLite's further files get the same mode.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
@@ -227,7 +235,7 @@ def _private_file(path: Path) -> None:
 
 
 def _lock_schema(connection: sql.Connection) -> None:
-    """Let one process at a time change the schema; whoever waited finds nothing left to do."""
+    """Let one process at a time change the schema; those that waited then have nothing to do."""
     if connection.dialect.name == "postgresql":
         connection.execute(sql.text(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})"))
     else:
@@ -240,7 +248,7 @@ def _tune(connection: Any, _record: Any) -> None:
     connection.execute("PRAGMA busy_timeout=30000")
 
 
-#: What the present request is for, as its sender says; threads that work for it see it too.
+#: The purpose of the present request, as its sender states it; its threads see it, too.
 PURPOSE: contextvars.ContextVar[str] = contextvars.ContextVar("purpose", default="")
 _PAGE = 1000
 _log = logging.getLogger("blindsight.workbench")
@@ -248,10 +256,10 @@ _Waiting = tuple[dict[str, str], Future[None]]
 
 
 class AccessLog:
-    """Append records, read them, prove the chain.
+    """The access log: append records, read them, verify the chain.
 
     Parameters:
-        database: where the table is.
+        database: the database with the tables of the log.
     """
 
     def __init__(self, database: Database) -> None:
@@ -265,7 +273,7 @@ class AccessLog:
         """Append a record (the fields of `AccessRecord`), and wait until it is stored.
 
         Raises:
-            Problem: "access_log", where the record cannot be stored.
+            Problem: "access_log", if the record cannot be stored.
         """
         try:
             await asyncio.wrap_future(self._submit(values))
@@ -274,7 +282,7 @@ class AccessLog:
             raise Problem("access_log") from error
 
     def append(self, **values: str) -> None:
-        """Append a record and wait, outside of an event loop."""
+        """Append a record, and wait until it is stored, outside of an event loop."""
         self._submit(values).result()
 
     def _submit(self, values: dict[str, str]) -> Future[None]:
@@ -303,7 +311,7 @@ class AccessLog:
                     return
             try:
                 self._store([values for values, _ in batch])
-            except Exception as error:  # whoever waits must be told, whatever it was
+            except Exception as error:  # every error must reach those who wait
                 for _, stored in batch:
                     stored.set_exception(error)
             else:
@@ -312,7 +320,7 @@ class AccessLog:
 
     def _store(self, batch: list[dict[str, str]]) -> None:
         with self.database.begin() as connection:
-            # Writing first takes the lock, so that nobody else appends after the same head.
+            # Writing first takes the lock, so that no other writer appends after the same head.
             connection.execute(sql.update(ACCESS_HEAD).values(sequence=ACCESS_HEAD.c.sequence))
             row = connection.execute(sql.select(ACCESS_HEAD.c.sequence, ACCESS_HEAD.c.hash)).one()
             head, rows = Head(row.sequence, row.hash), []
@@ -326,12 +334,12 @@ class AccessLog:
             )
 
     def head(self) -> Head:
-        """Where the chain ends. Note it elsewhere to prove later that nothing before it changed."""
+        """Return the end of the chain; noted elsewhere, it shows later changes of the chain."""
         row = self.database.rows(sql.select(ACCESS_HEAD))[0]
         return Head(row["sequence"], row["hash"])
 
     def records(self, *, after: int = 0, until: int | None = None) -> Iterator[AccessRecord]:
-        """All records in order, read in pages."""
+        """Yield all records in order, read in pages."""
         while True:
             query = sql.select(ACCESS).where(ACCESS.c.sequence > after)
             if until is not None:
@@ -346,7 +354,7 @@ class AccessLog:
     def latest(
         self, *, datasets: frozenset[str] | None = None, before: int | None = None, most: int = 100
     ) -> list[AccessRecord]:
-        """The newest records first; with `datasets`, only those that concern one of them."""
+        """Return the newest records first; with `datasets`, only those that concern one of them."""
         query = sql.select(ACCESS).order_by(ACCESS.c.sequence.desc()).limit(most)
         if datasets is not None:
             query = query.where(ACCESS.c.dataset.in_(sorted(datasets)))
@@ -355,18 +363,25 @@ class AccessLog:
         return [AccessRecord.from_dict(row) for row in self.database.rows(query)]
 
     def verify(self, known: Head | None = None) -> Head:
-        """Prove the whole chain; `LedgerTampered` says where it breaks."""
+        """Verify the whole chain.
+
+        Parameters:
+            known: a head that was noted earlier and must be in the chain.
+
+        Raises:
+            LedgerTampered: if the chain was changed; the message says where.
+        """
         head = self.head()
         return verify(self.records(until=head.sequence), head=head, known=known)
 
     def export(self, kind: str) -> str:
-        """The whole log as "json", with what proves it, or as "csv"."""
+        """Return the whole log as "json", which can be verified, or as "csv"."""
         head = self.head()
         records = list(self.records(until=head.sequence))
         return export_json(records, head) if kind == "json" else export_csv(records)
 
     def close(self) -> None:
-        """Write what waits, and end the thread."""
+        """Write the waiting records, and end the thread."""
         with self._wake:
             self._closed = True
             thread, self._thread = self._thread, None

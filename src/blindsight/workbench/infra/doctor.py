@@ -1,4 +1,4 @@
-"""Look a workbench over: what its machine, folders, clock, ledger and decoders are like."""
+"""Checks of a workbench: machine, folders, clock, database, ledger, access log and decoders."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["CheckResult", "examine"]
 
 Level = Literal["good", "warning", "bad"]
 _LEAST_FREE, _WARN_FREE = 200 << 20, 2 << 30  # bytes on the disk of the state folder
-_OLDEST_YEAR = 2025  # a clock before that was never set
+_OLDEST_YEAR = 2025  # an earlier clock was never set
 _AHEAD = timedelta(minutes=5)
 _EXPIRES_SOON = timedelta(days=21)
 _PACKAGES = ("fastapi", "uvicorn", "sqlalchemy", "alembic", "authlib", "numpy", "pillow")
@@ -36,12 +36,12 @@ _PACKAGES = ("fastapi", "uvicorn", "sqlalchemy", "alembic", "authlib", "numpy", 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What one check found.
+    """The result of one check.
 
     Parameters:
-        check: what was looked at.
+        check: the name of the check.
         level: "good", "warning" or "bad".
-        says: what was found and, where it is not good, what to do.
+        says: what was found and, unless it is good, what to do.
     """
 
     check: str
@@ -49,12 +49,18 @@ class CheckResult:
     says: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         return asdict(self)
 
 
 def examine(settings: WorkbenchSettings) -> list[CheckResult]:
-    """All checks, in a fixed order; nothing is repaired, and no photo is opened."""
+    """Run all checks in a fixed order; nothing is repaired, and no photo is opened.
+
+    Parameters:
+        settings: the settings of the workbench.
+
+    Returns:
+        The results, one or more per check.
+    """
     checks: tuple[tuple[str, Callable[[WorkbenchSettings], Iterator[CheckResult]]], ...] = (
         ("versions", _versions),
         ("folder modes", _modes),
@@ -94,12 +100,12 @@ def _versions(settings: WorkbenchSettings) -> Iterator[CheckResult]:
 
 def _modes(settings: WorkbenchSettings) -> Iterator[CheckResult]:
     if not settings.state.is_dir():
-        yield CheckResult("folder modes", "warning", f"{settings.state} is not there yet.")
+        yield CheckResult("folder modes", "warning", f"{settings.state} does not exist yet.")
         return
     private = [settings.state, settings.state / "vault", settings.state / "vaults"]
     files = [*settings.state.glob("*.db*"), settings.state / "vault" / "key"]
     loose = [path for path in (*private, *files) if path.exists() and path.stat().st_mode & 0o077]
-    # Folders inside a closed one are closed to others as well.
+    # Others cannot reach anything inside a folder that they cannot open.
     if settings.state.stat().st_mode & 0o077 == 0:
         loose = []
     for path in loose:
@@ -114,17 +120,17 @@ def _modes(settings: WorkbenchSettings) -> Iterator[CheckResult]:
 
 
 def _disk(settings: WorkbenchSettings) -> Iterator[CheckResult]:
-    place = settings.state if settings.state.is_dir() else settings.state.parent
-    free = shutil.disk_usage(place).free
+    folder = settings.state if settings.state.is_dir() else settings.state.parent
+    free = shutil.disk_usage(folder).free
     level: Level = "bad" if free < _LEAST_FREE else "warning" if free < _WARN_FREE else "good"
     advice = "" if level == "good" else " Free some: a full disk stops releases and the access log."
-    yield CheckResult("free disk", level, f"{free / 1e9:.1f} GB are free for {place}.{advice}")
+    yield CheckResult("free disk", level, f"{free / 1e9:.1f} GB are free for {folder}.{advice}")
 
 
 def _clock(settings: WorkbenchSettings) -> Iterator[CheckResult]:
     now = datetime.now(UTC)
     if now.year < _OLDEST_YEAR:
-        yield CheckResult("clock", "bad", f"The clock says {now:%Y-%m-%d}: set it, with NTP.")
+        yield CheckResult("clock", "bad", f"The clock shows {now:%Y-%m-%d}. Set it with NTP.")
         return
     last = ""
     budgets = Budgets(settings)
@@ -140,21 +146,21 @@ def _clock(settings: WorkbenchSettings) -> Iterator[CheckResult]:
         yield CheckResult(
             "clock",
             "bad",
-            f"The ledger's last entry is of {last[:19]}, and the clock says {now:%Y-%m-%dT%H:%M:%S}"
-            ": it went back. Set it, with NTP.",
+            f"The ledger's last entry is of {last[:19]}, which is after the present time "
+            f"{now:%Y-%m-%dT%H:%M:%S}: the clock went back. Set it with NTP.",
         )
         return
-    yield CheckResult("clock", "good", f"The clock says {now:%Y-%m-%d %H:%M:%S} UTC.")
+    yield CheckResult("clock", "good", f"The clock shows {now:%Y-%m-%d %H:%M:%S} UTC.")
 
 
 def _database(settings: WorkbenchSettings) -> Iterator[CheckResult]:
     start = time.perf_counter()
     database = Database(settings.database_url)
-    found = database.schema()
+    schema = database.schema()
     database.close()
-    level: Level = "good" if found == SCHEMA else "bad"
+    level: Level = "good" if schema == SCHEMA else "bad"
     spent = 1000 * (time.perf_counter() - start)
-    yield CheckResult("database", level, f"Schema {found} of {SCHEMA}, opened in {spent:.0f} ms.")
+    yield CheckResult("database", level, f"Schema {schema} of {SCHEMA}, opened in {spent:.0f} ms.")
 
 
 def _ledger(settings: WorkbenchSettings) -> Iterator[CheckResult]:
@@ -187,7 +193,7 @@ def _state(settings: WorkbenchSettings) -> Iterator[CheckResult]:
                 yield CheckResult("state", "warning", f"{data_set.name}: {report.note}")
             if report.may_release:
                 yield CheckResult(
-                    "state", "good", f"{data_set.name}: vault, ledger, releases agree."
+                    "state", "good", f"{data_set.name}: vault, ledger and releases agree."
                 )
     finally:
         budgets.close()
@@ -230,12 +236,14 @@ def _network(settings: WorkbenchSettings) -> Iterator[CheckResult]:
         yield CheckResult(
             "network",
             "bad",
-            f"plain_http: keys and photos cross the network of {settings.host} unencrypted.",
+            f"plain_http is on: keys and photos cross the network of {settings.host} unencrypted.",
         )
     if settings.tls_cert is not None and settings.tls_key is not None:
         yield from _certificate(settings.tls_cert, settings.tls_key)
     elif not settings.plain_http:
-        yield CheckResult("network", "good", "Reached on this machine, or through a named proxy.")
+        yield CheckResult(
+            "network", "good", "Reached only on this machine, or through a named proxy."
+        )
 
 
 def _certificate(certificate: Path, key: Path) -> Iterator[CheckResult]:
@@ -248,11 +256,13 @@ def _certificate(certificate: Path, key: Path) -> Iterator[CheckResult]:
     try:
         until = x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc
     except ValueError:
-        yield CheckResult("network", "bad", f"{certificate} is no certificate in PEM form.")
+        yield CheckResult("network", "bad", f"{certificate} is not a certificate in PEM format.")
         return
-    left = until - datetime.now(UTC)
-    level: Level = "bad" if left < timedelta() else "warning" if left < _EXPIRES_SOON else "good"
+    remaining = until - datetime.now(UTC)
+    level: Level = "warning" if remaining < _EXPIRES_SOON else "good"
+    if remaining < timedelta():
+        level = "bad"
     advice = "" if level == "good" else " Renew it."
     yield CheckResult(
-        "network", level, f"TLS; the certificate holds until {until:%Y-%m-%d}.{advice}"
+        "network", level, f"TLS; the certificate is valid until {until:%Y-%m-%d}.{advice}"
     )

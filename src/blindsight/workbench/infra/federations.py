@@ -1,18 +1,15 @@
-"""Training together: this machine's part in federations, each in a folder of its own and run by a
-process of its own.
+"""Training together: this machine's part in federations. Each run has its own folder and process.
 
-    STATE/together/RUN/about.json      what was agreed, and whether it runs, rests, was left or is
-                                       done
-    STATE/together/RUN/parties/site/   this site's own keys and state, 0700
-    STATE/together/RUN/invitations/    of sites that have not come yet; gone once they have
+    STATE/together/RUN/about.json      what was agreed, and the state: running, paused, left or done
+    STATE/together/RUN/parties/site/   this site's own keys and state, mode 0700
+    STATE/together/RUN/invitations/    invitations of the sites that have not joined yet
     STATE/together/RUN/rows.npz        features and labels of this site; held.npz: held-out rows
     STATE/together/RUN/progress.json   written by the process, read by the page
     STATE/together/RUN/model.safetensors   what was learned; guarantee.json: what it promises
 
 One site starts a federation and collects the sums over the federation's own HTTPS port. Each other
-site gets an invitation, makes its own keys, and sends its public request by the invitation. When
-all have come, everybody gets the roster. No site ever holds another site's keys, and all sites are
-key holders.
+site gets an invitation, makes its own keys, and sends its public request. When all have joined,
+every site gets the roster. No site ever holds another site's keys, and all sites are key holders.
 """
 
 from __future__ import annotations
@@ -99,13 +96,13 @@ class Run:
 
     @property
     def needed(self) -> int:
-        """How many sites open a sum together."""
+        """The number of sites that open a sum together."""
         sites = len(self.sites)
         return (sites + (sites - 1) // 2) // 2 + 1
 
 
 class Federations:
-    """All runs that this machine takes part in, and their processes."""
+    """The runs that this machine takes part in, and their processes."""
 
     def __init__(self, settings: WorkbenchSettings) -> None:
         self.settings = settings
@@ -113,12 +110,12 @@ class Federations:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def listed(self) -> list[Run]:
-        """The newest first."""
-        found = [self.get(path.parent.name) for path in self.root.glob("*/about.json")]
-        return sorted(found, key=lambda run: run.made, reverse=True)
+        """Return all runs, the newest first."""
+        runs = [self.get(path.parent.name) for path in self.root.glob("*/about.json")]
+        return sorted(runs, key=lambda run: run.made, reverse=True)
 
     def get(self, number: str) -> Run:
-        """One run, or `Problem("not_found")`."""
+        """Return a run by its number; raise `Problem("not_found")` if there is none."""
         path = self.root / number / "about.json"
         if not _RUN.fullmatch(number) or not path.is_file():
             raise Problem("not_found")
@@ -128,20 +125,20 @@ class Federations:
         )
 
     def save(self, run: Run) -> Run:
-        """Write what is known of it."""
+        """Write the record of a run, and return the run."""
         write_file(self.root / run.id / "about.json", json.dumps(asdict(run), indent=1).encode())
         return run
 
     def progress(self, run: Run) -> dict[str, Any]:
-        """What its process last wrote."""
+        """Return what the process of a run wrote last."""
         path = self.root / run.id / "progress.json"
         with contextlib.suppress(OSError, ValueError):
-            found: dict[str, Any] = json.loads(path.read_bytes())
-            return found
+            fields: dict[str, Any] = json.loads(path.read_bytes())
+            return fields
         return {}
 
     def linked(self) -> int:
-        """With how many other sites this machine is in touch now."""
+        """Return the number of other sites that this machine works with now."""
         return (
             sum(len(run.sites) - 1 for run in self.listed() if run.state == "running")
             if self.root.exists()
@@ -150,12 +147,12 @@ class Federations:
 
     @staticmethod
     def plan(run: Run, columns: int, encoder: Encoder | None = None) -> PlannedFederation:
-        """What the sites of a run agree on, before anything is charged or made.
+        """Plan what the sites of a run agree on, before anything is charged or made.
 
         Parameters:
-            run: what the host wants.
-            columns: how many features a photo has here.
-            encoder: what read the photos, where it is not a built-in one.
+            run: the run that the host wants.
+            columns: the number of features of a photo.
+            encoder: the encoder that read the photos, if it is not a built-in one.
         """
         from blindsight.app.train_together import plan_federation
 
@@ -184,10 +181,10 @@ class Federations:
         """Make this site's keys, and an invitation for each other site.
 
         Parameters:
-            run: what is agreed on.
+            run: what is agreed.
             rows: this site's features.
             labels: class numbers, in the order of the run's classes.
-            planned: what `plan` gave, unless it is made here.
+            planned: what `plan` returned; by default it is called here.
         """
         from blindsight.app.federation_site import create_host
 
@@ -202,7 +199,7 @@ class Federations:
     def join(
         self, run: Run, access: dict[str, str], rows: NDArray[Any], labels: NDArray[Any]
     ) -> Run:
-        """Make this site's own keys; its process enrols by the invitation."""
+        """Make this site's own keys; its process then joins with the access of the invitation."""
         from blindsight.app.federation_site import join_site
 
         if (self.root / run.id).exists():
@@ -217,17 +214,21 @@ class Federations:
             raise Problem("refused_invitation") from error
 
     def invitation(self, run: Run, number: int) -> Path:
-        """The file for one site; the workbench deletes it when the site has come."""
+        """Return the invitation file of a site, which is deleted when the site has joined."""
         folder = self.root / run.id / "invitations"
         folder.mkdir(exist_ok=True, mode=0o700)
         return folder / f"site-{number}.txt"
 
     def shared_model(self, run: Run, vault: Vault | None = None) -> bytes:
-        """The learned model as a zip of a folder to share, with card, manifest and signature.
+        """Return the trained model as a zip of a folder to share, with card and signature.
 
         Parameters:
-            run: a run whose last round is learned; else `Problem("not_found")`.
-            vault: the owner's vault, from which the key is derived; without one it is used once.
+            run: a run whose last round is complete.
+            vault: the owner's vault, from which the signing key is derived; without one, a key is
+                made for this file only.
+
+        Raises:
+            Problem: "not_found", if the model is not complete.
         """
         model = self.root / run.id / MODEL_FILE
         if not model.is_file():
@@ -235,28 +236,28 @@ class Federations:
         from blindsight.app.federation_site import share_model
 
         packed = io.BytesIO()
-        with tempfile.TemporaryDirectory(dir=model.parent) as made:
-            folder = share_model(model, Path(made) / MODEL_FILE, vault)
+        with tempfile.TemporaryDirectory(dir=model.parent) as scratch:
+            folder = share_model(model, Path(scratch) / MODEL_FILE, vault)
             with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
                 for path in sorted(folder.iterdir()):
                     entry = zipfile.ZipInfo(f"{folder.name}/{path.name}")
-                    entry.external_attr = 0o644 << 16  # a colleague on a share can read it
+                    entry.external_attr = 0o644 << 16  # readable for colleagues on a shared folder
                     archive.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED)
         return packed.getvalue()
 
     async def open(self) -> None:
-        """Take up what was running when the workbench was stopped."""
+        """Continue the runs that were running when the workbench was stopped."""
         for run in await asyncio.to_thread(self.listed):
             if run.state == "running":
                 self.go_on(run)
 
     def go_on(self, run: Run) -> None:
-        """Run its process, again if it dies; on the event loop."""
+        """Start the process of a run, on the event loop; it is restarted if it fails."""
         if run.id not in self._tasks:
             self._tasks[run.id] = asyncio.create_task(self._keep(run))
 
     async def rest(self, run: Run, state: str = "paused") -> Run:
-        """End its process; what is on disk stays, unless it is left for good."""
+        """End the process of a run; with the state "left", its keys are deleted."""
         task = self._tasks.pop(run.id, None)
         if task is not None:
             task.cancel()
@@ -269,7 +270,7 @@ class Federations:
         return await asyncio.to_thread(self.save, replace(self.get(run.id), state=state))
 
     async def close(self) -> None:
-        """End all processes; runs go on with the next start."""
+        """End all processes; runs continue at the next start."""
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
@@ -279,7 +280,7 @@ class Federations:
         folder, process, pause = self.root / run.id, None, _PAUSE
         order = {
             "folder": str(folder),
-            # Sites wait for each other: less nice than a job that nobody waits for.
+            # Sites wait for each other, so a run gets more processor time than a job.
             "niceness": self.settings.job_niceness // 2,
             "bind": None if is_loopback(run.address.rpartition(":")[0]) else "0.0.0.0",  # noqa: S104
         }
@@ -311,10 +312,10 @@ class Federations:
         return folder
 
     def _keep_rows(self, run: Run, rows: NDArray[Any], labels: NDArray[Any]) -> None:
-        """A fifth is kept aside to count on; which, is drawn anew for each run."""
+        """Write the features, of which a random fifth is held out to measure accuracy."""
         order = np.random.default_rng(secrets.randbits(64)).permutation(len(rows))
-        held, used = np.split(order, [len(order) // 5])
-        for name, part in (("held", held), ("rows", used)):
+        held_out, used = np.split(order, [len(order) // 5])
+        for name, part in (("held", held_out), ("rows", used)):
             path = self.root / run.id / f"{name}.npz"
             with os.fdopen(
                 os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "wb"
@@ -323,7 +324,7 @@ class Federations:
 
 
 def _written(run: Run, access: dict[str, str]) -> bytes:
-    """An invitation: one line of text, to be sent as a file or pasted."""
+    """Return an invitation as one line of text, to be sent as a file or pasted."""
     agreed = {
         name: value
         for name, value in asdict(run).items()
@@ -334,15 +335,18 @@ def _written(run: Run, access: dict[str, str]) -> bytes:
 
 
 def read_invitation(text: bytes) -> tuple[Run, dict[str, str]]:
-    """What is agreed, and the access to the collector.
+    """Read an invitation, which comes from outside, so that everything in it is checked.
 
-    An invitation comes from outside, so everything is checked, and all that is wrong is refused
-    with the same words.
+    Returns:
+        The run, and the access to the collector.
+
+    Raises:
+        Problem: "refused_invitation", whatever is wrong.
     """
     try:
         mark, _, packed = text.strip().partition(b":")
-        found = json.loads(base64.b64decode(packed, altchars=b"-_", validate=True))
-        agreed, given = found["run"], found["access"]
+        fields = json.loads(base64.b64decode(packed, altchars=b"-_", validate=True))
+        agreed, granted = fields["run"], fields["access"]
         sites, classes = (
             tuple(str(name) for name in agreed[word]) for word in ("sites", "classes")
         )
@@ -362,7 +366,7 @@ def read_invitation(text: bytes) -> tuple[Run, dict[str, str]]:
             records=int(agreed["records"]),
             advice=None if agreed["advice"] is None else str(agreed["advice"])[:400],
         )
-        access = {name: str(given[name]) for name in ("ca", "token")}
+        access = {name: str(granted[name]) for name in ("ca", "token")}
         ssl.create_default_context(cadata=access["ca"])
     except (
         ValueError,
@@ -387,7 +391,7 @@ def read_invitation(text: bytes) -> tuple[Run, dict[str, str]]:
         and (run.epsilon is None or (0 < run.epsilon < 100 and 0 < run.delta < 1))
         and list(classes) == sorted(set(classes))
         and all(0 < len(word) <= 60 and word.isprintable() for word in words)
-        and set(given) == {"ca", "token"}
+        and set(granted) == {"ca", "token"}
         and re.fullmatch(r"[\w-]{20,100}", access["token"])
         and re.fullmatch(r"[\w.:-]{1,250}:\d{1,5}", run.address)
     )

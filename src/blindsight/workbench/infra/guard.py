@@ -1,10 +1,8 @@
-"""The gate before every request: host, who asks, how often, how large, from where; and the headers
-on every answer. How much one caller may ask, how many may wait for the ledger, and counts for the
-metrics page.
+"""The guard before every request: it checks host, identity, rate, size and origin, and adds headers
+to every answer. Also the rate limit, threads for work on the ledger, and the metrics.
 
-The rate limit is our own: a token bucket of twenty lines with a bound on callers, which the
-`limits` package does not keep (its memory grows with every address seen). The counts are
-prometheus-client's.
+The rate limit is a token bucket with a bound on the number of callers, which the `limits` package
+does not have (its memory grows with every address). The metrics are prometheus-client's.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ _FREE = ("/static/", "/health")
 _LONGEST_PATH = 2048
 _LONGEST_SECRET = 200
 _LONGEST_PURPOSE = 200
-# What tells nothing about a data set, and what pages ask every second: not in the access log.
+# Routes that are not in the access log: they concern no data set, or pages poll them every second.
 _UNRECORDED = {
     *("/static", "unknown", "/metrics", "/docs", "/api/openapi.json", "/login", "/logout"),
     *("/login/oidc", "/login/oidc/callback"),
@@ -88,7 +86,16 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class Guard:
-    """ASGI middleware around the whole workbench."""
+    """ASGI middleware around the whole workbench.
+
+    Parameters:
+        app: the application that answers.
+        settings: limits, hosts and proxies.
+        keys: the identities of keys and sessions.
+        metrics: counts every request.
+        access_log: gets a record of every request that concerns a data set.
+        routes: the routes of the application, whose templates name requests in the log.
+    """
 
     def __init__(
         self,
@@ -110,7 +117,7 @@ class Guard:
         self._reading: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check, pass on, add headers, count."""
+        """Check a request, pass it on, add headers to the answer, and count it."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -125,7 +132,7 @@ class Guard:
         except Problem as problem:
             await answer.refuse(problem)
         except Exception as error:
-            # The type only: a message could hold pixels or keys.
+            # Only the type is logged: a message could contain pixels or keys.
             _log.error("an unexpected %s ended a request", type(error).__name__)
             await answer.refuse(Problem("failed"))
         finally:
@@ -159,9 +166,9 @@ class Guard:
         cookies = _cookies(headers.get("cookie", ""))
         identity, bearer = None, False
         if not path.startswith(_FREE):
-            # Whoever has a key or a session pays with that, so that strangers at the same address
-            # cannot use up the owner's allowance. A made-up key costs no query (see Keys), and its
-            # sender pays by address.
+            # A valid key or session has its own rate limit, so that strangers at the same address
+            # cannot use up the owner's. An invalid key costs no query (see Keys) and counts for
+            # its address.
             identity, bearer = await self._who(headers, cookies)
             payer = self._payer(scope, identity)
             if not self.buckets.take(payer):
@@ -177,7 +184,7 @@ class Guard:
         if len(purpose) > _LONGEST_PURPOSE or not purpose.isprintable():
             raise Problem("bad_request")
         PURPOSE.set(purpose)
-        # Read once, here: what is further in would parse them again, in its own way.
+        # Cookies are read only here: inner code would parse them again, in another way.
         scope["headers"] = [(name, value) for name, value in scope["headers"] if name != b"cookie"]
         if scope["method"] not in _SAFE:
             if not bearer:
@@ -193,13 +200,14 @@ class Guard:
     async def _who(
         self, headers: dict[str, str], cookies: dict[str, str]
     ) -> tuple[RequestIdentity | None, bool]:
-        """Who asks, and whether a program's key said so; a key that nobody has is as good as
-        none.
+        """Return the identity of a request, and whether a key in its header proved it.
+
+        An unknown key counts as no key.
         """
         scheme, _, key = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and key:
-            found = await self._looked_up(self.keys.known_key, key.strip())
-            return (found or (LOCAL if self.settings.open else None)), found is not None
+            identity = await self._looked_up(self.keys.known_key, key.strip())
+            return (identity or (LOCAL if self.settings.open else None)), identity is not None
         if self.settings.open:
             return LOCAL, False
         token = cookies.get(self.settings.cookie(SESSION_COOKIE))
@@ -208,14 +216,14 @@ class Guard:
     async def _looked_up(
         self, look: Callable[[str], RequestIdentity | None], secret: str
     ) -> RequestIdentity | None:
-        """Whose secret this is, after one reading of the database that all who wait share."""
+        """Return the identity of a secret, after reading the database once for all who wait."""
         if len(secret) > _LONGEST_SECRET:
             return None
         if self.keys.needs_reading(known=look(secret) is not None):
             if self._reading is None:
                 self._reading = asyncio.create_task(asyncio.to_thread(self.keys.read))
             try:
-                # A caller who goes away must not cancel it for the others.
+                # A caller that disconnects must not cancel it for the others.
                 await asyncio.shield(self._reading)
             finally:
                 if self._reading is not None and self._reading.done():
@@ -223,19 +231,19 @@ class Guard:
         return look(secret)
 
     def _payer(self, scope: Scope, identity: RequestIdentity | None) -> str:
-        """Whose allowance a request uses up."""
+        """Return the name whose rate limit a request counts for."""
         if identity is not None and not self.settings.open:
             return f"key {identity.name}"
         query = scope.get("query_string", b"").decode("latin-1")
         token = query.removeprefix("token=") if scope["path"] == "/" else ""
         if 0 < len(token) <= _LONGEST_SECRET and self.keys.is_start_secret(token):
             return f"key {LOCAL.name}"
-        # Signing in has an allowance of its own: strangers behind the same address who ask for
-        # other pages do not keep anybody from it.
+        # Signing in has its own rate limit, so that strangers at the same address who request other
+        # pages cannot prevent it.
         return ("sign in " if scope["path"].startswith("/login") else "") + _address(scope)
 
     async def _record(self, scope: Scope, status: int) -> None:
-        """Put what a signed-in person did into the access log, before it is answered."""
+        """Write a request of a signed-in person into the access log, before it is answered."""
         state = scope.get("state", {})
         identity: RequestIdentity | None = state.get("identity")
         route = self._route(scope)
@@ -243,10 +251,10 @@ class Guard:
         if identity is None or route in _UNRECORDED or (safe and route in _POLLED):
             return
         query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
-        given = scope.get("path_params", {})
+        parameters = scope.get("path_params", {})
         names = {}
         for name in ("dataset", "release"):
-            value = state.get(name) or given.get(name) or (query.get(name) or [""])[0]
+            value = state.get(name) or parameters.get(name) or (query.get(name) or [""])[0]
             names[name] = value if _NUMBER.fullmatch(str(value)) else ""
         outcome = "done" if status < 400 else "refused" if status < 500 else "failed"
         await self.access_log.write(
@@ -277,10 +285,10 @@ class Guard:
         return measured
 
     def _route(self, scope: Scope) -> str:
-        """The template of the address, so that logs and metrics hold no ids."""
-        found = scope.get("route")
-        if isinstance(found, Route):
-            return found.path
+        """Return the template of the address, so that logs and metrics contain no ids."""
+        matched = scope.get("route")
+        if isinstance(matched, Route):
+            return matched.path
         for route in self.routes:
             if isinstance(route, Route) and route.matches(scope)[0] != Match.NONE:
                 return route.path
@@ -288,9 +296,9 @@ class Guard:
 
 
 class _Answer:
-    """Sends on with headers added, and knows whether the answer has begun.
+    """Sends an answer with added headers, and remembers whether it has begun.
 
-    `record` is called before the first byte leaves; where it refuses, its refusal is sent instead.
+    `record` is called before the first byte is sent; if it raises `Problem`, that is sent instead.
     """
 
     def __init__(self, scope: Scope, send: Send, record: Callable[[int], Awaitable[None]]) -> None:
@@ -336,24 +344,24 @@ class _Answer:
         )
 
     def _extra(self, message: MutableMapping[str, Any]) -> list[tuple[bytes, bytes]]:
-        given = {name.lower(): value for name, value in message.get("headers", ())}
+        present = {name.lower(): value for name, value in message.get("headers", ())}
         drawn = (
-            given.get(b"content-type", b"").startswith(b"image/svg")
+            present.get(b"content-type", b"").startswith(b"image/svg")
             or self.scope["path"] == "/docs"
         )
         policy = _PAGE.format(style="'self' 'unsafe-inline'" if drawn else "'self'")
         extra = list(_HEADERS)
-        if b"content-security-policy" not in given:
+        if b"content-security-policy" not in present:
             extra.append((b"content-security-policy", policy.encode()))
         if self.scope.get("scheme") == "https":
             extra.append((b"strict-transport-security", b"max-age=31536000"))
-        if b"cache-control" not in given:
-            kept = (
+        if b"cache-control" not in present:
+            caching = (
                 b"public, max-age=3600"
                 if self.scope["path"].startswith("/static/")
                 else b"no-store"
             )
-            extra.append((b"cache-control", kept))
+            extra.append((b"cache-control", caching))
         return extra
 
 
@@ -362,8 +370,9 @@ def _headers(scope: Scope) -> dict[str, str]:
 
 
 def _cookies(header: str) -> dict[str, str]:
-    """Names and values as they stand: ours need no unquoting, for which http.cookies may take
-    seconds.
+    """Return the names and values of cookies without unquoting, which our cookies do not need.
+
+    `http.cookies` may need seconds for a hostile header.
     """
     pairs = (part.strip().partition("=") for part in header.split(";"))
     return {name: value for name, _, value in pairs if name}
@@ -380,8 +389,9 @@ def _address(scope: Scope) -> str:
 
 
 def _same_site(headers: dict[str, str], cookies: bool, token: str, *, form: bool) -> None:
-    """A browser's request must come from our own page and carry its token; a program's without
-    cookies may pass.
+    """Raise `Problem` unless a browser's request comes from our own page and carries its token.
+
+    A program's request without cookies passes.
     """
     origin = headers.get("origin")
     if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
@@ -403,9 +413,12 @@ _COUNTS = ("images_read", "images_refused", "decoders_ended", "sign_ins_refused"
 
 
 class Buckets:
-    """`take` says whether a caller may go on.
+    """A rate limit per caller, by token buckets; the least recent callers are forgotten first.
 
-    The least recently seen callers are forgotten first.
+    Parameters:
+        per_minute: requests per minute.
+        burst: requests at once.
+        clock: returns the time in seconds.
     """
 
     def __init__(
@@ -415,16 +428,14 @@ class Buckets:
         self._callers: OrderedDict[str, tuple[float, float]] = OrderedDict()
         self._guard = threading.Lock()
 
-    def take(self, caller: str, cost: float = 1.0) -> bool:
-        """Use up one request of a caller's allowance, if there is one left; a negative cost gives
-        it back.
-        """
+    def take(self, caller: str) -> bool:
+        """Take a token from a caller's bucket, and return whether it had one."""
         now = self._clock()
         with self._guard:
-            left, seen = self._callers.pop(caller, (self._burst, now))
-            left = min(self._burst, left + (now - seen) * self._pace)
-            allowed = left >= cost
-            self._callers[caller] = (min(self._burst, left - cost) if allowed else left, now)
+            tokens, updated = self._callers.pop(caller, (self._burst, now))
+            tokens = min(self._burst, tokens + (now - updated) * self._pace)
+            allowed = tokens >= 1
+            self._callers[caller] = (tokens - allowed, now)
             if len(self._callers) > _CALLERS:
                 self._callers.popitem(last=False)
             return allowed
@@ -434,8 +445,11 @@ class Buckets:
 
 
 class Lane:
-    """Threads of their own for work that may have to wait, such as a charge: who waits there holds
-    up nobody else.
+    """Separate threads for work that may wait, such as a charge, so that it delays nothing else.
+
+    Parameters:
+        threads: how much runs at once.
+        waiting: how much more may wait.
     """
 
     def __init__(self, threads: int, waiting: int) -> None:
@@ -444,10 +458,10 @@ class Lane:
         self._inside = 0
 
     async def run(self, work: Callable[..., T], *arguments: Any, **options: Any) -> T:
-        """Run a blocking function; `Problem("busy")` where too many wait already."""
+        """Run a blocking function; raise `Problem("busy")` if too many calls wait already."""
         if self._inside >= self._most:
             raise Problem("busy")
-        if self._limiter is None:  # it belongs to the event loop, which is not there at birth
+        if self._limiter is None:  # it needs the event loop, so it is not made in __init__
             self._limiter = anyio.CapacityLimiter(self._threads)
         self._inside += 1
         try:
@@ -471,7 +485,7 @@ class Metrics:
         )
         self._seconds = Histogram(
             "blindsight_request_seconds",
-            "Their time.",
+            "Seconds until requests were answered.",
             ("route",),
             buckets=_BOUNDS,
             registry=self._registry,
@@ -483,29 +497,29 @@ class Metrics:
         self._started = time.time()
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
-        """One answered request."""
+        """Count an answered request and its time."""
         self._requests.labels(method, route, str(status)).inc()
         self._seconds.labels(route).observe(seconds)
 
     def count(self, name: str) -> None:
-        """Count one more: an image read or refused, or a decoder that was ended."""
+        """Add one to a counter, such as "images_read"."""
         self._counts[name].inc()
 
     def page(self, gauges: dict[str, float]) -> bytes:
-        """All counts, and what is measured at this moment."""
+        """Return all counters and the given gauges in Prometheus' text format."""
         now = CollectorRegistry()
-        found = [
+        families = [
             GaugeMetricFamily(f"blindsight_{name}", name.replace("_", " "), value=value)
             for name, value in sorted(
                 (gauges | {"up_seconds": time.time() - self._started}).items()
             )
         ]
-        now.register(_Once(found))
+        now.register(_Gauges(families))
         return generate_latest(self._registry) + generate_latest(now)
 
 
-class _Once:
-    """Gauges as a collector."""
+class _Gauges:
+    """A collector of gauges that are measured once."""
 
     def __init__(self, gauges: list[GaugeMetricFamily]) -> None:
         self._gauges = gauges

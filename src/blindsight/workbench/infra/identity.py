@@ -1,8 +1,8 @@
-"""Who asks and what they may do: people and keys, sessions, and rights per data set.
+"""Identities and their rights: people, keys, sessions, and roles per data set.
 
-A person is known by an API key, by the link that was printed at the start, or by an identity
-provider (OpenID Connect). A role in the whole workbench says what somebody may do everywhere; a
-grant gives a person or a group of the identity provider one role in one data set.
+A person signs in with an API key, with the link that was printed at the start, or with an identity
+provider (OpenID Connect). A role in the workbench holds everywhere; a grant gives a person, or a
+group of the identity provider, one role in one data set.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ RIGHTS: dict[DataSetRole, frozenset[Right]] = {
     "auditor": frozenset(("card", "history", "attack")),
     "keeper": frozenset(("card", "history", "budget")),
 }
-EVERY = "*"  # a grant on every data set, those to come included
+EVERY = "*"  # a grant on every data set, also on future ones
 SESSION_SECONDS = 12 * 3600.0
-# How long the list of valid keys and sessions is believed, and so how long a key that another
-# process revoked may still pass.
+# How long the list of valid keys and sessions is used before it is read again: so long a key that
+# another process revoked may still pass.
 _FRESH_SECONDS = 2.0
-# A secret that is not in the list may be a new one of another process: the list is read again, but
-# not more often than this, however many unknown secrets arrive.
+# A secret that is not in the list may be a new one of another process. The list is then read again,
+# but not more often than this, however many unknown secrets arrive.
 _UNKNOWN_SECONDS = 0.5
 _LONGEST_NAME = 100
 
 
 @dataclass(frozen=True)
 class Grant:
-    """A role in a data set; a searcher's names the release.
+    """A role in a data set.
 
     Parameters:
         role: "owner", "searcher", "auditor" or "keeper".
@@ -63,7 +63,7 @@ class Grant:
     release: str = ""
 
     def gives(self, right: Right, dataset: str, release: str = "") -> bool:
-        """Whether it gives a right on a data set, and on this release of it where one is named."""
+        """Whether it includes a right on a data set and, if it names one, on this release."""
         return (
             right in RIGHTS[self.role]
             and self.dataset in (EVERY, dataset)
@@ -77,9 +77,9 @@ class RequestIdentity:
 
     Parameters:
         name: unique among keys and people.
-        role: role in the whole workbench; an "analyst" has no rights but those that were granted.
+        role: role in the whole workbench; an "analyst" has only the rights that were granted.
         grants: roles in data sets, of the person and of the person's groups.
-        groups: groups of the identity provider, as of the sign-in.
+        groups: groups of the identity provider, as of the last sign-in.
     """
 
     name: str
@@ -108,10 +108,14 @@ LOCAL = RequestIdentity("local", "owner")
 class Keys:
     """Make, look up and revoke keys; open and close sessions; grant and revoke rights.
 
-    A key has 256 random bits, so one SHA-256 is all the hashing it needs. All valid digests are
-    held in memory and read again from the database every two seconds, so that looking up a secret
-    costs no query: strangers who send made-up keys cannot keep the owner's key from being looked
-    up.
+    A key has 256 random bits, so that one SHA-256 is enough. All valid digests are held in memory
+    and read again from the database every two seconds, so that looking up a secret costs no query,
+    and strangers who send invalid keys cannot slow down valid ones.
+
+    Parameters:
+        database: the database of the workbench.
+        token: the secret of the link that was printed at the start.
+        owner_groups: groups of the identity provider whose members own the workbench.
     """
 
     def __init__(
@@ -126,24 +130,31 @@ class Keys:
         self._guard = threading.Lock()
 
     def make(self, name: str, role: Role) -> str:
-        """A new key, shown once; only its digest is stored."""
+        """Make a key; only its digest is stored.
+
+        Returns:
+            The key, which cannot be read again.
+
+        Raises:
+            InvalidParameter: if the name or the role is not valid, or the name is taken.
+        """
         _check_role(role, get_args(Role))
         name = _check_name("a key's name", name)
         key = f"bs_{secrets.token_urlsafe(32)}"
         row = {"name": name, "role": role, "digest": _digest(key), "made": _now(), "revoked": None}
-        taken = f"there is a key or a person named {name!r} already. Choose another name."
+        refusal = f"there is a key or a person named {name!r} already. Choose another name."
         if self.database.rows(sql.select(PEOPLE.c.name).where(PEOPLE.c.name == name)):
-            raise InvalidParameter(taken)
+            raise InvalidParameter(refusal)
         try:
             with self.database.begin() as connection:
                 connection.execute(sql.insert(KEYS).values(row))
         except sql.exc.IntegrityError:
-            raise InvalidParameter(taken) from None
+            raise InvalidParameter(refusal) from None
         self._read_at = -math.inf
         return key
 
     def revoke(self, name: str) -> None:
-        """End a key, or bar a person who signs in with the identity provider; end the sessions."""
+        """Revoke a key, or bar a person of the identity provider, and end their sessions."""
         with self.database.begin() as connection:
             keys = connection.execute(
                 sql.update(KEYS).where(KEYS.c.name == name).values(revoked=_now())
@@ -157,19 +168,19 @@ class Keys:
         self._read_at = -math.inf
 
     def make_owner(self) -> str:
-        """A new owner's key under a name that no key, revoked ones included, and no person has."""
-        taken = {row["name"] for row in (*self.listed(), *self.people())}
+        """Make an owner's key under a name that no person and no key, also no revoked one, has."""
+        used = {row["name"] for row in (*self.listed(), *self.people())}
         names = itertools.chain(["owner"], (f"owner-{number}" for number in itertools.count(2)))
-        return self.make(next(name for name in names if name not in taken), "owner")
+        return self.make(next(name for name in names if name not in used), "owner")
 
     def listed(self) -> list[dict[str, Any]]:
-        """Names, roles and dates of keys; never digests."""
+        """Return the names, roles and dates of all keys, without digests."""
         return self.database.rows(
             sql.select(KEYS.c.name, KEYS.c.role, KEYS.c.made, KEYS.c.revoked).order_by(KEYS.c.made)
         )
 
     def people(self) -> list[dict[str, Any]]:
-        """Everybody who has signed in with the identity provider."""
+        """Return everybody who has signed in with the identity provider."""
         columns = (PEOPLE.c.name, PEOPLE.c.label, PEOPLE.c.groups, PEOPLE.c.seen, PEOPLE.c.revoked)
         rows = self.database.rows(sql.select(*columns).order_by(PEOPLE.c.name))
         return [{**row, "groups": json.loads(row["groups"])} for row in rows]
@@ -177,34 +188,34 @@ class Keys:
     def person(
         self, issuer: str, subject: str, name: str, label: str, groups: tuple[str, ...]
     ) -> RequestIdentity | None:
-        """Note a person whom the identity provider vouches for.
+        """Store a person whom the identity provider has authenticated.
 
-        A name belongs to whoever came with it first: the same name from another account of the
-        provider, or one that a key has, gets the account's own number added. Rights that were
-        granted to a name therefore never pass to another account.
+        A name belongs to the first account that has it. For another account with the same name, or
+        if a key has the name, a number of the account is appended. Rights that were granted to a
+        name therefore never pass to another account.
 
         Returns:
-            The identity, or None where the person was barred.
+            The identity, or None if the person was barred.
         """
-        mine = (PEOPLE.c.issuer == issuer) & (PEOPLE.c.subject == subject)
+        account = (PEOPLE.c.issuer == issuer) & (PEOPLE.c.subject == subject)
         values = {"label": label, "groups": json.dumps(list(groups)), "seen": _now()}
         with self.database.begin() as connection:
-            known = connection.execute(
-                sql.select(PEOPLE.c.name, PEOPLE.c.revoked).where(mine)
+            stored = connection.execute(
+                sql.select(PEOPLE.c.name, PEOPLE.c.revoked).where(account)
             ).first()
-            if known is not None:
-                if known.revoked is not None:
+            if stored is not None:
+                if stored.revoked is not None:
                     return None
-                connection.execute(sql.update(PEOPLE).where(mine).values(**values))
-                name = known.name
+                connection.execute(sql.update(PEOPLE).where(account).values(**values))
+                name = stored.name
             else:
                 own = f"{name[: _LONGEST_NAME - 20]} {_digest(issuer + ' ' + subject)[:12]}"
-                taken = connection.execute(
+                used = connection.execute(
                     sql.select(PEOPLE.c.name)
                     .where(PEOPLE.c.name == name)
                     .union(sql.select(KEYS.c.name).where(KEYS.c.name == name))
                 ).first()
-                name = own if taken is not None or name == LOCAL.name else name
+                name = own if used is not None or name == LOCAL.name else name
                 connection.execute(
                     sql.insert(PEOPLE).values(name=name, issuer=issuer, subject=subject, **values)
                 )
@@ -245,16 +256,16 @@ class Keys:
             "dataset": dataset,
             "release": release,
         }
-        there = [GRANTS.c[column] == value for column, value in row.items()]
+        same = [GRANTS.c[column] == value for column, value in row.items()]
         with self.database.begin() as connection:
-            if connection.execute(sql.select(GRANTS.c.subject).where(*there)).first() is None:
+            if connection.execute(sql.select(GRANTS.c.subject).where(*same)).first() is None:
                 connection.execute(sql.insert(GRANTS).values(**row, made=_now(), actor=actor))
         self._read_at = -math.inf
 
     def withdraw(
         self, subject: str, dataset: str, *, role: str | None = None, group: bool = False
     ) -> int:
-        """Take back what a person or group was granted in a data set; how many grants ended."""
+        """Delete the grants of a person or group in a data set, and return how many there were."""
         kind = "group" if group else "person"
         where = [
             GRANTS.c.subject == subject,
@@ -269,13 +280,13 @@ class Keys:
         return int(ended)
 
     def set_roles(self, subject: str, roles: Mapping[str, str], *, actor: str = "") -> None:
-        """Let a person or key have one role in each of these data sets, all or none.
+        """Set the role of a person or key in several data sets, in one transaction.
 
-        A grant that gives this role already stays as it is, with the release that it names.
+        An existing grant of the same role is not changed, with the release that it names.
 
         Parameters:
             subject: name of the person or key.
-            roles: by the number of a data set the role, or "" for no access.
+            roles: the role by the number of the data set; "" for no access.
             actor: who changes it.
         """
         for role in roles.values():
@@ -283,13 +294,13 @@ class Keys:
         self.require_known(subject)
         with self.database.begin() as connection:
             for dataset, role in roles.items():
-                mine = (
+                of_subject = (
                     (GRANTS.c.subject == subject)
                     & (GRANTS.c.kind == "person")
                     & (GRANTS.c.dataset == dataset)
                 )
-                connection.execute(sql.delete(GRANTS).where(mine & (GRANTS.c.role != role)))
-                held = connection.execute(sql.select(GRANTS.c.role).where(mine)).first()
+                connection.execute(sql.delete(GRANTS).where(of_subject & (GRANTS.c.role != role)))
+                held = connection.execute(sql.select(GRANTS.c.role).where(of_subject)).first()
                 if role and held is None:
                     row = {"subject": subject, "kind": "person", "role": role, "dataset": dataset}
                     connection.execute(
@@ -298,7 +309,7 @@ class Keys:
         self._read_at = -math.inf
 
     def require_known(self, name: str) -> None:
-        """Refuse a name that no key and no person has, with `InvalidParameter`."""
+        """Raise `InvalidParameter` if no key and no person has the name."""
         if name not in {row["name"] for row in (*self.listed(), *self.people())}:
             raise InvalidParameter(
                 f"there is no key and no person named {name!r}. People of the identity provider "
@@ -306,7 +317,7 @@ class Keys:
             )
 
     def grants(self) -> list[dict[str, Any]]:
-        """All grants: subject, kind ("person" or "group"), role, data set, release, date, actor."""
+        """Return all grants with subject, kind, role, data set, release, date and actor."""
         return self.database.rows(sql.select(GRANTS).order_by(GRANTS.c.made, GRANTS.c.subject))
 
     def is_start_secret(self, secret: str) -> bool:
@@ -314,7 +325,7 @@ class Keys:
         return self._token is not None and hmac.compare_digest(_digest(secret), self._token)
 
     def identify(self, key: str) -> RequestIdentity | None:
-        """Whose key this is; the start-up secret is the owner's of this machine."""
+        """Return the identity of a key; the secret of the start-up link is the local owner's."""
         if self.is_start_secret(key):
             return LOCAL
         if self.needs_reading(known=self.known_key(key) is not None):
@@ -322,16 +333,16 @@ class Keys:
         return self.known_key(key)
 
     def known_key(self, key: str) -> RequestIdentity | None:
-        """Whose key this is by the list in memory; this asks no database."""
+        """Return the identity of a key by the list in memory, without a query."""
         return LOCAL if self.is_start_secret(key) else self._keys.get(_digest(key))
 
     def known_session(self, token: str) -> RequestIdentity | None:
-        """Whose session this is by the list in memory; this asks no database."""
+        """Return the identity of a session by the list in memory, without a query."""
         identity, until = self._sessions.get(_digest(token), (None, 0.0))
         return identity if until > time.time() else None
 
     def needs_reading(self, *, known: bool) -> bool:
-        """Whether the list in memory is too old to answer for a secret that it knows or not."""
+        """Whether the list in memory is too old, for a secret that it contains (`known`) or not."""
         age = time.monotonic() - self._read_at
         return age >= (_FRESH_SECONDS if known else _UNKNOWN_SECONDS)
 
@@ -374,7 +385,7 @@ class Keys:
             self._read_at = now
 
     def open_sessions(self) -> int:
-        """How many sessions are open, by the list in memory."""
+        """Return the number of open sessions, by the list in memory."""
         now = time.time()
         return sum(until > now for _, until in self._sessions.values())
 
@@ -382,11 +393,11 @@ class Keys:
         return "analyst" if self._owner_groups.isdisjoint(groups) else "owner"
 
     def open_session(self, identity: RequestIdentity, *, id_token: str = "") -> str:
-        """A token for a page's cookie.
+        """Open a session, and return the token for its cookie.
 
         Parameters:
-            identity: whose session.
-            id_token: what the identity provider wants to see again at sign-out.
+            identity: the identity of the session.
+            id_token: the token that the identity provider expects at sign-out.
         """
         token = secrets.token_urlsafe(32)
         with self.database.begin() as connection:
@@ -402,24 +413,24 @@ class Keys:
         return token
 
     def close_session(self, token: str) -> str:
-        """Sign out; what the identity provider wants to see at sign-out, "" where it has none."""
-        mine = SESSIONS.c.digest == _digest(token)
+        """End a session, and return the token that the identity provider expects, or ""."""
+        session = SESSIONS.c.digest == _digest(token)
         with self.database.begin() as connection:
-            row = connection.execute(sql.select(SESSIONS.c.id_token).where(mine)).first()
-            connection.execute(sql.delete(SESSIONS).where(mine))
+            row = connection.execute(sql.select(SESSIONS.c.id_token).where(session)).first()
+            connection.execute(sql.delete(SESSIONS).where(session))
         self._read_at = -math.inf
         return "" if row is None else str(row.id_token or "")
 
 
-def _check_role(role: str, known: tuple[str, ...]) -> None:
-    if role not in known:
-        raise InvalidParameter(f"role must be one of {known}, got {role!r}.")
+def _check_role(role: str, roles: tuple[str, ...]) -> None:
+    if role not in roles:
+        raise InvalidParameter(f"role must be one of {roles}, got {role!r}.")
 
 
-def _check_name(what: str, name: str) -> str:
+def _check_name(subject: str, name: str) -> str:
     if not name.isprintable() or not 1 <= len(name) <= _LONGEST_NAME or name == LOCAL.name:
         raise InvalidParameter(
-            f"{what} must be 1 to {_LONGEST_NAME} printable characters, and not 'local'."
+            f"{subject} must be 1 to {_LONGEST_NAME} printable characters, and not 'local'."
         )
     return name
 

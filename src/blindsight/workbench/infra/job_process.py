@@ -1,6 +1,6 @@
-"""The process of one job, or of this site in one run of training together.
+"""The process of one job, or of this site's part in one run of training together.
 
-Told on standard input which, it works, writes progress and result, and ends.
+It reads from standard input what to do, writes progress and result, and ends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from blindsight.workbench.infra.settings import WorkbenchSettings  # noqa: E402
 
 __all__ = ["KINDS", "main"]
 
-# A kind of job is a page's: its module has `run`.
+# The module of the page that runs each kind of job by its function `run`.
 KINDS = {
     "protect": "protect",
     "tags": "tags",
@@ -36,17 +36,17 @@ KINDS = {
 
 
 def main() -> None:
-    """Run the job, or this site's part in the run, that standard input names."""
+    """Run the job, or this site's part in a run, that standard input names."""
     order = json.loads(sys.stdin.buffer.readline())
     end_with_parent()
-    # Pages come first, but no more than that where all is nice already.
+    # Jobs yield to pages; the niceness that the process already has counts.
     niceness = order["niceness"] if "folder" in order else order["settings"]["job_niceness"]
     os.nice(max(0, niceness - os.nice(0)))
     if "folder" in order:
         from blindsight.app.federation_site import take_part
 
         take_part(Path(order["folder"]), order["bind"])
-        os._exit(0)  # threads may still wait for a message that nobody needs
+        os._exit(0)  # threads may still wait for a message that is not needed
     job = JobContext(WorkbenchSettings(**order["settings"]), order["job"], order["attempt"])
     if job.row["kind"] not in KINDS:
         job.fail("there is no such kind of job")
@@ -57,8 +57,8 @@ def main() -> None:
     except BudgetExceeded as error:
         job.fail(f"The privacy budget does not cover this; nothing was released. {error}")
     except BlindsightError as error:
-        # Our errors say what was expected, what was found (which photo, which setting) and what to
-        # do. Jobs are shown to the owner of the data set, who may know all that.
+        # These errors say what was expected, what was found (which photo, which setting) and what
+        # to do. Jobs are shown to the owner of the data set, who may know all that.
         job.fail(str(error))
         sys.stderr.write(f"{type(error).__name__}\n")
     except OSError as error:

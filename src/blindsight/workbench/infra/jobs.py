@@ -1,9 +1,9 @@
-"""Work in the background that survives a restart: a row for each job, a process for each run.
+"""Background jobs that survive a restart: each job is a row, each attempt is a process.
 
-A job's state is in the database, its files in a folder of its own. When the workbench stops,
-running jobs go back into the queue; after a crash they are found at the next start, run again, and
-after three tries marked as interrupted. Several workbenches may share a database: a job belongs to
-whoever changed its row from queued to running, for as long as the lease is renewed, and a process
+The state of a job is in the database, its files are in a folder. When the workbench stops, running
+jobs go back into the queue. After a crash they are run again at the next start, and after three
+attempts marked as interrupted. Several workbenches may share a database: a job belongs to the
+workbench that changed its row from queued to running, as long as it renews the lease; a process
 whose job was taken over writes nothing more. Work on a data set waits for the workbench that has
 its photos. The event loop never waits for the database.
 """
@@ -37,16 +37,16 @@ __all__ = ["ENDED", "Job", "JobContext", "Jobs", "end_with_parent", "start_child
 Job = dict[str, Any]
 ENDED = ("done", "failed", "stopped", "interrupted")
 _log = logging.getLogger("blindsight.workbench")
-#: steps of jobs that charge a budget
+#: Steps of jobs that charge a budget.
 CHARGING_STEPS = ("release", "learn", "publish", "statistics")
 _MOST_TRIES = 3
-_FOLDERS_KEPT = 200  # rows stay for ever; files of ended jobs do not
+_FOLDERS_KEPT = 200  # rows are never deleted; the files of older jobs are
 _LEASE, _RENEWAL = 60.0, 10.0
 _LONGEST_NOTE = 1000
 
 
 class Jobs:
-    """The queue and its runner; one job runs at a time, so that pages stay quick."""
+    """The queue and its runner; one job runs at a time, so that pages stay fast."""
 
     def __init__(self, database: Database, settings: WorkbenchSettings) -> None:
         self.database, self.settings = database, settings
@@ -58,14 +58,25 @@ class Jobs:
 
     @functools.cached_property
     def runner(self) -> str:
-        """This workbench's own name among those that share the database."""
+        """The name of this workbench among those that share the database."""
         path = self.settings.state / "runner"
         if not path.exists():
             write_file(path, secrets.token_hex(8).encode())
         return path.read_text(encoding="ascii")
 
     def add(self, kind: str, arguments: dict[str, Any], asker: str, *, limited: bool = True) -> Job:
-        """Put a job into the queue; what it charges states the purpose of the present request."""
+        """Put a job into the queue, with the purpose of the present request.
+
+        Parameters:
+            kind: the kind of job, such as "protect".
+            arguments: what the job gets.
+            asker: who requested it.
+            limited: refuse the job if too many wait.
+
+        Raises:
+            Problem: "purpose_needed", if the job charges a budget and no purpose is stated; "busy",
+                if too many jobs wait.
+        """
         purpose = PURPOSE.get()
         charges = arguments.get("step", "learn") in CHARGING_STEPS and kind != "attack"
         if charges and self.settings.require_purpose and not purpose:
@@ -96,7 +107,7 @@ class Jobs:
         return self.get(row["id"])
 
     def get(self, job: str) -> Job:
-        """One job, or `Problem("not_found")`."""
+        """Return a job by its number; raise `Problem("not_found")` if there is none."""
         rows = self.database.rows(sql.select(JOBS).where(JOBS.c.id == job))
         if not rows:
             raise Problem("not_found")
@@ -111,14 +122,14 @@ class Jobs:
         before: int | None = None,
         most: int = 50,
     ) -> list[Job]:
-        """Jobs, the latest first.
+        """Return jobs, the latest first.
 
         Parameters:
-            kind: only of this kind.
-            state: only in this state.
-            datasets: only of these data sets.
-            before: only with a lower number, to read on from the end of a page.
-            most: how many.
+            kind: only jobs of this kind.
+            state: only jobs in this state.
+            datasets: only jobs of these data sets.
+            before: only jobs with a lower number, for the next page.
+            most: the largest number of jobs.
         """
         query = sql.select(JOBS).order_by(JOBS.c.number.desc()).limit(most)
         if kind is not None:
@@ -132,23 +143,23 @@ class Jobs:
         return [_read(row) for row in self.database.rows(query)]
 
     def history(self, job: str) -> list[dict[str, Any]]:
-        """What happened to a job, from the first: time, attempt, state and note."""
+        """Return the events of a job in order: time, attempt, state and note."""
         columns = (JOB_EVENTS.c[name] for name in ("time", "attempt", "state", "note"))
         query = sql.select(*columns).where(JOB_EVENTS.c.job == job).order_by(JOB_EVENTS.c.id)
         return self.database.rows(query)
 
     def under_way(self, kind: str, **arguments: Any) -> Job | None:
-        """The newest job with these arguments, unless it is done: what a page waits for, or can
-        have run again.
+        """Return the newest job with these arguments unless it is done, for a page to follow or to
+        run again.
         """
-        named = arguments.get("dataset")
-        jobs = self.listed(kind, datasets=None if named is None else frozenset((named,)))
-        of = (job for job in jobs if arguments.items() <= job["arguments"].items())
-        found = next(of, None)
-        return None if found is None or found["state"] == "done" else found
+        dataset = arguments.get("dataset")
+        jobs = self.listed(kind, datasets=None if dataset is None else frozenset((dataset,)))
+        matching = (job for job in jobs if arguments.items() <= job["arguments"].items())
+        newest = next(matching, None)
+        return None if newest is None or newest["state"] == "done" else newest
 
     def counts(self) -> dict[str, int]:
-        """Jobs by state."""
+        """Return the number of jobs in each state."""
         query = sql.select(JOBS.c.state, sql.func.count().label("n")).group_by(JOBS.c.state)
         return {row["state"]: row["n"] for row in self.database.rows(query)}
 
@@ -161,9 +172,9 @@ class Jobs:
         return self.get(job)
 
     async def stop_job(self, job: str) -> Job:
-        """End a job that waits or runs."""
-        found = await asyncio.to_thread(self.get, job)
-        if found["state"] in ENDED:
+        """Stop a job that is queued or running."""
+        row = await asyncio.to_thread(self.get, job)
+        if row["state"] in ENDED:
             raise Problem("conflict")
         await asyncio.to_thread(
             self._set, job, state="stopped", note="stopped on request", ended=_now()
@@ -173,16 +184,16 @@ class Jobs:
         return await asyncio.to_thread(self.get, job)
 
     def folder(self, job: str) -> Path:
-        """Where a job's files are."""
+        """Return the folder of a job's files."""
         return self.settings.state / "jobs" / job
 
     async def start(self) -> None:
-        """Take up what a restart interrupted, and begin."""
+        """Queue interrupted jobs again, and start to work."""
         await asyncio.to_thread(self._take_up, own=True)
         self._task = asyncio.create_task(self._work())
 
     async def close(self) -> None:
-        """End the running job; it goes back into the queue for the next start."""
+        """End the running job, which goes back into the queue for the next start."""
         self._stopping = True
         if self._running is not None:
             note = "the workbench was stopped; waiting to go on"
@@ -196,8 +207,9 @@ class Jobs:
                 await self._task
 
     def claim(self) -> dict[str, Any] | None:
-        """The next job, if it could be made this workbench's own: of two who try, one changes the
-        row.
+        """Claim the next job for this workbench, and return its row; None if there is none.
+
+        If two workbenches try, only one of them changes the row.
         """
         query = sql.select(JOBS).where(JOBS.c.state == "queued")
         query = query.order_by(JOBS.c.number).limit(200)
@@ -205,22 +217,20 @@ class Jobs:
             if row["runner"] not in (None, self.runner) and "dataset" in json.loads(
                 row["arguments"]
             ):
-                continue  # its photos lie on the workbench that was asked
-            mine = {
+                continue  # another workbench has its photos
+            values = {
                 "state": "running",
                 "note": "starting",
                 "attempts": row["attempts"] + 1,
                 "runner": self.runner,
             }
-            mine["lease"] = time.time() + _LEASE
-            if self._set(row["id"], only="queued", **mine):
-                return {**row, **mine}
+            values["lease"] = time.time() + _LEASE
+            if self._set(row["id"], only="queued", **values):
+                return {**row, **values}
         return None
 
     def _take_up(self, *, own: bool = False) -> None:
-        """Queue again what nobody works on any more: leases that ran out, and at a start this
-        workbench's own.
-        """
+        """Queue jobs again whose lease expired and, with `own`, those of this workbench."""
         lost = JOBS.c.lease.is_(None) | (JOBS.c.lease < time.time())
         lost = (JOBS.c.state == "running") & (
             lost | (JOBS.c.runner == self.runner) if own else lost
@@ -295,7 +305,7 @@ class Jobs:
         await asyncio.to_thread(self._forget_files)
 
     async def _renew(self, job: str) -> None:
-        """Keep the lease; a job that is no longer this workbench's is ended."""
+        """Renew the lease; end the process if the job no longer belongs to this workbench."""
         while True:
             await asyncio.sleep(_RENEWAL)
             with contextlib.suppress(sql.exc.SQLAlchemyError):
@@ -303,7 +313,7 @@ class Jobs:
                 if await asyncio.to_thread(self._set, job, only="running", owned=True, lease=lease):
                     continue
                 if (await asyncio.to_thread(self.get, job))["state"] not in ("done", "failed"):
-                    await self._end_process()  # stopped, or another's by now
+                    await self._end_process()  # stopped, or taken over
                 return
 
     async def _end_process(self) -> None:
@@ -320,7 +330,7 @@ class Jobs:
             process.kill()
 
     def _forget_files(self) -> None:
-        """Delete the folders of ended jobs but the latest; their rows and history stay."""
+        """Delete the folders of all but the latest ended jobs; rows and history stay."""
         folders = self.settings.state / "jobs"
         present = {path.name for path in folders.iterdir()} if folders.is_dir() else set()
         if len(present) <= _FOLDERS_KEPT:
@@ -333,8 +343,13 @@ class Jobs:
     def _set(
         self, job: str, *, only: str | None = None, owned: bool = False, **values: Any
     ) -> bool:
-        """Change a row, where it is still in the state `only` and, if asked, this workbench's;
-        whether it was.
+        """Change the row of a job, and return whether it was changed.
+
+        Parameters:
+            job: the job's number.
+            only: change it only in this state.
+            owned: change it only if it belongs to this workbench.
+            values: the new values.
         """
         statement = sql.update(JOBS).where(JOBS.c.id == job)
         if only is not None:
@@ -352,7 +367,13 @@ class Jobs:
 
 
 class JobContext:
-    """What a running job has: its folder, the settings, and a way to say how far it is."""
+    """What a running job uses: its row, its folder, the settings, and functions to report progress.
+
+    Parameters:
+        settings: the settings of the workbench.
+        job: the job's number.
+        attempt: the number of the attempt that this process is.
+    """
 
     def __init__(self, settings: WorkbenchSettings, job: str, attempt: int) -> None:
         self._attempt = attempt
@@ -360,7 +381,7 @@ class JobContext:
         self.row = _read(self.database.rows(sql.select(JOBS).where(JOBS.c.id == job))[0])
         self.job, self.folder = job, settings.state / "jobs" / job
         self.actor = str(self.row["asker"])  # who is named in the ledger
-        # What the library charges states the purpose that its settings have.
+        # The library takes the purpose of its charges from the settings.
         purpose = self.row["purpose"] or settings.purpose
         self.settings = settings.model_copy(update={"purpose": purpose})
         self._last = 0.0
@@ -370,7 +391,7 @@ class JobContext:
         self._guard = threading.Lock()
 
     def say(self, done: int, total: int, note: str, result: Any = None) -> None:
-        """Progress, written at most ten times per second unless there is something to show."""
+        """Write progress, at most ten times per second unless it is complete or has a result."""
         with self._guard:
             now = time.monotonic()
             if result is None and done < total and now - self._last < 0.1:
@@ -382,20 +403,20 @@ class JobContext:
         self._write(values)
 
     def plan(self, *steps: tuple[str, int]) -> None:
-        """State the steps of this job in order, so that progress is a share of the whole.
+        """Set the steps of this job in order, so that progress is a fraction of all steps.
 
         Parameters:
-            steps: how the name of each step's stage begins, and about how long the step takes
-                beside the others.
+            steps: for each step how the name of its stage begins, and about how long it takes
+                relative to the others.
         """
         self._plan, self._step = steps, 0
 
     def progress(self, stage: str, done: int, total: int) -> None:
-        """Progress as the functions of `blindsight.app` report it: as a step of those planned, or
-        as `done` steps of `total`.
+        """Report progress as the functions of `blindsight.app` do: within the planned steps, or as
+        `done` of `total` without a plan.
         """
         if stage != self._stage:
-            self._stage, self._last = stage, 0.0  # the first word of a stage is always written
+            self._stage, self._last = stage, 0.0  # the first progress of a stage is always written
         if not self._plan:
             number = min(done + 1, max(1, total))
             self.say(done, total, f"Step {number} of {total}: {stage}" if total > 1 else stage)
@@ -410,7 +431,7 @@ class JobContext:
         self.say(round(1000 * reached / sum(weights)), 1000, note)
 
     def finish(self, result: Any) -> None:
-        """Done, with a result."""
+        """Mark the job as done, with its result."""
         self._record("done")
         self._write(
             {
@@ -422,12 +443,12 @@ class JobContext:
         )
 
     def fail(self, note: str) -> None:
-        """Ended by an error; the note says what was wrong and what to do."""
+        """Mark the job as failed; the note says what was wrong and what to do."""
         self._record("failed")
         self._write({"state": "failed", "note": note[:_LONGEST_NOTE], "ended": _now()})
 
     def _record(self, outcome: str) -> None:
-        """Put the end of a job that changes or releases something into the access log."""
+        """Write the end of the job into the access log."""
         arguments = self.row["arguments"]
         release = arguments.get("release")
         number = release.get("id", "") if isinstance(release, dict) else release or ""
@@ -444,26 +465,26 @@ class JobContext:
 
     def _write(self, values: dict[str, Any]) -> None:
         with self.database.begin() as connection:
-            # Only the present attempt's process writes: one that lost its lease has been replaced.
-            mine = (
+            # Only the process of the present attempt writes: one that lost its lease was replaced.
+            current = (
                 (JOBS.c.id == self.job)
                 & (JOBS.c.state == "running")
                 & (JOBS.c.attempts == self._attempt)
             )
-            changed = connection.execute(sql.update(JOBS).where(mine).values(**values)).rowcount
+            changed = connection.execute(sql.update(JOBS).where(current).values(**values)).rowcount
             if changed and "state" in values:
                 event = _event(self.job, self._attempt, values)
                 connection.execute(sql.insert(JOB_EVENTS).values(event))
 
 
 def unexpected_end(last: str, errors: bytes, code: int, folder: Path) -> str:
-    """What to tell of a job whose process ended without a word: where it was, and what to do.
+    """Return the note of a job whose process ended without a result.
 
     Parameters:
         last: the last progress that it reported, such as "reading photos: 17 of 40".
-        errors: the end of its standard error; only the type of the error is quoted.
+        errors: its standard error, of which only the type of the error is quoted.
         code: its exit code.
-        folder: where the whole text is stored.
+        folder: where its standard error is stored.
     """
     if code == -9:
         cause = "the operating system ended it, most often because memory ran out"
@@ -482,9 +503,9 @@ def unexpected_end(last: str, errors: bytes, code: int, folder: Path) -> str:
 async def start_child(
     module: str, order: dict[str, Any], *, stderr: int = asyncio.subprocess.DEVNULL
 ) -> asyncio.subprocess.Process:
-    """A process of the workbench's own, told its order on standard input.
+    """Start a process of the workbench, and write its order to its standard input.
 
-    That stays open: when the workbench dies, the process sees its end and dies too
+    Standard input stays open: when the workbench ends, the process reads its end and exits, too
     (`end_with_parent`).
     """
     process = await asyncio.create_subprocess_exec(
@@ -504,11 +525,10 @@ async def start_child(
 
 
 def end_with_parent() -> None:
-    """Leave when standard input ends: the workbench is gone, and so is the reason to work."""
+    """Exit when standard input ends, because the workbench has ended."""
 
     def watch() -> None:
-        # Not through sys.stdin: its lock, held here, would stop the interpreter from ending in
-        # peace.
+        # Not through sys.stdin: its lock, held here, would keep the interpreter from exiting.
         while os.read(0, 4096):
             pass
         os._exit(75)

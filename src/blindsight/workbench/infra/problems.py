@@ -1,6 +1,4 @@
-"""What a client is told when something is refused: a code and a fixed sentence, the same whatever
-the data.
-"""
+"""Refusals: each is a code and a fixed sentence, which do not depend on the data."""
 
 from __future__ import annotations
 
@@ -25,27 +23,27 @@ from blindsight.core.errors import (
 
 __all__ = ["PROBLEMS", "Problem", "ProblemBody", "documented", "problem_for"]
 
-# code: (status, sentence). Nothing of a request or of the data is ever put into these.
+# code: (status, sentence). The sentences never contain anything of a request or of the data.
 PROBLEMS: dict[str, tuple[int, str]] = {
     "bad_request": (400, "The request cannot be read."),
     "forwarded": (
         400,
-        "This workbench takes no forwarded requests; name your proxy in its settings (proxies).",
+        "This workbench accepts no forwarded requests; name your proxy in its settings (proxies).",
     ),
     "key_needed": (401, "A valid API key is needed."),
     "not_allowed": (403, "Your rights do not include this. Ask an owner of the data set."),
     "sign_on": (
         502,
         "Signing in did not work: the identity provider cannot be reached, or its answer does not "
-        "fit. Try again, or ask whoever runs the workbench.",
+        "fit. Try again, or ask the administrator of the workbench.",
     ),
     "purpose_needed": (
         422,
-        "This workbench wants to know what a release is for: say so in the field Purpose.",
+        "This workbench requires a purpose for every release: write it into the field Purpose.",
     ),
     "cross_site": (403, "The request did not come from the workbench's own pages."),
     "not_found": (404, "Perhaps it was deleted, or the link is wrong."),
-    "wrong_method": (405, "This address does not take that method."),
+    "wrong_method": (405, "This address does not accept that method."),
     "rolled_back": (
         409,
         "Vault, ledger and releases do not agree, or this data set cannot be released any more; "
@@ -57,7 +55,7 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     ),
     "conflict": (409, "That cannot be done in the present state."),
     "too_large": (413, "The request is larger than allowed."),
-    "wrong_type": (415, "The content type is not one that is taken here."),
+    "wrong_type": (415, "This address does not accept that content type."),
     "refused_image": (
         422,
         "The image was refused: it is damaged, too large, too slow, or not an image.",
@@ -66,12 +64,12 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "whose_dicom": (
         409,
         "These are DICOM files, and a patient often has several. Choose who is protected: each "
-        "person by DICOM PatientID, or each photo, whoever is on it. Nothing was read or charged.",
+        "person by DICOM PatientID, or each photo by itself. Nothing was read or charged.",
     ),
     "whose_folders": (
         409,
         "These folders are named like people, who then have several photos each. Choose who is "
-        "protected: each person, or each photo, whoever is on it. Nothing was read or charged.",
+        "protected: each person, or each photo by itself. Nothing was read or charged.",
     ),
     "large_epsilon": (
         409,
@@ -85,9 +83,9 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     ),
     "refused_invitation": (
         422,
-        "This is no invitation of a workbench, or a part of it is missing. Ask for it again.",
+        "This is not an invitation of a workbench, or a part of it is missing. Ask for it again.",
     ),
-    "joined_before": (409, "This machine takes part in that run already."),
+    "joined_before": (409, "This machine already takes part in that run."),
     "two_sites": (
         422,
         "Two sites cannot have a secure sum: each would learn the other's update by subtracting "
@@ -96,7 +94,7 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     ),
     "too_few_to_learn": (
         409,
-        "From so few photos at this ε a model would learn hardly more than chance; nothing was "
+        "From so few photos at this ε a model would be hardly better than chance; nothing was "
         "charged. Choose a larger ε, or add photos.",
     ),
     "refused_statistics": (
@@ -106,15 +104,15 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     ),
     "too_few_labels": (
         409,
-        "Too few photos of this data set carry the run's labels; label some on the page Tags.",
+        "Too few photos of this data set have the run's labels; label some on the page Tags.",
     ),
     "too_few_photos": (
         409,
-        "Too few photos were shared for an attack to be measured: 20 are needed.",
+        "Too few photos were shared to measure an attack: 20 are needed.",
     ),
     "other_features": (
         409,
-        "These photos were read with another encoder than the run's, which the invitation names. "
+        "These photos were not read with the encoder of the run, which the invitation names. "
         "Choose that encoder on the page Protect, and read the folder again.",
     ),
     "not_worth_it": (
@@ -133,22 +131,23 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     ),
     "one_name": (
         422,
-        "One word for all photos tells none of them from the others. Give two or more, separated "
-        "by commas, or none.",
+        "One word for all photos does not distinguish them. Give two or more, separated by commas, "
+        "or none.",
     ),
     "invalid": (422, "The request is not what this address expects; see /docs."),
     "needs_torch": (501, "This part needs PyTorch: pip install 'blindsight[torch]'."),
     "needs_words": (
         501,
-        "Words need their files: pip install 'blindsight[words]', then blindsight data get words.",
+        "Search by words needs files: pip install 'blindsight[words]', then blindsight data get "
+        "words.",
     ),
     "needs_cluster": (501, "This part needs more packages: pip install 'blindsight[cluster]'."),
-    "too_many": (429, "Too many requests; wait a little."),
-    "failed": (500, "Something went wrong here; nothing was released."),
-    "access_log": (503, "The access log cannot be written, so nothing is answered."),
+    "too_many": (429, "Too many requests; try again in a few seconds."),
+    "failed": (500, "An unexpected error occurred; nothing was released."),
+    "access_log": (503, "The access log cannot be written, so no request is answered."),
     "not_ready": (503, "The workbench is not ready; the readiness page says which part is not."),
-    "ledger": (503, "The ledger cannot be written or trusted; nothing was released."),
-    "busy": (429, "Too much is waiting already; try again in a moment."),
+    "ledger": (503, "The ledger cannot be written or was changed; nothing was released."),
+    "busy": (429, "Too many requests or jobs are waiting; try again in a few seconds."),
 }
 
 
@@ -160,7 +159,11 @@ class ProblemBody(BaseModel):
 
 
 class Problem(HTTPException):
-    """A refusal by its code."""
+    """A refusal.
+
+    Parameters:
+        code: a key of `PROBLEMS`.
+    """
 
     def __init__(self, code: str) -> None:
         self.code = code
@@ -173,13 +176,12 @@ class Problem(HTTPException):
 
     @property
     def body(self) -> dict[str, str]:
-        """What is sent."""
         return {"error": self.code, "message": PROBLEMS[self.code][1]}
 
 
 def problem_for(error: BlindsightError) -> Problem:
-    """The fixed answer for an error of ours; its own message may speak of the data and stays
-    inside.
+    """Return the refusal for an error of the library, whose message may contain data and is not
+    sent.
     """
     if isinstance(error, MissingDependency):
         return Problem("needs_cluster" if "[cluster]" in str(error) else "needs_torch")
@@ -198,7 +200,7 @@ def problem_for(error: BlindsightError) -> Problem:
 
 
 def documented(*codes: str) -> dict[int | str, dict[str, Any]]:
-    """Responses for OpenAPI: the named problems and those that any request may meet."""
+    """Return the responses for OpenAPI: the given problems, and those of every request."""
     always = (
         "bad_request",
         "key_needed",
@@ -208,11 +210,10 @@ def documented(*codes: str) -> dict[int | str, dict[str, Any]]:
         "wrong_type",
         "invalid",
     )
-    found: dict[int | str, dict[str, Any]] = {}
+    responses: dict[int | str, dict[str, Any]] = {}
     for code in (*always, "too_many", "failed", *codes):
         status, sentence = PROBLEMS[code]
-        # Not by `model`: FastAPI would file it under the media type of the good answer, which may
-        # be a drawing.
+        # Not by `model`: FastAPI would use the media type of the successful answer, such as SVG.
         content = {"application/json": {"schema": ProblemBody.model_json_schema()}}
-        found.setdefault(status, {"description": sentence, "content": content})
-    return found
+        responses.setdefault(status, {"description": sentence, "content": content})
+    return responses

@@ -1,14 +1,13 @@
-"""The HTTP server's own limits: uvicorn on h11, with deadlines for headers and bodies and a bound
-on connections.
+"""The HTTP server: uvicorn on h11 with deadlines for headers and bodies and a limit on connections,
+and its log.
 
 A request's line and headers must arrive within `header_seconds`, its body within `body_seconds` and
-one further second for every 64 KB, and an answer must be taken. At most `connections` are open: one
-more ends the one whose client is slowest to send or to read, so that people who only hold
-connections open cannot keep others out.
+one further second for every 64 KB, and the client must read the answer. At most `connections` are
+open: a further one closes the connection whose client is slowest to send or to read, so that
+clients that only hold connections open cannot keep others out.
 
-Log lines are text for people or JSON for a collector. A line says which route was asked, how it was
-answered and how long that took; never an address with its query, a name, or what an error said. Who
-did what stands in the access log.
+Log lines are text or JSON. A line contains the route, the status and the time of a request; never
+the query of an address, a name, or the message of an error. Who did what is in the access log.
 """
 
 from __future__ import annotations
@@ -50,10 +49,10 @@ _ARENAS = 2
 
 
 def bound_protocol(settings: WorkbenchSettings) -> type[H11Protocol]:
-    """uvicorn's protocol with this workbench's limits."""
+    """Return uvicorn's protocol with the limits of the settings."""
 
     class Bounded(H11Protocol):
-        """One connection; its deadline is the phase's, and bytes that trickle in do not move it."""
+        """One connection; each phase has a deadline, which slowly arriving bytes do not extend."""
 
         _timer: asyncio.TimerHandle | None = None
         _phase: tuple[Any, int] = (None, 0)
@@ -73,16 +72,12 @@ def bound_protocol(settings: WorkbenchSettings) -> type[H11Protocol]:
             self._watch()
 
         def _is_the_clients_turn(self) -> bool:
-            """Whether it is for the client to send or to read: not while its answer is being worked
-            on.
-            """
+            """Whether the server waits for the client to send or to read."""
             worked_on = self.cycle is not None and not self.cycle.response_started
             return not worked_on or self.conn.their_state is h11.SEND_BODY
 
         def _pace(self) -> float:
-            """Bytes a second of what it is about to send; a connection is lent its first
-            kilobyte.
-            """
+            """Return the bytes per second that arrived in this phase, plus a first kilobyte."""
             return (_LENT + self._received) / (self.loop.time() - self._begun + 0.5)
 
         def pause_writing(self) -> None:
@@ -98,10 +93,8 @@ def bound_protocol(settings: WorkbenchSettings) -> type[H11Protocol]:
         def data_received(self, data: bytes) -> None:
             self._received += len(data)
             if self.timeout_keep_alive_task is not None:
-                self._phase = (
-                    None,
-                    0,
-                )  # the next request begins with its first byte, not with the pause before
+                # The next request begins with its first byte, not with the pause before it.
+                self._phase = (None, 0)
             super().data_received(data)
             self._watch()
 
@@ -116,9 +109,7 @@ def bound_protocol(settings: WorkbenchSettings) -> type[H11Protocol]:
             super().connection_lost(exc)
 
         def _watch(self) -> None:
-            """Begin a deadline when a phase begins: waiting for a head, or for the rest of a
-            body.
-            """
+            """Start a deadline when a phase begins: waiting for headers, or for the body."""
             state = self.conn.their_state
             phase = (state, id(self.cycle))
             if phase == self._phase or self.transport is None:
@@ -134,7 +125,7 @@ def bound_protocol(settings: WorkbenchSettings) -> type[H11Protocol]:
         def _late(self, seconds: float) -> None:
             state = self.conn.their_state
             if state is h11.IDLE and self.timeout_keep_alive_task is not None:
-                return  # between two requests: the keep-alive timeout is in charge
+                return  # between two requests the keep-alive timeout applies
             spent = self.loop.time() - self._begun
             allowed = seconds + (self._received / _SLOWEST_BODY if state is h11.SEND_BODY else 0.0)
             if spent < allowed:
@@ -151,34 +142,37 @@ def bound_protocol(settings: WorkbenchSettings) -> type[H11Protocol]:
 
 
 def listening_socket(settings: WorkbenchSettings) -> socket.socket:
-    """The port, taken before anything else is begun; a busy one is said in words."""
+    """Return a socket bound to the port, before anything else is started.
+
+    Raises:
+        InvalidParameter: if the port cannot be used.
+    """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    found = socket.socket(family, socket.SOCK_STREAM)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        found.bind((settings.host, settings.port))
+        listener.bind((settings.host, settings.port))
     except OSError as error:
-        found.close()
+        listener.close()
         raise InvalidParameter(
             f"port {settings.port} on {settings.host} cannot be used ({error.strerror}). "
             "Is the workbench running already? Choose another with --port."
         ) from None
-    return found
+    return listener
 
 
 def bound_memory() -> None:
-    """Let all threads share two heaps, before the first thread starts.
+    """Let all threads share two heaps; call it before the first thread starts.
 
-    By default glibc gives each thread a heap of its own, and each keeps the most that it ever held:
-    under fifty people the server's memory crept upwards for minutes although nothing was kept.
-    Other C libraries do without the call.
+    By default glibc gives each thread its own heap, which keeps the most memory that it ever used:
+    with fifty clients the server's memory grew for minutes. Other C libraries ignore the call.
     """
     with contextlib.suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _ARENAS)
 
 
 def check_certificate(settings: WorkbenchSettings) -> None:
-    """Read certificate and key before anything is begun; a mistake is said in words."""
+    """Raise `InvalidParameter` if the certificate and its key cannot be used."""
     if settings.tls_cert is None or settings.tls_key is None:
         return
     try:
@@ -192,7 +186,7 @@ def check_certificate(settings: WorkbenchSettings) -> None:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn with a deadline for TLS handshakes: they come before the deadlines for headers."""
+    """uvicorn with a deadline for TLS handshakes, which come before the deadline for headers."""
 
     def __init__(self, config: uvicorn.Config, handshake_seconds: float) -> None:
         super().__init__(config)
@@ -211,7 +205,7 @@ class _Server(uvicorn.Server):
 
 
 def serve(app: Any, settings: WorkbenchSettings, listener: socket.socket) -> None:
-    """Until a signal ends it."""
+    """Serve the application until a signal ends it."""
     server = uvicorn.Server
     tls: dict[str, Any] = {}
     if settings.https:
@@ -225,14 +219,14 @@ def serve(app: Any, settings: WorkbenchSettings, listener: socket.socket) -> Non
         app,
         http=bound_protocol(settings),
         ws="none",
-        # every malformed request would be a line; the workbench counts them itself
+        # Otherwise every malformed request is a line; the workbench counts them itself.
         log_level="error",
-        access_log=False,  # the workbench logs routes, never addresses with their queries
+        access_log=False,  # it would contain queries; the workbench logs routes
         server_header=False,
         proxy_headers=bool(settings.proxies),
         forwarded_allow_ips=list(settings.proxies),
-        limit_concurrency=4
-        * settings.connections,  # connections that end are counted for a moment more
+        # Closed connections are counted for a short time.
+        limit_concurrency=4 * settings.connections,
         timeout_graceful_shutdown=5,
         timeout_keep_alive=20,
         h11_max_incomplete_event_size=_LARGEST_HEAD,
@@ -251,7 +245,7 @@ class JsonLines(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line of a record; of an exception the type only."""
+        """Return the line of a record; of an exception it contains only the type."""
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -265,7 +259,7 @@ class JsonLines(logging.Formatter):
 
 
 def start_logging(kind: Literal["text", "json"]) -> None:
-    """Write log lines to standard error: as text the warnings, as JSON every request too."""
+    """Write log lines to standard error: warnings as text, or warnings and requests as JSON."""
     handler = logging.StreamHandler()
     if kind == "json":
         handler.setFormatter(JsonLines())

@@ -1,8 +1,8 @@
-"""What the workbench is told before it starts: by a TOML file, by the environment, by the command
-line; the last wins.
+"""The settings of the workbench: from a TOML file, the environment and the command line, of which
+later ones take precedence.
 
-Checked by pydantic. Its companion for reading environments is not used: it passes over a misspelt
-name in silence, and a misspelt `KEYS` must not leave a door open.
+pydantic checks them. pydantic-settings is not used, because it ignores a misspelt name of an
+environment variable, and a misspelt `KEYS` must not leave the workbench open.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ PREFIX = "BLINDSIGHT_WORKBENCH_"
 MEGA = 1 << 20
 
 
-# Up to version 0.2 the workbench was called "studio". Files under that name stay where they are
-# and are used: to look elsewhere would lose the vault and the ledger.
+# Up to version 0.2 the workbench was called "studio". Files under that name are still used, because
+# the vault and the ledger would be lost otherwise.
 _FORMER = "studio"
 _FORMER_PREFIX = f"BLINDSIGHT_{_FORMER.upper()}_"
 _REMOVED = ("index", "codes", "query_budget", "record_budget", "gallery_budget", "prepare")
@@ -55,28 +55,27 @@ Folders = Annotated[tuple[Path, ...], BeforeValidator(_listed)]
 
 
 class WorkbenchSettings(BaseModel):
-    """Everything that can be set. In TOML under `[workbench]`, in the environment as
-    BLINDSIGHT_WORKBENCH_NAME.
+    """The settings, in TOML under `[workbench]`, in the environment as BLINDSIGHT_WORKBENCH_NAME.
 
     Parameters:
         host: address to listen on.
         port: port to listen on.
         state: folder for databases, vault, releases and jobs.
-        photos: folders whose photos may be protected from the pages; none means by upload only.
-        public: public pictures for Protect's preview, where they are on this machine: a folder, or
-            the name of a known set.
+        photos: folders whose photos may be protected from the pages; without any, by upload only.
+        public: public pictures for the preview of the page Protect: a folder, or the name of a
+            known set on this machine.
         database: URL for keys and jobs; a SQLite file in the state folder by default.
         ledger: URL or file of the ledger; by default the same PostgreSQL, or a file of its own
             beside SQLite.
-        keys: "required", "off", or "auto": on loopback a link with a secret, printed at the start,
-            elsewhere keys.
-        token: that secret, where it is to be a known one.
+        keys: "required", "off", or "auto", which means a printed link with a secret on loopback
+            and keys elsewhere.
+        token: that secret; random by default.
         hosts: further names that the Host header may carry.
-        proxies: addresses of proxies whose forwarding headers are believed; none by default.
-        connections: how many connections may be open at once.
-        header_seconds: how long a request's headers may take to arrive.
-        body_seconds: how long a request's body may take to arrive.
-        rate: requests a minute for each key, session or keyless address.
+        proxies: addresses of proxies whose forwarding headers are trusted; none by default.
+        connections: largest number of open connections.
+        header_seconds: longest time for the headers of a request to arrive.
+        body_seconds: longest time for the body of a request to arrive.
+        rate: requests per minute for each key, session or address without a key.
         burst: how many of these may come at once.
         body_bytes: largest body of a request that carries no image.
         upload_bytes: largest uploaded image, in bytes.
@@ -89,20 +88,20 @@ class WorkbenchSettings(BaseModel):
         photo_budget: first budget of a data set, per photo.
         person_budget: first budget of a data set, per person.
         job_limit: how many jobs may wait at once.
-        job_niceness: the niceness of jobs, from 0 to 19, so that pages come first.
-        purpose: what releases are for where a request does not say.
-        require_purpose: refuse a release whose request does not say what it is for.
+        job_niceness: the niceness of jobs, from 0 to 19, so that pages stay fast.
+        purpose: the purpose of releases whose request states none.
+        require_purpose: refuse releases whose request states no purpose.
         tls_cert: file with the certificate chain (PEM), for HTTPS without a proxy.
         tls_key: file with the certificate's private key (PEM).
         plain_http: listen beyond this machine without TLS and without a proxy; keys and sessions
             can then be read on the network.
-        log: "text", or "json" for one JSON object a line.
+        log: "text", or "json" for one JSON object per line.
         oidc_issuer: address of the identity provider (OpenID Connect); none by default.
         oidc_client: this workbench's client id there.
         oidc_secret: its client secret; none for a public client.
-        oidc_redirect: the address to which the provider sends people back, where it is not
-            this workbench's own address followed by /login/oidc/callback.
-        oidc_name: the claim that names a person; "email" counts only where it is verified.
+        oidc_redirect: the address to which the provider sends people back; by default this
+            workbench's address followed by /login/oidc/callback.
+        oidc_name: the claim that names a person; "email" counts only if it is verified.
         oidc_groups: the claim that lists a person's groups.
         oidc_owners: groups whose members own the whole workbench.
     """
@@ -176,7 +175,7 @@ class WorkbenchSettings(BaseModel):
             raise ValueError(
                 f"keys and photos would cross the network unencrypted, because host is "
                 f"{self.host!r} and there is no TLS. Give --tls-cert and --tls-key, or listen on "
-                "127.0.0.1 behind a proxy, or name the proxy in proxies; plain_http accepts it."
+                "127.0.0.1 behind a proxy, or name the proxy in proxies; plain_http allows it."
             )
         if (self.oidc_issuer is None) != (self.oidc_client is None):
             raise ValueError("oidc_issuer and oidc_client belong together: give both, or neither.")
@@ -189,28 +188,26 @@ class WorkbenchSettings(BaseModel):
 
     @property
     def https(self) -> bool:
-        """Whether the workbench itself speaks HTTPS."""
+        """Whether the workbench itself serves HTTPS."""
         return self.tls_cert is not None
 
     @property
     def open(self) -> bool:
-        """Whether anyone who reaches the workbench is its owner: by choice, on loopback only."""
+        """Whether anyone who reaches the workbench is its owner; only allowed on loopback."""
         return self.keys == "off"
 
     @property
     def local(self) -> bool:
-        """Whether the owner comes by the link that was printed at the start."""
+        """Whether the owner signs in with the link that was printed at the start."""
         return self.keys == "auto" and is_loopback(self.host)
 
     def cookie(self, name: str) -> str:
-        """A cookie's full name: browsers keep one jar for all ports of a machine, and two
-        workbenches must not mix.
-        """
+        """Return a cookie's name with the port, because browsers share cookies between ports."""
         return f"blindsight_{name}_{self.port}"
 
     @property
     def database_url(self) -> str:
-        """The database of keys, sessions and jobs."""
+        """The URL of the database of keys, sessions and jobs."""
         former = self.state / f"{_FORMER}.db"
         file = former if former.exists() else self.state / "workbench.db"
         return self.database or f"sqlite:///{file}"
@@ -224,27 +221,41 @@ class WorkbenchSettings(BaseModel):
         return str(self.database) if shared else str(self.state / "ledger.db")
 
     def to_fields(self) -> dict[str, Any]:
-        """Plain values; `WorkbenchSettings(**fields)` reads them back."""
+        """Return plain values, from which `WorkbenchSettings(**fields)` restores the settings."""
         return self.model_dump(mode="json")
 
     @classmethod
     def read(
-        cls, file: Path | None = None, *, environment: Mapping[str, str] | None = None, **given: Any
+        cls,
+        file: Path | None = None,
+        *,
+        environment: Mapping[str, str] | None = None,
+        **options: Any,
     ) -> WorkbenchSettings:
-        """File, then environment, then what was given (None means not given)."""
-        found = os.environ if environment is None else environment
-        for name in found:
+        """Read the settings.
+
+        Parameters:
+            file: a TOML file; by default the one that BLINDSIGHT_WORKBENCH_CONFIG names.
+            environment: the environment variables; by default those of the process.
+            options: settings that take precedence; None means not set.
+
+        Raises:
+            InvalidParameter: if a setting is unknown or not valid.
+        """
+        variables = os.environ if environment is None else environment
+        for name in variables:
             if name.startswith(_FORMER_PREFIX):
                 now = PREFIX + name.removeprefix(_FORMER_PREFIX)
                 raise InvalidParameter(f"the environment variable {name} is now called {now}.")
-        named = file or (Path(found[PREFIX + "CONFIG"]) if PREFIX + "CONFIG" in found else None)
-        values = _from_file(named) if named is not None else {}
+        if file is None and PREFIX + "CONFIG" in variables:
+            file = Path(variables[PREFIX + "CONFIG"])
+        values = {} if file is None else _from_file(file)
         values |= {
             name.removeprefix(PREFIX).lower(): text
-            for name, text in found.items()
+            for name, text in variables.items()
             if name.startswith(PREFIX) and name != PREFIX + "CONFIG"
         }
-        return cls(**values | {name: value for name, value in given.items() if value is not None})
+        return cls(**values | {name: value for name, value in options.items() if value is not None})
 
 
 def _is_protected(address: str) -> bool:
@@ -255,7 +266,7 @@ def _is_protected(address: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
+    """Whether an address is reachable only from this machine."""
     if host == "localhost":
         return True
     try:
@@ -281,13 +292,13 @@ def _from_file(path: Path) -> dict[str, Any]:
 
 
 def _sentence(error: ValidationError) -> str:
-    """The first mistake in our words; a value is quoted only where it cannot be a secret."""
+    """Return a sentence about the first error; a value is quoted only if it cannot be a secret."""
     first = error.errors(include_url=False)[0]
     name = str(first["loc"][0]) if first["loc"] else ""
     if name in _REMOVED:
         return f"the setting {name} was removed with the pages on handwritten digits: delete it."
     if first["type"] == "extra_forbidden":
-        return f"{name!r} is no setting. Known: {', '.join(WorkbenchSettings.model_fields)}."
+        return f"{name!r} is not a setting. Settings: {', '.join(WorkbenchSettings.model_fields)}."
     if first["type"] in ("less_than_equal", "greater_than_equal"):
         word, limit = next(iter(first["ctx"].items()))
         return (
@@ -299,7 +310,7 @@ def _sentence(error: ValidationError) -> str:
     if first["type"] == "value_error":
         return f"{name} {first['ctx']['error']}".strip()
     if name in ("database", "ledger", "token", "oidc_secret"):
-        return f"{name} is not what it should be."
+        return f"{name} is not valid."
     return (
-        f"{name} does not fit: {first['msg'][0].lower()}{first['msg'][1:]}, got {first['input']!r}."
+        f"{name} is not valid: {first['msg'][0].lower()}{first['msg'][1:]}, got {first['input']!r}."
     )

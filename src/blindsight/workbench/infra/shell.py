@@ -1,6 +1,4 @@
-"""What every page has: the navigation, the strip that says what leaves and what it costs, the
-budget bar.
-"""
+"""What all pages share: the navigation, the privacy strip, the budget bar and number formats."""
 
 from __future__ import annotations
 
@@ -40,13 +38,13 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Page:
-    """A page's address, its name in the navigation, and who may open it besides the owner.
+    """A page of the navigation, and who may open it besides the owner.
 
     Parameters:
         address: the page's path.
         title: what the navigation calls it.
         roles: roles of the workbench that may open it.
-        right: a right on some data set that opens it; None where the owner alone may.
+        right: a right on some data set that opens it; None if only the owner may.
     """
 
     address: str
@@ -55,7 +53,7 @@ class Page:
     right: Right | None = "own"
 
     def opens_for(self, identity: RequestIdentity) -> bool:
-        """Whether somebody may open it; what it then shows depends on the rights as well."""
+        """Whether an identity may open it; what it shows also depends on the rights."""
         return identity.may(*self.roles) or (
             self.right is not None and identity.can_somewhere(self.right)
         )
@@ -76,7 +74,14 @@ NAVIGATION = (
 
 @dataclass(frozen=True)
 class Bar:
-    """A budget as a bar: spent, this release, left; in epsilon, per `unit`."""
+    """A budget as a bar, in epsilon per `unit`.
+
+    Parameters:
+        total: the whole budget.
+        spent: what was spent.
+        unit: what the budget is for, such as "photo".
+        this: the cost of the release that is shown.
+    """
 
     total: float
     spent: float
@@ -85,12 +90,12 @@ class Bar:
 
     @property
     def left(self) -> float:
-        """What is left now, before this release, in whole hundredths: nothing is sold for less."""
+        """What is left before this release, rounded down to hundredths."""
         return max(0.0, math.floor(100 * (self.total - self.spent) + 1e-6) / 100)
 
     @property
     def widths(self) -> tuple[int, int, int]:
-        """Spent, this and left in steps of the bar's hundred."""
+        """The widths of what is spent, of this release and of what is left, in percent."""
         if self.total <= 0:
             return 0, 0, 0
         spent = min(100, round(100 * self.spent / self.total))
@@ -100,7 +105,20 @@ class Bar:
 
 @dataclass(frozen=True)
 class TrustStrip:
-    """What leaves, what stays, three numbers and what they are numbers of, and the budget."""
+    """What a page says about privacy.
+
+    Parameters:
+        leaves: what leaves this machine.
+        stays: what stays.
+        promised: the claimed epsilon.
+        proven: the proven epsilon.
+        attacked: what an attack measured.
+        says: the unit of these three numbers.
+        bar: the budget.
+        note: a sentence about the price.
+        attacked_word: the label of `attacked`.
+        line: the summary of the strip.
+    """
 
     leaves: str
     stays: str
@@ -115,13 +133,13 @@ class TrustStrip:
 
 
 def bar_of(balance: Balance, *, this: float = 0.0, word: str | None = None) -> Bar:
-    """A ledger's balance as a bar."""
+    """Return the bar of a ledger's balance."""
     unit = word or {"record": "photo", "query": "question"}.get(balance.unit, balance.unit)
     return Bar(balance.budget.epsilon, balance.spent.epsilon, unit, this)
 
 
 def plain(value: float) -> str:
-    """A number for people: at most four digits that mean something, and no trailing zeros."""
+    """Format a number with at most four significant digits and without trailing zeros."""
     if value == float("inf"):
         return "no limit"
     text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
@@ -129,12 +147,12 @@ def plain(value: float) -> str:
 
 
 def day(moment: str) -> str:
-    """The day of a moment, as people write it: 9 Nov 2026."""
+    """Format the day of a moment, such as 9 Nov 2026."""
     return f"{datetime.fromisoformat(moment):%d %b %Y}".removeprefix("0")
 
 
 def price_of(epsilon: float) -> str:
-    """What was paid, in whole hundredths, never less than it was."""
+    """Format a cost, rounded up to hundredths."""
     return plain(math.ceil(100 * epsilon - 1e-6) / 100)
 
 
@@ -146,7 +164,15 @@ def render(
     *,
     status: int = 200,
 ) -> Response:
-    """A page, for whoever may see it; others are sent to sign in, or told."""
+    """Render a page if the asker may see it, else redirect to the sign-in or render a refusal.
+
+    Parameters:
+        request: the request.
+        workbench: the workbench.
+        name: the template.
+        context: what the template gets besides what all pages share.
+        status: the status of the answer.
+    """
     identity: RequestIdentity | None = getattr(request.state, "identity", None)
     public = name in ("login.html", "error.html", "signed_in.html")
     if identity is None and not public:
@@ -179,7 +205,7 @@ def render(
 
 
 def _page_of(request: Request) -> Page:
-    """The page of the navigation that an address belongs to."""
+    """Return the page of the navigation that an address belongs to."""
     path = request.url.path
     for page in NAVIGATION[1:]:
         if path == page.address or path.startswith(page.address + "/"):
@@ -188,12 +214,12 @@ def _page_of(request: Request) -> Page:
 
 
 def error_page(request: Request, workbench: Workbench, problem: Problem) -> Response:
-    """An error for people, with a next step."""
+    """Render an error as a page."""
     titles = {
-        404: "There is nothing here",
+        404: "Page not found",
         401: "Sign in first",
-        409: "Not now",
-        429: "A little too fast",
+        409: "Not possible now",
+        429: "Too many requests",
     }
     title = titles.get(problem.status_code, "That did not work")
     context = {"title": title, "sentence": PROBLEMS[problem.code][1]}
@@ -201,7 +227,7 @@ def error_page(request: Request, workbench: Workbench, problem: Problem) -> Resp
 
 
 def keep_cookie(answer: Response, request: Request, name: str, value: str) -> None:
-    """A cookie that scripts cannot read and other sites do not send."""
+    """Set a cookie that scripts cannot read and that is not sent from other sites."""
     https = request.url.scheme == "https"
     age = int(SESSION_SECONDS)
     answer.set_cookie(name, value, max_age=age, httponly=True, samesite="strict", secure=https)

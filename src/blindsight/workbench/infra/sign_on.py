@@ -1,8 +1,8 @@
 """Sign-in with an identity provider, by OpenID Connect's authorization code flow with PKCE.
 
-authlib speaks the protocol; this module decides what is believed: the provider whose address was
-configured, tokens signed by its published keys for this client and this very sign-in, and a name
-that the provider vouches for.
+authlib implements the protocol. This module decides what is trusted: the configured provider,
+tokens that its published keys signed for this client and this sign-in, and a name that the provider
+has verified.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ from blindsight.workbench.infra.settings import WorkbenchSettings
 
 __all__ = ["Person", "SignOn"]
 
-# Signatures by the provider's private key only: never "none", never one made with a shared secret.
+# Only signatures by the provider's private key: not "none", and none with a shared secret.
 _ALGORITHMS = [
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     *("ES256", "ES384", "ES512", "EdDSA", "Ed25519"),
 ]
 _SCOPE = "openid profile email"
 _TIMEOUT = 10.0  # seconds for each request to the provider
-_FRESH_SECONDS = 3600.0  # how long the provider's description and keys are believed
+_FRESH_SECONDS = 3600.0  # how long the provider's description and keys are used
 _LEEWAY = 60  # seconds by which the provider's clock may differ
 _MAX_GROUPS, _MAX_LETTERS = 500, 100
 
 
 @dataclass(frozen=True)
 class Person:
-    """Somebody whom the provider vouches for.
+    """A person whom the provider has authenticated.
 
     Parameters:
-        issuer: the provider.
-        subject: the person's number there, which never passes to somebody else.
-        name: by which rights are granted here.
-        label: what the person is called.
+        issuer: the address of the provider.
+        subject: the person's identifier there, which is never given to somebody else.
+        name: the name to which rights are granted here.
+        label: the person's display name.
         groups: names of the person's groups.
-        id_token: what the provider wants to see again at sign-out.
+        id_token: the token that the provider expects at sign-out.
     """
 
     issuer: str
@@ -65,10 +65,10 @@ class Person:
 
 
 class SignOn:
-    """One identity provider.
+    """Sign-in with one identity provider.
 
     Parameters:
-        settings: its address and this workbench's client id there.
+        settings: its address, and this workbench's client id there.
     """
 
     def __init__(self, settings: WorkbenchSettings) -> None:
@@ -78,7 +78,7 @@ class SignOn:
         self._read_at = -_FRESH_SECONDS
 
     async def begin(self, redirect: str) -> tuple[str, str]:
-        """Where to send the browser, and what to put into its cookie until it comes back."""
+        """Return the address to send the browser to, and the cookie to set until it comes back."""
         description = await self._describe()
         state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
         async with self._client(redirect) as client:
@@ -92,31 +92,31 @@ class SignOn:
         return str(address), base64.urlsafe_b64encode(json.dumps(fields).encode()).decode()
 
     async def finish(self, answer: Mapping[str, str], cookie: str) -> Person:
-        """Who came back.
+        """Complete a sign-in, and return the person.
 
         Parameters:
             answer: the query of the address to which the provider sent the browser.
             cookie: what `begin` put into the browser's cookie.
 
         Raises:
-            Problem: "cross_site", where the answer belongs to no sign-in of this browser;
-                "sign_on", where the provider refuses or its token does not hold.
+            Problem: "cross_site", if the answer belongs to no sign-in of this browser; "sign_on",
+                if the provider refuses or its token is not valid.
         """
-        asked = _read_cookie(cookie)
+        begun = _read_cookie(cookie)
         state = answer.get("state", "")
-        if asked is None or not hmac.compare_digest(asked["state"].encode(), state.encode()):
+        if begun is None or not hmac.compare_digest(begun["state"].encode(), state.encode()):
             raise Problem("cross_site")
         if "error" in answer or not answer.get("code"):
             raise Problem("sign_on")
         description = await self._describe()
         try:
-            async with self._client(asked["redirect"]) as client:
+            async with self._client(begun["redirect"]) as client:
                 token = await client.fetch_token(
                     description["token_endpoint"],
                     code=answer["code"],
-                    code_verifier=asked["verifier"],
+                    code_verifier=begun["verifier"],
                 )
-                claims = await self._claims(str(token["id_token"]), asked["nonce"], token)
+                claims = await self._claims(str(token["id_token"]), begun["nonce"], token)
                 if self._settings.oidc_groups not in claims and "userinfo_endpoint" in description:
                     further = (await client.get(description["userinfo_endpoint"])).json()
                     if isinstance(further, dict) and further.get("sub") == claims["sub"]:
@@ -126,7 +126,7 @@ class SignOn:
         return self._person(claims, str(token["id_token"]))
 
     async def sign_out_address(self, id_token: str, back: str) -> str | None:
-        """Where a browser ends its session at the provider; None where that is not offered."""
+        """Return the address that ends the session at the provider; None if it has none."""
         if not id_token:
             return None
         try:
@@ -152,7 +152,7 @@ class SignOn:
         )
 
     async def _describe(self, *, again: bool = False) -> dict[str, Any]:
-        """The provider's description and keys, read from it once an hour."""
+        """Return the provider's description, read with its keys once per hour."""
         if not again and time.monotonic() - self._read_at < _FRESH_SECONDS:
             return self._description
         issuer = str(self._settings.oidc_issuer)
@@ -170,7 +170,7 @@ class SignOn:
         return self._description
 
     async def _claims(self, id_token: str, nonce: str, token: Mapping[str, Any]) -> dict[str, Any]:
-        """What the ID token says, once its signature, its receiver and its time are right."""
+        """Return the claims of the ID token after checking its signature, receiver and time."""
         assert self._keys is not None  # noqa: S101  (read by _describe)
         try:
             decoded = jwt.decode(id_token, self._keys, algorithms=_ALGORITHMS)
@@ -199,7 +199,7 @@ class SignOn:
     def _person(self, claims: dict[str, Any], id_token: str) -> Person:
         subject, wanted = str(claims["sub"]), self._settings.oidc_name
         name = claims.get(wanted)
-        # An address that nobody checked could be anybody's.
+        # An address that was not verified could be anybody's.
         vouched = wanted != "email" or claims.get("email_verified") is True
         if not (vouched and isinstance(name, str) and name.isprintable() and name.strip()):
             name = f"person {subject}"

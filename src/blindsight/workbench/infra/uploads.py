@@ -1,6 +1,4 @@
-"""Images from outside: read with a limit, looked at, and decoded by the confined processes that
-decode every other file (`data.confined`).
-"""
+"""Uploaded images: read with a size limit and decoded by confined processes (`data.confined`)."""
 
 from __future__ import annotations
 
@@ -45,12 +43,12 @@ _MAGIC = (
     (b"MM\x00*", "image/tiff"),
     (b"\x00\x00\x00\x0cjP  \r\n\x87\n", "image/jp2"),
 )
-# The record at the end of a zip (PKWARE's APPNOTE, 4.3.16), and the one before it in zips beyond 4
-# GB or 65,535 files.
+# The record at the end of a zip (PKWARE's APPNOTE, 4.3.16), and the one before it in zips of more
+# than 4 GB or 65,535 files.
 _END, _END_SIZE, _LARGE = b"PK\x05\x06", 22, b"PK\x06\x07"
 _LONGEST_END = _END_SIZE + 65_535
 _LONGEST_ENTRY = 512  # bytes of the list for each file, on average
-#: what OpenAPI says of an address that takes an image as its body.
+#: The OpenAPI description of a request whose body is an image.
 UPLOAD: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -60,7 +58,7 @@ UPLOAD: dict[str, Any] = {
 
 
 def sniffed(data: bytes) -> str | None:
-    """The image type that the first bytes speak of, whatever a header says."""
+    """Return the image type by the first bytes of a file; None if it is unknown."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "image/webp"
     if file_kind(data) == "heif":
@@ -71,7 +69,14 @@ def sniffed(data: bytes) -> str | None:
 
 
 class Decoders:
-    """A few workers; who comes while all are busy waits, up to a limit."""
+    """A pool of confined decoders.
+
+    Parameters:
+        settings: the limits of an image.
+        metrics: counts images that were read or refused.
+        workers: the number of decoders.
+        waiting: how many images may be decoded or wait at once.
+    """
 
     def __init__(
         self, settings: WorkbenchSettings, metrics: Metrics, *, workers: int = 2, waiting: int = 32
@@ -93,7 +98,12 @@ class Decoders:
         self._metrics = metrics
 
     async def pixels(self, data: bytes) -> NDArray[np.uint8]:
-        """Pixels of an image, or `Problem("refused_image")` without a reason."""
+        """Decode an image.
+
+        Raises:
+            Problem: "refused_image", without a reason, if it cannot be decoded; "busy", if too
+                many wait.
+        """
         if sniffed(data) is None:
             self._metrics.count("images_refused")
             raise Problem("refused_image")
@@ -104,21 +114,21 @@ class Decoders:
             async with self._free:
                 worker = self._idle.pop()
                 try:
-                    found, ended = await asyncio.to_thread(worker.decode, data)
+                    pixels, ended = await asyncio.to_thread(worker.decode, data)
                 finally:
                     self._idle.append(worker)
                 if ended:
                     self._metrics.count("decoders_ended")
         finally:
             self._waiting -= 1
-        if found is None:
+        if pixels is None:
             self._metrics.count("images_refused")
             raise Problem("refused_image")
         self._metrics.count("images_read")
-        return found
+        return pixels
 
     async def walls(self) -> tuple[str, ...]:
-        """What confines the workers; none where they cannot be started."""
+        """Start a worker, and return what confines it; nothing if it cannot be started."""
         async with self._free:
             worker = self._idle.pop()
             try:
@@ -127,23 +137,20 @@ class Decoders:
                 self._idle.append(worker)
 
     def known_walls(self) -> tuple[str, ...]:
-        """What confines the workers, as far as one has been started."""
+        """Return what confines the workers, if one was started."""
         return next((worker.walls for worker in self._all if worker.walls), ())
 
     def processes(self) -> list[int]:
-        """The workers' process ids."""
+        """Return the process ids of all workers."""
         return [process for worker in self._all for process in worker.processes]
 
     async def close(self) -> None:
-        """End all workers."""
         for worker in self._all:
             await asyncio.to_thread(worker.close)
 
 
 async def read_upload(request: Request, decoders: Decoders) -> NDArray[np.uint8]:
-    """The body of a request as pixels; the declared type must be an image's and fit what the bytes
-    are.
-    """
+    """Decode the image in a request's body, whose declared type must fit its bytes."""
     declared = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     declared = {"image/heif": "image/heic"}.get(declared, declared)
     if declared not in _TYPES:
@@ -157,11 +164,11 @@ async def read_upload(request: Request, decoders: Decoders) -> NDArray[np.uint8]
 async def read_drop(
     request: Request, decoders: Decoders, settings: WorkbenchSettings, name: str
 ) -> AsyncIterator[tuple[str, NDArray[np.uint8] | None]]:
-    """The photos of a request's body, one image or a zip of them, each with its name; None for what
-    is no photo.
+    """Yield the name and the pixels of each file in a request's body: one image, or a zip.
 
-    A zip is bounded before and while it is unpacked: its list, files, bytes each, bytes in all. Its
-    paths are never places, and nothing of it is read on the event loop.
+    The pixels are None for a file that is not a photo. Limits on the zip's list, its files, the
+    bytes of each and of all hold before and while it is unpacked. Its paths are only names, and
+    nothing of it is read on the event loop.
     """
     with tempfile.TemporaryFile() as spool:
         async for piece in request.stream():
@@ -173,15 +180,15 @@ async def read_drop(
             yield name, await _or_none(decoders, data, settings)
             return
         packed = await asyncio.to_thread(_listed, spool, settings.drop_files)
-        left = 4 * settings.drop_bytes
+        remaining = 4 * settings.drop_bytes
         for entry in packed.infolist():
             if entry.is_dir():
                 continue
-            most = min(settings.upload_bytes, left)
+            most = min(settings.upload_bytes, remaining)
             content = await asyncio.to_thread(unpack_entry, packed, entry, most)
-            # What was too large was unpacked as far as that, and counts as much.
-            left -= most if content is None else len(content)
-            if left <= 0:
+            # A file that is too large was unpacked up to the limit, and counts as much.
+            remaining -= most if content is None else len(content)
+            if remaining <= 0:
                 raise Problem("too_large")
             yield (
                 entry.filename[:400],
@@ -190,18 +197,15 @@ async def read_drop(
 
 
 def _listed(spool: IO[bytes], most: int) -> zipfile.ZipFile:
-    """A zip's list of files.
-
-    Its length is read first: zipfile would take in all of it, whatever it says of itself.
-    """
+    """Open a zip after checking the length of its list, which `zipfile` reads without a limit."""
     end = spool.seek(0, 2)
     spool.seek(max(0, end - _LONGEST_END))
     tail = spool.read()
-    place = tail.rfind(_END)
-    if place < 0 or len(tail) - place < _END_SIZE:
+    start = tail.rfind(_END)
+    if start < 0 or len(tail) - start < _END_SIZE:
         raise Problem("refused_image")
-    length = struct.unpack_from("<I", tail, place + 12)[0]
-    if length > most * _LONGEST_ENTRY or tail[max(0, place - 20) : place].startswith(_LARGE):
+    length = struct.unpack_from("<I", tail, start + 12)[0]
+    if length > most * _LONGEST_ENTRY or tail[max(0, start - 20) : start].startswith(_LARGE):
         raise Problem("too_large")
     try:
         packed = zipfile.ZipFile(spool)

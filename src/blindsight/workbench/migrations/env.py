@@ -1,7 +1,7 @@
-"""What alembic runs to change the schema: on the connection that `Database` gives it.
+"""The script by which alembic changes the schema, on the connection that `Database` gives it.
 
-It is never run from a configuration file: the workbench upgrades its database when it opens it, in
-one transaction, so that a crash in the middle leaves the old schema. `blindsight workbench migrate`
+It is not run from a configuration file: the workbench upgrades its database when it opens it, in
+one transaction, so that a crash leaves the old schema. `blindsight workbench migrate`
 does the same without starting the workbench.
 """
 
@@ -15,7 +15,7 @@ __all__: list[str] = []
 
 
 def upgrade_on_given_connection() -> None:
-    """Run the scripts that the database has not seen yet."""
+    """Run the migrations that were not applied to the database yet."""
     connection = context.config.attributes.get("connection")
     if connection is None:
         raise SystemExit(
@@ -34,5 +34,5 @@ def upgrade_on_given_connection() -> None:
     context.run_migrations()
 
 
-if hasattr(context, "config"):  # alembic runs this; otherwise somebody only imports it
+if hasattr(context, "config"):  # alembic runs this; otherwise it is only imported
     upgrade_on_given_connection()

@@ -1,1 +1,1 @@
-"""The pages: for each its routes, its answers and its job in one place."""
+"""The pages: one module per page, with its routes, its answers and its background job."""

@@ -1,4 +1,4 @@
-"""Budget and audit: what is left, whether the history is in order, and "attack what I shared"."""
+"""History: what is left of each budget, whether the history is intact, and attacks on releases."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ __all__ = ["ledger_router", "router", "run"]
 
 router = APIRouter(tags=["budget"])
 ledger_router = APIRouter(prefix="/api/ledger", tags=["ledger"])
-# A report carries its own style; opened from here it may do nothing else.
+# A report has inline styles; everything else is forbidden to it.
 REPORT = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
     "sandbox"
@@ -56,14 +56,14 @@ REPORT = {
 
 @router.get("/budget", include_in_schema=False)
 async def page(request: Request, workbench: Parts, release: str | None = None) -> Response:
-    """Opening it spends nothing."""
+    """Render the page History, with one release selected."""
     return await workbench.ledger_lane.run(_page, request, workbench, release)
 
 
 class StateDecision(BaseModel):
-    """What to do where vault, ledger and releases do not agree.
+    """What to do if vault, ledger and releases do not agree.
 
-    "take over": charge what the older copy does not know. "close": end the data set's budgets.
+    "take over": charge what the older copy lacks. "close": close the data set's budgets.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -71,7 +71,7 @@ class StateDecision(BaseModel):
 
 
 class StateAgreement(BaseModel):
-    """Whether vault, ledger and releases of a data set agree, and what to do where not."""
+    """Whether vault, ledger and releases of a data set agree, and what to do if not."""
 
     dataset: str
     agrees: bool
@@ -84,7 +84,7 @@ class StateAgreement(BaseModel):
     responses=documented("not_found", "ledger"),
 )
 async def agreement(dataset: DataSetId, workbench: Parts, asker: HistoryReader) -> StateAgreement:
-    """Compared now; nothing is written."""
+    """They are compared now; nothing is written."""
     return await workbench.ledger_lane.run(_agreement, workbench, dataset)
 
 
@@ -96,9 +96,9 @@ async def agreement(dataset: DataSetId, workbench: Parts, asker: HistoryReader) 
 async def decide_about(
     dataset: DataSetId, order: StateDecision, workbench: Parts, asker: BudgetKeeper
 ) -> StateAgreement:
-    """Take over what the other side knows, or close the data set's account.
+    """Charge what the older copy lacks, or close the data set's budgets.
 
-    Putting the newest copy in its place is better than either, and needs no decision here.
+    Restoring the newest copy is better than either, and needs no decision here.
     """
 
     def work() -> StateAgreement:
@@ -128,8 +128,8 @@ def _agreement(workbench: Workbench, dataset: str) -> StateAgreement:
     responses=documented("ledger") | {200: {"content": {"text/csv": {}}}},
 )
 async def history_csv(workbench: Parts, asker: Signed) -> Response:
-    """What happened to the data sets, as the page shows it; `/api/ledger/export.json` has what
-    proves it.
+    """The history of the data sets, as the page shows it; `/api/ledger/export.json` can be
+    verified.
     """
     if not asker.can_somewhere("history"):
         raise Problem("not_allowed")
@@ -160,9 +160,9 @@ def report(
     workbench: Parts,
     asker: Owner,
 ) -> FileResponse:
-    """For the owner, and whom the owner shows it: it has small pictures of photos in it."""
-    data_set, found = find_release(workbench.datasets, release)
-    path = report_folder(workbench.datasets, data_set, found) / "report.html"
+    """The report contains thumbnails, so it is for the owner and those whom the owner chooses."""
+    data_set, chosen = find_release(workbench.datasets, release)
+    path = report_folder(workbench.datasets, data_set, chosen) / "report.html"
     if not path.is_file():
         raise Problem("not_found")
     return FileResponse(path, media_type="text/html", filename="report.html", headers=REPORT)
@@ -171,7 +171,7 @@ def report(
 @router.post(
     "/api/releases/{release}/attack",
     status_code=202,
-    summary="Attack a release of one's own",
+    summary="Attack a release",
     responses=documented("not_found", "too_few_photos", "busy"),
 )
 def attack(
@@ -179,18 +179,16 @@ def attack(
     workbench: Parts,
     asker: Attacker,
 ) -> Next:
-    """With the photos in the vault as the truth; nothing leaves, nothing is spent."""
-    data_set, found = find_release(workbench.datasets, release)
-    if too_few(found):
+    """The photos in the vault are the ground truth; nothing leaves, and nothing is charged."""
+    data_set, chosen = find_release(workbench.datasets, release)
+    if too_few(chosen):
         raise Problem("too_few_photos")
-    job = workbench.jobs.add("attack", {"dataset": data_set.id, "release": found.id}, asker.name)
-    return Next(next=f"/budget?release={found.id}#attack", job=job["id"])
+    job = workbench.jobs.add("attack", {"dataset": data_set.id, "release": chosen.id}, asker.name)
+    return Next(next=f"/budget?release={chosen.id}#attack", job=job["id"])
 
 
 def run(arguments: dict[str, Any], job: JobContext) -> dict[str, Any]:
-    """What a stranger who holds the release makes of it, measured against the photos it stands
-    for.
-    """
+    """Attack a release as a stranger who holds it would, and measure the result on its photos."""
     return attack_release(DataSets(job.settings), arguments["release"], job.progress)
 
 
@@ -235,24 +233,24 @@ def _page(request: Request, workbench: Workbench, release: str | None) -> Respon
 
 
 def _advice(release: Release) -> str | None:
-    """Driven by what was measured; a bound that holds is no comfort where the attack succeeds."""
+    """Return advice that follows from the last attack on a release; None if there was none."""
     attack = release.attack
     if attack is None:
         return None
     if attack["refuted"]:
-        return "The promise does not hold. Do not share this release, and report it."
+        return "The guarantee does not hold. Do not share this release, and report it."
     words = [f"{advice[:1].upper()}{advice[1:]}." for advice in attack.get("advice", [])]
     if release.kind == "search" and (attack["guess"] or 0) >= max(30, 2 * (attack["luck"] or 0)):
         words.append(
-            "If the kind of photo is itself a secret (a diagnosis, say), do not share more of "
+            "If what a photo shows is itself a secret, such as a diagnosis, do not share more of "
             "this index."
         )
-    words.append("What is out cannot be called back.")
+    words.append("A release that was shared cannot be recalled.")
     return " ".join(words)
 
 
 def _in_order(workbench: Workbench, sets: list[DataSet]) -> dict[str, Any]:
-    """Check every chain of the ledger, from the first entry to the head."""
+    """Verify every chain of the ledger, from the first entry to the head."""
     entries, broken = 0, []
     everything = workbench.identity is not None and workbench.identity.may()
     accounts = {data_set.account for data_set in sets}
@@ -267,10 +265,10 @@ def _in_order(workbench: Workbench, sets: list[DataSet]) -> dict[str, Any]:
 
 
 def _history(workbench: Workbench, sets: list[DataSet]) -> list[dict[str, Any]]:
-    """What happened to the data sets, newest first, in plain words."""
+    """Return the history of the data sets, newest first."""
     lines: list[dict[str, Any]] = []
     for data_set in sets:
-        budgets: dict[str, float] = {}  # in all: the last one that was set holds
+        budgets: dict[str, float] = {}  # the last total that was set is valid
         spent: dict[str, float] = {}
         for entry in workbench.budgets.named(data_set.account, create=True).entries():
             price, unit = entry.amount.epsilon, entry.unit
@@ -279,11 +277,11 @@ def _history(workbench: Workbench, sets: list[DataSet]) -> list[dict[str, Any]]:
                 budgets[unit] = price
             else:
                 spent[unit] = spent.get(unit, 0.0) + price
-            what = "Budget set by you" if granted else what_was_paid(entry.what)[0]
+            event = "Budget set by you" if granted else what_was_paid(entry.what)[0]
             lines.append(
                 {
                     "time": entry.time[:16].replace("T", " "),
-                    "what": what,
+                    "what": event,
                     "set": data_set.name,
                     "price": "–" if granted else price_of(price),
                     "unit": {"record": "photo", "label": "answer"}.get(unit, unit),
@@ -295,7 +293,7 @@ def _history(workbench: Workbench, sets: list[DataSet]) -> list[dict[str, Any]]:
 
 
 class LedgerAccount(BaseModel):
-    """Where one budget stands."""
+    """The balance of a budget."""
 
     dataset: str
     unit: str
@@ -307,14 +305,14 @@ class LedgerAccount(BaseModel):
 
 
 class Sure(BaseModel):
-    """The keeper's word that a closed budget cannot be opened again."""
+    """The confirmation that a closed budget cannot be opened again."""
 
     model_config = ConfigDict(extra="forbid")
     sure: Literal[True]
 
 
 class BudgetOrder(BaseModel):
-    """A budget in all, in epsilon per photo or per person; the last one that was set holds."""
+    """A total budget in epsilon per photo or per person, which replaces the previous one."""
 
     model_config = ConfigDict(extra="forbid")
     epsilon: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]
@@ -329,7 +327,7 @@ class BudgetOrder(BaseModel):
 async def set_budget(
     dataset: DataSetId, order: BudgetOrder, workbench: Parts, asker: BudgetKeeper
 ) -> LedgerAccount:
-    """A budget can be raised, or lowered to no less than what is spent."""
+    """A budget can be raised, or lowered down to what is spent."""
 
     def work() -> LedgerAccount:
         data_set = workbench.datasets.get(dataset)
@@ -351,7 +349,7 @@ async def set_budget(
 async def close_budgets(
     dataset: DataSetId, order: Sure, workbench: Parts, asker: BudgetKeeper
 ) -> list[LedgerAccount]:
-    """Nothing more is released from the data set; what is left is forfeited."""
+    """Nothing more can be released from the data set; what is left is forfeited."""
 
     def work() -> list[LedgerAccount]:
         data_set = workbench.datasets.get(dataset)
@@ -363,7 +361,7 @@ async def close_budgets(
 
 
 class Line(BaseModel):
-    """One entry."""
+    """An entry of the ledger."""
 
     dataset: str
     sequence: int
@@ -377,7 +375,7 @@ class Line(BaseModel):
 
 
 class Chain(BaseModel):
-    """Whether a data set's chain holds."""
+    """Whether the chain of a data set is unchanged."""
 
     dataset: str
     holds: bool
@@ -387,7 +385,7 @@ class Chain(BaseModel):
 
 @ledger_router.get("/accounts", summary="Budgets", responses=documented("ledger"))
 async def accounts(workbench: Parts, asker: Asker) -> list[LedgerAccount]:
-    """All of them for the owner, one's own for others."""
+    """All budgets for the owner of the workbench, otherwise those that the asker may see."""
     return await workbench.ledger_lane.run(accounts_of, workbench, asker)
 
 
@@ -395,22 +393,24 @@ async def accounts(workbench: Parts, asker: Asker) -> list[LedgerAccount]:
 def entries(
     workbench: Parts,
     asker: Asker,
-    last: Annotated[int, Query(ge=1, le=500, description="How many, a data set.")] = 20,
+    last: Annotated[
+        int, Query(ge=1, le=500, description="The number of entries per data set.")
+    ] = 20,
 ) -> list[Line]:
-    """Newest first, of each account that the asker may see."""
-    found = []
+    """The newest first, of each budget that the asker may see."""
+    lines = []
     for ledger in _visible(workbench, asker):
         after = max(0, ledger.head().sequence - last)
         for entry in ledger.entries(after=after):
             names = ("dataset", "sequence", "time", "kind", "unit", "what", "hash")
             fields: dict[str, Any] = {name: getattr(entry, name) for name in names}
-            found.append(Line(**fields, epsilon=entry.amount.epsilon, delta=entry.amount.delta))
-    return sorted(found, key=lambda line: line.time, reverse=True)
+            lines.append(Line(**fields, epsilon=entry.amount.epsilon, delta=entry.amount.delta))
+    return sorted(lines, key=lambda line: line.time, reverse=True)
 
 
-@ledger_router.post("/verify", summary="Prove every chain", responses=documented("ledger"))
+@ledger_router.post("/verify", summary="Verify every chain", responses=documented("ledger"))
 def verify(workbench: Parts, asker: Asker) -> list[Chain]:
-    """From the first entry to the head."""
+    """Every chain is verified from the first entry to the head."""
     chains = []
     for ledger in _visible(workbench, asker):
         try:
@@ -424,10 +424,12 @@ def verify(workbench: Parts, asker: Asker) -> list[Chain]:
 
 
 @ledger_router.get(
-    "/export.json", summary="All entries, with what proves them", responses=documented("ledger")
+    "/export.json",
+    summary="All entries, in a form that can be verified",
+    responses=documented("ledger"),
 )
 def export(workbench: Parts, asker: Signed) -> Response:
-    """`blindsight ledger verify --file` checks it without the database."""
+    """`blindsight budget verify --file` verifies it without the database."""
     if not asker.can_somewhere("history"):
         raise Problem("not_allowed")
     disposition = {"Content-Disposition": 'attachment; filename="ledger.json"'}
@@ -439,7 +441,7 @@ def export(workbench: Parts, asker: Signed) -> Response:
 
 
 def accounts_of(workbench: Workbench, asker: RequestIdentity) -> list[LedgerAccount]:
-    """What an asker may see."""
+    """Return the budgets that an asker may see."""
     return [
         _account(balance) for ledger in _visible(workbench, asker) for balance in ledger.balances()
     ]
@@ -448,8 +450,8 @@ def accounts_of(workbench: Workbench, asker: RequestIdentity) -> list[LedgerAcco
 def _visible(workbench: Workbench, asker: RequestIdentity) -> list[Ledger]:
     names = workbench.budgets.names()
     if not asker.may():
-        mine = {data_set.account for data_set in workbench.visible("history")}
-        names = [name for name in names if name in mine or name == f"key {asker.name}"]
+        readable = {data_set.account for data_set in workbench.visible("history")}
+        names = [name for name in names if name in readable or name == f"key {asker.name}"]
     return [workbench.budgets.named(name) for name in names]
 
 

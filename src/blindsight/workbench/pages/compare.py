@@ -1,5 +1,5 @@
-"""Compare: pairs of photos, two keys; a threshold with private error rates is learned from the
-answers, and says same or different about every pair.
+"""Compare: the owner answers whether pairs of photos show the same. A threshold with private error
+rates is learned from the answers, and decides about every other pair.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ router = APIRouter(tags=["compare"])
 _writing = threading.Lock()
 
 
-# What the page calls the operating points.
+# The names of the operating points on the page.
 _STRICTNESS = {
     "few wrong same": "Few false matches",
     "balanced": "Balanced",
@@ -55,7 +55,7 @@ Point = Literal["balanced", "few wrong same", "few wrong different"]
 
 
 class Pair(BaseModel):
-    """Two photos to compare, what the last learned threshold says, and how far the answers are."""
+    """Two photos to compare, the answer of the last threshold, and the number of answers so far."""
 
     one: str
     other: str
@@ -71,7 +71,7 @@ PhotoId = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
 
 
 class PairAnswer(BaseModel):
-    """The owner's word on a pair; `undo` takes the last one back."""
+    """The owner's answer to a pair; "undo" removes the last answer."""
 
     model_config = ConfigDict(extra="forbid")
     one: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
@@ -81,7 +81,7 @@ class PairAnswer(BaseModel):
 
 
 class Says(BaseModel):
-    """The distance of two photos, and "same, wrong in about 5 of 100" where that is known."""
+    """The distance of two photos, and an answer such as "same, wrong in about 5 of 100"."""
 
     distance: float
     says: str | None
@@ -89,7 +89,7 @@ class Says(BaseModel):
 
 @router.get("/compare", include_in_schema=False)
 async def page(request: Request, workbench: Parts, dataset: str | None = None) -> Response:
-    """Answering is free; learning has a price."""
+    """Render the page Compare."""
     return await workbench.ledger_lane.run(_page, request, workbench, dataset)
 
 
@@ -99,40 +99,40 @@ async def page(request: Request, workbench: Parts, dataset: str | None = None) -
 def next_pair(
     dataset: DataSetId, workbench: Parts, asker: Owner, point: Point = "balanced"
 ) -> Pair:
-    """Half of them near each other by the network, half at random."""
+    """Half of the pairs are near each other by their features, half are random."""
     return _next(workbench.datasets, scanned(workbench, dataset, least=2), point)
 
 
 @router.get(
-    "/api/compare/{dataset}/{one}/{other}",
+    "/api/compare/{dataset}/{first}/{second}",
     summary="Same or different",
     responses=documented("not_found", "conflict"),
 )
 def same_or_different(
     dataset: DataSetId,
-    one: PhotoId,
-    other: PhotoId,
+    first: PhotoId,
+    second: PhotoId,
     workbench: Parts,
     asker: Owner,
     point: Point = "balanced",
 ) -> Says:
-    """What the last learned threshold says about two photos, and how often such answers err."""
+    """The answer of the last threshold for two photos, and how often such answers are wrong."""
     data_set = scanned(workbench, dataset, least=2)
-    known = {photo.id for photo in workbench.datasets.photos(data_set)}
-    if not {one, other} <= known:
+    ids = {photo.id for photo in workbench.datasets.photos(data_set)}
+    if not {first, second} <= ids:
         raise Problem("not_found")
-    found = answer_for(workbench.datasets, data_set, one, other, point)
-    return Says(distance=found["distance"], says=found["answer"])
+    verdict = answer_for(workbench.datasets, data_set, first, second, point)
+    return Says(distance=verdict["distance"], says=verdict["answer"])
 
 
 @router.post(
     "/api/compare/{dataset}", summary="Answer a pair", responses=documented("not_found", "conflict")
 )
 def answer(dataset: DataSetId, order: PairAnswer, workbench: Parts, asker: Owner) -> Pair:
-    """Kept in the vault; nothing leaves."""
+    """The answer is stored in the vault; nothing leaves."""
     data_set = scanned(workbench, dataset, least=2)
-    known = {photo.id for photo in workbench.datasets.photos(data_set)}
-    if not {order.one, order.other} <= known or order.one == order.other:
+    ids = {photo.id for photo in workbench.datasets.photos(data_set)}
+    if not {order.one, order.other} <= ids or order.one == order.other:
         raise Problem("not_found")
     with _writing:
         answers = answers_of(workbench.datasets, data_set)
@@ -151,7 +151,7 @@ def answer(dataset: DataSetId, order: PairAnswer, workbench: Parts, asker: Owner
     responses=documented("not_found", "conflict", "busy", "budget", "rolled_back"),
 )
 def learn(dataset: DataSetId, workbench: Parts, asker: Owner) -> Next:
-    """Charged once, per answer, per photo and per person, before anything is learned."""
+    """The cost per answer, per photo and per person is charged once, before learning."""
     data_set = scanned(workbench, dataset, least=2)
     if len(decided(answers_of(workbench.datasets, data_set))) < MIN_ANSWERS:
         raise Problem("conflict")
@@ -164,7 +164,7 @@ def learn(dataset: DataSetId, workbench: Parts, asker: Owner) -> Next:
 
 
 def run(arguments: dict[str, Any], job: JobContext) -> dict[str, Any]:
-    """Learn from the answers, and measure on those that were held out."""
+    """Learn a threshold from the answers, and measure it on held-out answers."""
     datasets = DataSets(job.settings)
     data_set = datasets.get(arguments["dataset"])
     return learn_to_compare(datasets, data_set, job.progress, actor=job.actor)
@@ -188,7 +188,7 @@ def _page(request: Request, workbench: Workbench, dataset: str | None) -> Respon
             context["last"] = last_comparison(workbench.datasets, data_set)
             offered, curve = strictness(workbench.datasets, data_set)
             context |= {
-                "offered": [(_STRICTNESS[one.point], one) for one in offered],
+                "offered": [(_STRICTNESS[offer.point], offer) for offer in offered],
                 "curve": curve,
                 "each": price_of(prices(data_set)[-1].epsilon),
                 "left": budget_of(workbench, data_set).left,
@@ -219,14 +219,14 @@ def _bar(workbench: Workbench, data_set: DataSet) -> Bar:
 
 
 def _next(datasets: DataSets, data_set: DataSet, point: str) -> Pair:
-    one, other = next_question(datasets, data_set)
+    first, second = next_question(datasets, data_set)
     words = [row[2] for row in answers_of(datasets, data_set)]
-    found = answer_for(datasets, data_set, one, other, point)
+    verdict = answer_for(datasets, data_set, first, second, point)
     return Pair(
-        one=one,
-        other=other,
-        distance=found["distance"],
-        says=found["answer"],
+        one=first,
+        other=second,
+        distance=verdict["distance"],
+        says=verdict["answer"],
         answered=len(words),
         same=words.count("same"),
         different=words.count("different"),

@@ -1,6 +1,4 @@
-"""Home: the data sets on this machine, what is left of each budget, what was shared, and one
-button.
-"""
+"""Home: the data sets on this machine, what is left of each budget, and what was shared."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ router = APIRouter()
 
 @router.get("/", include_in_schema=False)
 async def home(request: Request, workbench: Parts, token: str | None = None) -> Response:
-    """The first page; with the secret of the link that was printed at the start, the way in."""
+    """Render the first page, or sign in with the secret of the start-up link."""
     if token is not None:
         return await signed_in(request, workbench, token, link=True) or RedirectResponse(
             "/login", status_code=303
@@ -49,7 +47,7 @@ async def home(request: Request, workbench: Parts, token: str | None = None) -> 
 @router.get(
     "/api/datasets/{dataset}/photos/{photo}",
     tags=["data sets"],
-    summary="A photo's small picture, for the owner",
+    summary="A photo's thumbnail, for the owner",
     response_class=FileResponse,
     responses=documented("not_found") | {200: {"content": {"image/jpeg": {}}}},
 )
@@ -59,18 +57,17 @@ def thumbnail(
     dataset: str = Path(pattern="^[0-9a-f]{12}$"),
     photo: str = Path(pattern="^[0-9a-f]{32}$"),
 ) -> FileResponse:
-    """From the vault; nobody else can ask for it."""
+    """The thumbnail comes from the vault, and is only for the owner."""
     path = workbench.datasets.thumbnail(workbench.datasets.get(dataset), photo)
     if not path.is_file():
         raise Problem("not_found")
-    return FileResponse(
-        path, media_type="image/jpeg"
-    )  # kept by no browser: it would outlive the session
+    # Not cached: a browser's copy would outlive the session.
+    return FileResponse(path, media_type="image/jpeg")
 
 
 def _home(request: Request, workbench: Workbench) -> Response:
     sets = workbench.visible("own")
-    shown = [_card(workbench, data_set) for data_set in sets]
+    cards = [_card(workbench, data_set) for data_set in sets]
     newest = max(
         (r for data_set in sets for r in data_set.releases), key=lambda r: r.made, default=None
     )
@@ -79,7 +76,7 @@ def _home(request: Request, workbench: Workbench) -> Response:
     context: dict[str, Any] = {
         "title": "Your images",
         "menu_word": "Home",
-        "cards": shown,
+        "cards": cards,
         "reports": reports,
         "held": {report.data_set.id for report in reports if report.findings},
         "roots": [str(root) for root in workbench.settings.photos],
@@ -93,7 +90,7 @@ def _home(request: Request, workbench: Workbench) -> Response:
 
 
 def state_reports(workbench: Workbench, sets: list[DataSet]) -> list[StateReport]:
-    """The data sets that nothing may be released from, each with the reason in words."""
+    """Return a report for each data set from which nothing may be released."""
     reports = (
         check_state(
             workbench.datasets, data_set, workbench.budgets.named(data_set.account, create=True)
@@ -120,7 +117,7 @@ def _card(workbench: Workbench, data_set: DataSet) -> dict[str, Any]:
 
 
 def _spent(workbench: Workbench, data_set: DataSet) -> str:
-    """What the budget went into, in the order of the history."""
+    """Return what the budget was spent on, in the order of the history."""
     sums: dict[str, float] = {}
     for entry in workbench.budgets.named(data_set.account, create=True).entries():
         if entry.kind == "charge" and entry.unit == ("person" if data_set.most else "record"):
@@ -130,8 +127,8 @@ def _spent(workbench: Workbench, data_set: DataSet) -> str:
 
 
 def what_was_paid(words: str) -> tuple[str, str]:
-    """A charge as the pages call it: what happened, and on what."""
-    known = {
+    """Return how pages describe a charge: what happened, and what was paid for."""
+    phrases = {
         "codes of photos": ("Search index shared", "the search index"),
         "tags of photos": ("Tags published", "published tags"),
         "feature statistics": ("Statistics shared", "statistics for training"),
@@ -139,19 +136,21 @@ def what_was_paid(words: str) -> tuple[str, str]:
         "metric from": ("Threshold learned from answers", "a threshold to compare with"),
         "training together": ("Trained together with other sites", "training together"),
     }
-    found = next((said for begins, said in known.items() if words.startswith(begins)), None)
-    return found or (words[:1].upper() + words[1:], words)
+    for start, pair in phrases.items():
+        if words.startswith(start):
+            return pair
+    return words[:1].upper() + words[1:], words
 
 
 def open_account(workbench: Workbench, data_set: DataSet) -> None:
-    """Grant a new data set's budget, before any photo is looked at."""
+    """Grant the first budget of a new data set, before its photos are read."""
     ledger = workbench.budgets.named(data_set.account, create=True)
     actor = workbench.identity.name if workbench.identity is not None else None
     accounts.open_account(workbench.settings, data_set, ledger, actor=actor)
 
 
 def budget_of(workbench: Workbench, data_set: DataSet, *, this: float = 0.0) -> Bar:
-    """Where the data set's account stands."""
+    """Return the budget of a data set; `this` is the cost of a release to show in it."""
     ledger = workbench.budgets.named(data_set.account, create=True)
     return bar_of(ledger.balance("person" if data_set.most else "record"), this=this)
 
@@ -159,20 +158,29 @@ def budget_of(workbench: Workbench, data_set: DataSet, *, this: float = 0.0) -> 
 def chosen(
     workbench: Workbench, number: str | None, *, released: bool = False
 ) -> tuple[list[DataSet], DataSet | None]:
-    """The data sets that a page can work on, and the one that was asked for (or the newest)."""
+    """Return the data sets that a page can show, and the chosen one (by default the newest).
+
+    Parameters:
+        workbench: the workbench, with the asker.
+        number: the number of the chosen data set.
+        released: only data sets with releases that the asker may search.
+
+    Raises:
+        Problem: "not_found", if there is no data set with the number.
+    """
     sets = [
         data_set
         for data_set in workbench.visible("search" if released else "own")
         if data_set.scanned and (data_set.releases or not released)
     ]
-    found = next((data_set for data_set in sets if data_set.id == number), None)
-    if number is not None and found is None:
+    data_set = next((data_set for data_set in sets if data_set.id == number), None)
+    if number is not None and data_set is None:
         raise Problem("not_found")
-    return sets, found or next(iter(sets), None)
+    return sets, data_set or next(iter(sets), None)
 
 
 def reached(data_set: DataSet, kind: str) -> str:
-    """How much of what is promised the last attack on the newest release of a kind has reached."""
+    """Return the epsilon that the last attack on the newest release of a kind has measured."""
     newest = max(
         (r for r in data_set.releases if r.kind == kind), key=lambda r: r.made, default=None
     )
@@ -190,11 +198,11 @@ def search_strip(
     attack: dict[str, Any] | None,
     note: str,
 ) -> TrustStrip:
-    """What is said of a search index, on the pages that use one."""
+    """Return the privacy strip of a search index."""
     reached = f"≥ {plain(attack['epsilon'])}" if attack and attack.get("epsilon") else "not yet"
     return TrustStrip(
         leaves="Nothing while you search. The index that was shared holds one code for each photo.",
-        stays="Your question, the photos, these thumbnails.",
+        stays="Your query, the photos, these thumbnails.",
         promised=f"ε {plain(epsilon)}",
         proven=f"ε {plain(epsilon)}",
         attacked=reached,

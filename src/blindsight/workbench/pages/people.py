@@ -1,8 +1,9 @@
-"""People: who may do what with which data set, and the access log."""
+"""People: rights in data sets, spending limits and the access log."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -31,9 +32,9 @@ ROLES = {
     "keeper": "Reads budget and history, sets and closes the budget. Sees no photos.",
 }
 _SHOWN, _LOOKED_AT = 100, 5000
-_MOST_COLUMNS = 4  # data sets beside each other; of more, the table would not fit
+_MOST_COLUMNS = 4  # more data sets would not fit into the table
 _SAW = "saw photos"
-# What the page says of an action, by how it begins, and its kind; the first that fits.
+# How an action of the log begins, what the page says of it, and its kind; the first match is used.
 _ACTIONS = (
     ("GET /api/datasets/{dataset}/photos", _SAW, "saw photos"),
     ("POST /api/answers", "looked up or copied requested photos", "saw photos"),
@@ -90,7 +91,7 @@ class GrantOrder(BaseModel):
 
 
 class WithdrawOrder(BaseModel):
-    """What a person, a key or a group may no longer do."""
+    """A role in a data set that a person, a key or a group loses."""
 
     model_config = ConfigDict(extra="forbid")
     subject: _Name
@@ -100,7 +101,7 @@ class WithdrawOrder(BaseModel):
 
 
 class RolesOrder(BaseModel):
-    """The role of a person or a key in each of some data sets; "" for no access."""
+    """The roles of a person or a key in several data sets; "" for no access."""
 
     model_config = ConfigDict(extra="forbid")
     subject: _Name
@@ -111,14 +112,14 @@ class RolesOrder(BaseModel):
 
 
 class BarOrder(BaseModel):
-    """Whose key and sessions end, for good."""
+    """A person or a key to bar for good."""
 
     model_config = ConfigDict(extra="forbid")
     subject: _Name
 
 
 class LimitOrder(BaseModel):
-    """What a person's or a key's charges may add up to in each data set; "" for no limit."""
+    """The most that a person or a key may spend of each data set; "" for no limit."""
 
     model_config = ConfigDict(extra="forbid")
     subject: _Name
@@ -126,7 +127,7 @@ class LimitOrder(BaseModel):
 
 
 class GrantLine(BaseModel):
-    """A grant, with when and by whom it was made."""
+    """A grant, with its date and who made it."""
 
     subject: str
     kind: str
@@ -152,7 +153,7 @@ class LogLine(BaseModel):
 
 
 class LogProof(BaseModel):
-    """Whether the access log's chain holds, and where it ends."""
+    """Whether the chain of the access log is unchanged, and where it ends."""
 
     holds: bool
     records: int
@@ -165,7 +166,7 @@ async def page(
     workbench: Parts,
     show: Annotated[Literal["all", "photos", "shared", "refused"], Query()] = "all",
 ) -> Response:
-    """Rights and the access log, for the owner of the workbench."""
+    """Render the page People, for the owner of the workbench."""
     return await workbench.ledger_lane.run(_page, request, workbench, show)
 
 
@@ -177,7 +178,7 @@ def rights(workbench: Parts, asker: Administrator) -> list[GrantLine]:
 
 @router.post("/api/rights", summary="Grant a right", responses=documented("not_found"))
 def grant(order: GrantOrder, workbench: Parts, asker: Administrator) -> Next:
-    """Holds within two seconds, in every open session."""
+    """The right holds within two seconds in every open session."""
     if order.dataset != EVERY:
         data_set = workbench.datasets.get(order.dataset)
         if order.release:
@@ -195,7 +196,7 @@ def grant(order: GrantOrder, workbench: Parts, asker: Administrator) -> Next:
 
 @router.post("/api/rights/withdraw", summary="Withdraw a right", responses=documented("not_found"))
 def withdraw(order: WithdrawOrder, workbench: Parts, asker: Administrator) -> Next:
-    """Holds within two seconds, in every open session."""
+    """The right ends within two seconds in every open session."""
     ended = workbench.keys.withdraw(
         order.subject, order.dataset, role=order.role, group=order.kind == "group"
     )
@@ -206,20 +207,27 @@ def withdraw(order: WithdrawOrder, workbench: Parts, asker: Administrator) -> Ne
 
 @router.post("/api/rights/roles", summary="Set roles", responses=documented("not_found"))
 def set_roles(order: RolesOrder, workbench: Parts, asker: Administrator) -> Next:
-    """One role for each named data set, all or none; holds within two seconds."""
+    """All roles are set in one transaction, and hold within two seconds in every open session."""
     for dataset in order.roles:
         workbench.datasets.get(dataset)
     workbench.keys.set_roles(order.subject, order.roles, actor=asker.name)
     return Next(next="/people")
 
 
-@router.post("/api/people/limit", summary="Limit spending", responses=documented("not_found"))
-def limit_spending(order: LimitOrder, workbench: Parts, asker: Administrator) -> Next:
-    """Holds for the next charge, in every data set, per photo and per person alike."""
+@contextmanager
+def _unknown_is_not_found() -> Iterator[None]:
+    """Turn the refusal of a name that no person and no key has into `Problem("not_found")`."""
     try:
-        workbench.keys.require_known(order.subject)
+        yield
     except InvalidParameter as error:
         raise Problem("not_found") from error
+
+
+@router.post("/api/people/limit", summary="Limit spending", responses=documented("not_found"))
+def limit_spending(order: LimitOrder, workbench: Parts, asker: Administrator) -> Next:
+    """The limit holds from the next charge on, in every data set, per photo and per person."""
+    with _unknown_is_not_found():
+        workbench.keys.require_known(order.subject)
     epsilon = None if order.limit == "" else order.limit
     set_spending_limit(workbench.settings, order.subject, epsilon)
     return Next(next="/people")
@@ -227,11 +235,9 @@ def limit_spending(order: LimitOrder, workbench: Parts, asker: Administrator) ->
 
 @router.post("/api/people/bar", summary="Bar a person or key", responses=documented("not_found"))
 def bar(order: BarOrder, workbench: Parts, asker: Administrator) -> Next:
-    """Ends the sessions too."""
-    try:
+    """The key is revoked, or the person can no longer sign in; open sessions end."""
+    with _unknown_is_not_found():
         workbench.keys.revoke(order.subject)
-    except InvalidParameter as error:
-        raise Problem("not_found") from error
     return Next(next="/people")
 
 
@@ -244,16 +250,16 @@ def access(
     ] = None,
     most: Annotated[int, Query(ge=1, le=1000, description="How many.")] = _SHOWN,
 ) -> list[LogLine]:
-    """Newest first: everything for the owner of the workbench, otherwise what concerns the data
-    sets whose history one may read.
+    """The newest records first: all for the owner of the workbench, otherwise those of the data
+    sets whose history the asker may read.
     """
     records = workbench.access_log.latest(datasets=_readable(workbench), before=before, most=most)
     return [_line(record) for record in records]
 
 
-@router.post("/api/access/verify", summary="Prove the access log", responses=documented())
+@router.post("/api/access/verify", summary="Verify the access log", responses=documented())
 async def verify(workbench: Parts, asker: Signed) -> LogProof:
-    """From the first record to the head."""
+    """The chain is verified from the first record to the head."""
     _readable(workbench)
 
     def work() -> LogProof:
@@ -268,12 +274,12 @@ async def verify(workbench: Parts, asker: Signed) -> LogProof:
 
 @router.get(
     "/api/access/export.{kind}",
-    summary="The whole access log, with what proves it",
+    summary="The whole access log",
     response_class=Response,
     responses=documented(),
 )
 async def export(kind: Literal["json", "csv"], workbench: Parts, asker: Administrator) -> Response:
-    """`blindsight workbench log --check FILE` proves the JSON without the database."""
+    """`blindsight workbench log --check FILE` verifies the JSON without the database."""
     text = await workbench.ledger_lane.run(workbench.access_log.export, kind)
     return Response(
         text,
@@ -283,7 +289,7 @@ async def export(kind: Literal["json", "csv"], workbench: Parts, asker: Administ
 
 
 def _readable(workbench: Workbench) -> frozenset[str] | None:
-    """The data sets whose log whoever asks may read; None for everything."""
+    """Return the data sets whose log the asker may read; None for all."""
     identity = workbench.identity
     if identity is None:
         raise Problem("key_needed")
@@ -301,7 +307,7 @@ def _line(record: AccessRecord) -> LogLine:
 
 @dataclass
 class LogEntry:
-    """Records of the access log of one minute that say the same, as one sentence."""
+    """Equal records of the access log of one minute."""
 
     time: str
     actor: str
@@ -313,7 +319,7 @@ class LogEntry:
     count: int = 0
 
     def sentence(self, names: dict[str, str]) -> str:
-        """What was done, with the name of the data set and how often."""
+        """Return a sentence about what was done, in which data set, and how often."""
         name = names.get(self.dataset, self.dataset)
         often = f" {self.count:,} times" if self.count > 1 else ""
         words = f"{self.words}{often}"
@@ -325,11 +331,12 @@ class LogEntry:
 
 
 def log_entries(records: Iterable[AccessRecord], show: str = "all") -> list[LogEntry]:
-    """The access log in words, newest first; what was done many times in a minute is one entry.
+    """Combine equal records of one minute into entries, the newest first.
 
     Parameters:
-        records: newest first.
-        show: "all", or only where "photos" were seen, what was "shared", or what was "refused".
+        records: the records, newest first.
+        show: "all", or only records in which "photos" were seen, something was "shared", or
+            something was "refused".
     """
     entries: dict[tuple[str, ...], LogEntry] = {}
     for record in records:
@@ -338,13 +345,13 @@ def log_entries(records: Iterable[AccessRecord], show: str = "all") -> list[LogE
         if show != "all" and kind != _KINDS[show]:
             continue
         minute = record.time[:16].replace("T", " ")
-        said = (minute, record.actor, words, kind, record.dataset, record.outcome, record.purpose)
-        entries.setdefault(said, LogEntry(*said)).count += 1
+        key = (minute, record.actor, words, kind, record.dataset, record.outcome, record.purpose)
+        entries.setdefault(key, LogEntry(*key)).count += 1
     return list(entries.values())
 
 
 def _in_words(action: str) -> tuple[str, str]:
-    """What an action is called, and its kind."""
+    """Return how the page describes an action, and its kind."""
     for start, words, kind in _ACTIONS:
         if action.startswith(start):
             return words, kind
@@ -355,7 +362,7 @@ def _in_words(action: str) -> tuple[str, str]:
 
 
 def _held_roles(grants: Iterable[dict[str, Any]]) -> dict[tuple[str, str], list[str]]:
-    """The roles of persons and keys by name and data set; a role in every data set under "*"."""
+    """Return the roles of persons and keys by name and data set ("*" for every data set)."""
     held: dict[tuple[str, str], list[str]] = {}
     for grant in grants:
         if grant["kind"] == "person":
@@ -365,7 +372,7 @@ def _held_roles(grants: Iterable[dict[str, Any]]) -> dict[tuple[str, str], list[
 
 
 def _spending(workbench: Workbench, person: str) -> tuple[float | None, float]:
-    """A person's spending limit, and with one the most that the person spent of one data set."""
+    """Return a person's spending limit and, if there is one, the most spent of one data set."""
     try:
         limit = spending_limit(workbench.settings, person)
     except HostileFile:

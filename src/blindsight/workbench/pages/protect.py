@@ -1,5 +1,5 @@
-"""Protect: choose photos, see what a release would tell, confirm; then a folder to keep private and
-one to share.
+"""Protect: choose photos, preview what a release would reveal, and confirm. The result is a folder
+to keep private and one to share.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ __all__ = ["router", "run"]
 router = APIRouter(tags=["protect"])
 _FOLDERS_SHOWN, _FOLDERS_LOOKED_AT = 500, 20_000
 _DICOM_NAMES = (".dcm", ".dicom")  # dropped files have names and no headers
-# The steps of each job, by how their stages begin, with about how long each takes.
+# The steps of each job: how the names of their stages begin, and about how long each takes.
 _STEPS = {
     "scan": (
         ("reading photos", 6),
@@ -79,17 +79,17 @@ _DROP = {
 
 
 class Next(BaseModel):
-    """Where the page goes on."""
+    """The page to open next, and the job to follow."""
 
     next: str
     job: str | None = None
 
 
 class Whose(BaseModel):
-    """Who is protected: each photo, or each person, known by the first folder, by PatientID, or by
-    a table's column; and how the photos are read.
+    """Who is protected, and how the photos are read.
 
-    The table lies in the folder; its first column holds the photos' names relative to it.
+    Protected is each photo, or each person by the first folder, by PatientID, or by the column of a
+    table. The table is a file in the folder; its first column contains the photos' names.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -97,9 +97,7 @@ class Whose(BaseModel):
         Literal["", "photo", "folder", "dicom", "table"],
         Field(description="Empty: each photo, unless people seem to have several."),
     ] = ""
-    most: Annotated[
-        int, Field(ge=1, le=100, description="Photos that one person may give at most.")
-    ] = 4
+    most: Annotated[int, Field(ge=1, le=100, description="The most photos of one person.")] = 4
     table: Annotated[str, Field(max_length=200)] = ""
     column: Annotated[str, Field(max_length=100)] = ""
     encoder: Annotated[
@@ -112,8 +110,11 @@ class Whose(BaseModel):
     ] = ""
 
     def reading(self, workbench: Workbench) -> dict[str, Any]:
-        """How the photos are read, as the data set keeps it; an encoder is a built-in name, or a
-        folder under an allowed root.
+        """Return how the photos are read, as the data set stores it.
+
+        Raises:
+            Problem: "bad_encoder", if the encoder cannot be used; "one_name", if `about` is one
+                word.
         """
         encoder = self.encoder
         if encoder not in ("", *NETWORKS_OFFERED):
@@ -126,8 +127,10 @@ class Whose(BaseModel):
         return {"encoder": encoder, "about": names}
 
     def rule(self, folder: Places | None) -> tuple[str, int]:
-        """As the data set keeps it; a table must be there, inside the folder, and have the
-        column.
+        """Return the rule of persons as the data set stores it, and the most photos of a person.
+
+        Raises:
+            Problem: "no_table", if the folder has no such table, or it has no such column.
         """
         try:
             rule = person_rule(folder, self.protect or "photo", self.table, self.column)
@@ -137,34 +140,34 @@ class Whose(BaseModel):
 
 
 class Folder(Whose):
-    """A folder under one of the allowed roots, by its path within the root; and a name for it."""
+    """A folder under one of the allowed roots, and a name for the data set."""
 
     folder: Annotated[str, Field(max_length=1000)]
     name: Annotated[str, Field(max_length=60)] = ""
 
 
 class Name(Whose):
-    """A name for what will be dropped."""
+    """A name for a data set of uploaded photos."""
 
     name: Annotated[str, Field(max_length=60)] = "Dropped photos"
 
 
 class Choice(BaseModel):
-    """What is to be released, with the owner's word that a release cannot be called back."""
+    """The epsilon of a release, with the confirmation that a release cannot be recalled."""
 
     model_config = ConfigDict(extra="forbid")
     epsilon: Annotated[float, Field(gt=0, le=64)]
     sure: Literal[True]
     accept_chance: Annotated[
-        bool, Field(description="Also where search would find little more than chance.")
+        bool, Field(description="Release even if search would be little better than chance.")
     ] = False
     accept_large_epsilon: Annotated[
-        bool, Field(description=f"Also where epsilon is above {LARGE_EPSILON:g}.")
+        bool, Field(description=f"Accept an epsilon above {LARGE_EPSILON:g}.")
     ] = False
 
 
 class FolderEntry(BaseModel):
-    """A folder that may be read, and whether there are folders in it."""
+    """A folder that may be read, and whether it has subfolders."""
 
     path: str
     name: str
@@ -172,7 +175,7 @@ class FolderEntry(BaseModel):
 
 
 class Dropped(BaseModel):
-    """How many of what was sent are photos."""
+    """The number of files that were accepted as photos, and of those that were refused."""
 
     taken: int
     refused: int
@@ -180,7 +183,7 @@ class Dropped(BaseModel):
 
 @router.get("/protect", include_in_schema=False)
 async def choose_page(request: Request, workbench: Parts) -> Response:
-    """First step: a folder, or a drop."""
+    """Render the first step: choose a folder, or upload photos."""
 
     def show() -> Response:
         # Reading folders of this machine is for the owner of the whole workbench.
@@ -200,7 +203,7 @@ async def choose_page(request: Request, workbench: Parts) -> Response:
 
 @router.get("/protect/{dataset}", include_in_schema=False)
 async def preview_page(dataset: DataSetId, request: Request, workbench: Parts) -> Response:
-    """Second step: what others would find, and find out."""
+    """Render the second step: the preview of a release."""
     return await workbench.ledger_lane.run(_preview, request, workbench, dataset)
 
 
@@ -213,7 +216,7 @@ async def confirm_page(
         float, Query(gt=0, le=64, description="The chosen epsilon.")
     ] = EPSILON_CHOSEN_FIRST,
 ) -> Response:
-    """Third step, before anything is charged: the choice once more, and the owner's word."""
+    """Render the third step, before anything is charged: the choice and its confirmation."""
     return await workbench.ledger_lane.run(_confirm, request, workbench, dataset, epsilon)
 
 
@@ -221,7 +224,7 @@ async def confirm_page(
 async def made_page(
     dataset: DataSetId, release: DataSetId, request: Request, workbench: Parts
 ) -> Response:
-    """Third step: two folders and a card."""
+    """Render the result: two folders and a card."""
     return await workbench.ledger_lane.run(_made, request, workbench, dataset, release)
 
 
@@ -231,10 +234,12 @@ async def made_page(
 def folders(
     workbench: Parts,
     asker: Administrator,
-    under: Annotated[str, Query(max_length=1000, description="Folders right under this.")] = "",
-    find: Annotated[str, Query(max_length=200, description="Folders with this in the path.")] = "",
+    under: Annotated[str, Query(max_length=1000, description="Folders directly in this one.")] = "",
+    find: Annotated[
+        str, Query(max_length=200, description="Folders whose path contains this.")
+    ] = "",
 ) -> list[FolderEntry]:
-    """The folders that the workbench may read: the roots, those in one of them, or those found."""
+    """The roots that the workbench may read, the folders in one folder, or those found by name."""
     roots = [root for root in workbench.settings.photos if root.is_dir()]
     chosen: Iterable[Places] = roots
     if under:
@@ -251,7 +256,7 @@ def folders(
     responses=documented("not_found", "bad_encoder", "one_name", "whose_dicom", "busy"),
 )
 def take_folder(order: Folder, workbench: Parts, asker: Administrator) -> Next:
-    """Every photo under it is read once, here; nothing is released."""
+    """Every photo in it is read once, on this machine; nothing is released."""
     folder = workbench.datasets.allowed(order.folder)
     if not order.protect:
         likely = people_likely(workbench.datasets, folder)
@@ -269,15 +274,13 @@ def take_folder(order: Folder, workbench: Parts, asker: Administrator) -> Next:
 @router.post(
     "/api/protect/new",
     status_code=201,
-    summary="A data set for dropped photos",
+    summary="A data set for uploaded photos",
     responses=documented("not_found", "bad_encoder", "one_name"),
 )
 def take_name(order: Name, workbench: Parts, asker: Administrator) -> Next:
-    """Then send photos to `/api/protect/NUMBER/drop`, and end with `/api/protect/NUMBER/scan`."""
+    """Upload the photos to `/api/protect/NUMBER/drop`, then call `/api/protect/NUMBER/scan`."""
     if order.protect in ("dicom", "table"):
-        raise Problem(
-            "invalid"
-        )  # a drop's files come without a table, and their headers stay behind
+        raise Problem("invalid")  # an upload has no table, and the headers of files are not kept
     person, most = order.rule(None)
     data_set = workbench.datasets.add(
         order.name, None, person=person, most=most, **order.reading(workbench)
@@ -295,16 +298,16 @@ def take_name(order: Name, workbench: Parts, asker: Administrator) -> Next:
 async def take_drop(
     dataset: DataSetId, request: Request, workbench: Parts, asker: Owner
 ) -> Dropped:
-    """Each is opened by a confined process; what is kept is its pixels, at most 512 on a side, in
-    the vault.
+    """Each file is decoded by a confined process. Only its pixels, at most 512 per side, are stored
+    in the vault.
     """
     data_set = workbench.datasets.get(dataset)
     if not data_set.dropped or data_set.scanned:
         raise Problem("conflict")
-    taken = refused = 0
+    accepted = refused = 0
     name = unquote(request.headers.get("x-file-name", "photo"))[:200]
     if name.lower().endswith(_DICOM_NAMES):
-        raise Problem("whose_dicom")  # what is kept of a drop is pixels, which name nobody
+        raise Problem("whose_dicom")  # only pixels are stored, without the patient
     async for file, pixels in read_drop(request, workbench.decoders, workbench.settings, name):
         if pixels is None:
             refused += 1
@@ -312,8 +315,8 @@ async def take_drop(
             await workbench.ledger_lane.run(
                 keep_dropped, workbench.datasets, data_set, file, pixels
             )
-            taken += 1
-    return Dropped(taken=taken, refused=refused)
+            accepted += 1
+    return Dropped(taken=accepted, refused=refused)
 
 
 @router.post(
@@ -323,7 +326,7 @@ async def take_drop(
     responses=documented("not_found", "busy"),
 )
 def start_scan(dataset: DataSetId, workbench: Parts, asker: Owner) -> Next:
-    """Once all were dropped, or after a folder changed."""
+    """Call it after the last upload, or after a folder has changed."""
     data_set = workbench.datasets.get(dataset)
     job = workbench.jobs.add("protect", {"step": "scan", "dataset": data_set.id}, asker.name)
     return Next(next=f"/protect/{data_set.id}", job=job["id"])
@@ -332,11 +335,11 @@ def start_scan(dataset: DataSetId, workbench: Parts, asker: Owner) -> Next:
 @router.post(
     "/api/protect/{dataset}/look",
     status_code=202,
-    summary="Measure on these very photos",
+    summary="Measure on the data set's own photos",
     responses=documented("not_found", "busy"),
 )
 def look(dataset: DataSetId, workbench: Parts, asker: Owner) -> Next:
-    """Stays here; from then on cards say that epsilon was chosen after looking."""
+    """The result stays here; the cards of later releases state that the photos were measured."""
     data_set = scanned(workbench, dataset, least=1)
     workbench.datasets.save(replace(data_set, looked=True))
     job = workbench.jobs.add("protect", {"step": "look", "dataset": data_set.id}, asker.name)
@@ -352,7 +355,7 @@ def look(dataset: DataSetId, workbench: Parts, asker: Owner) -> Next:
     ),
 )
 def release(dataset: DataSetId, order: Choice, workbench: Parts, asker: Owner) -> Next:
-    """Charged once, before anything is made; it goes on after a restart."""
+    """It is charged once, before the release is made, and continues after a restart."""
     data_set = scanned(workbench, dataset, least=1)
     if order.epsilon > LARGE_EPSILON and not order.accept_large_epsilon:
         raise Problem("large_epsilon")
@@ -370,18 +373,18 @@ def release(dataset: DataSetId, order: Choice, workbench: Parts, asker: Owner) -
             raise Problem("at_chance") from error
     number = secrets.token_hex(6)
     folder = workbench.datasets.named(data_set, "search", order.epsilon, number)
-    made = Release(number, "search", folder, order.epsilon, 0, today(), data_set.looked)
+    ordered = Release(number, "search", folder, order.epsilon, 0, today(), data_set.looked)
     job = workbench.jobs.add(
         "protect",
         {
             "step": "release",
             "dataset": data_set.id,
-            "release": asdict(made),
+            "release": asdict(ordered),
             "accept_chance": order.accept_chance,
         },
         asker.name,
     )
-    return Next(next=f"/protect/{data_set.id}/{made.id}", job=job["id"])
+    return Next(next=f"/protect/{data_set.id}/{ordered.id}", job=job["id"])
 
 
 @router.get(
@@ -393,7 +396,7 @@ def release(dataset: DataSetId, order: Choice, workbench: Parts, asker: Owner) -
 def card(
     dataset: DataSetId, release: DataSetId, workbench: Parts, asker: CardReader
 ) -> FileResponse:
-    """What is promised, to whom, and what it rests on."""
+    """The guarantee of a release, its unit and its assumptions."""
     path = workbench.datasets.folder(workbench.datasets.get(dataset).release(release)) / "card.txt"
     if not path.is_file():
         raise Problem("not_found")
@@ -401,7 +404,7 @@ def card(
 
 
 def run(arguments: dict[str, Any], job: JobContext) -> dict[str, Any]:
-    """One step in the background: read, measure, or release."""
+    """Run one step in the background: read, measure or release."""
     datasets = DataSets(job.settings)
     data_set = datasets.get(arguments["dataset"])
     job.plan(*_STEPS[arguments["step"]])
@@ -412,8 +415,8 @@ def run(arguments: dict[str, Any], job: JobContext) -> dict[str, Any]:
             look_at_public(datasets, data_set, job.progress)
         return {"photos": data_set.photos, "refused": len(data_set.refused)}
     if arguments["step"] == "look":
-        # What the scan measured stays: noise drawn again could find another epsilon at chance than
-        # the page shows, and an order made meanwhile would be refused for it.
+        # The figures of the scan are kept: with new noise, an epsilon that the page offers could
+        # be at chance, and an order made meanwhile would be refused.
         if seen(datasets, data_set, "own") is None:
             look_at_own(datasets, data_set, job.progress)
         return {}
@@ -430,13 +433,13 @@ def run(arguments: dict[str, Any], job: JobContext) -> dict[str, Any]:
 
 
 def _photo_left(workbench: Workbench, data_set: DataSet) -> float:
-    """What is left about each photo, whoever is protected."""
+    """Return what is left of the budget per photo."""
     balance = workbench.budgets.named(data_set.account, create=True).balance("record")
     return float(balance.budget.epsilon - balance.spent.epsilon)
 
 
 def folder_entries(paths: Iterable[Places]) -> list[FolderEntry]:
-    """Folders in the order of their names; hidden ones and links are not there."""
+    """Return the entries of those paths that are folders."""
     return [
         FolderEntry(path=str(path), name=path.name, inner=next(_inner(path), None) is not None)
         for path in paths
@@ -445,14 +448,14 @@ def folder_entries(paths: Iterable[Places]) -> list[FolderEntry]:
 
 
 def _inner(folder: Places) -> Iterator[Places]:
-    with contextlib.suppress(OSError):  # one that may not be read has nothing in it for us
+    with contextlib.suppress(OSError):  # a folder that cannot be read counts as empty
         for path in sorted(folder.iterdir()):
             if path.is_dir() and not path.name.startswith(".") and not path.is_symlink():
                 yield path
 
 
 def _found_folders(roots: Iterable[Places], words: str) -> Iterator[Places]:
-    """Folders at any depth whose path within its root holds the words."""
+    """Yield the folders at any depth whose path within its root contains the words."""
     looked_at = 0
     for root in roots:
         waiting = [root]
@@ -465,9 +468,7 @@ def _found_folders(roots: Iterable[Places], words: str) -> Iterator[Places]:
 
 
 def _encoder_folders(workbench: Workbench) -> list[Places]:
-    """The roots and the folders right under them that hold the preparation of an encoder, as
-    exports to ONNX have it.
-    """
+    """Return the roots, and the folders directly in them, that contain an exported encoder."""
     roots = [root for root in workbench.settings.photos if root.is_dir()]
     return [
         path
@@ -494,9 +495,9 @@ def _preview(request: Request, workbench: Workbench, dataset: str) -> Response:
     }
     if data_set.scanned and data_set.photos:
         own = request.query_params.get("look") == "own" and data_set.looked
-        mine = seen(workbench.datasets, data_set, "own") or {}
-        measured = mine if own else seen(workbench.datasets, data_set, "public") or {}
-        options = _options(workbench, data_set, mine, measured, own=own)
+        own_figures = seen(workbench.datasets, data_set, "own") or {}
+        measured = own_figures if own else seen(workbench.datasets, data_set, "public") or {}
+        options = _options(workbench, data_set, own_figures, measured, own=own)
         usable = [o for o in options if o["affordable"]]
         first = (o for o in usable if o["epsilon"] == EPSILON_CHOSEN_FIRST)
         best = next(first, usable[-1] if usable else None)
@@ -509,8 +510,8 @@ def _preview(request: Request, workbench: Workbench, dataset: str) -> Response:
             "unprotected": measured.get("plain"),
             "public": measured.get("public"),
             "spread": next((o["spread"] for o in options if o is best), None),
-            "groups": mine.get("groups"),
-            "remedies": mine.get("remedies"),
+            "groups": own_figures.get("groups"),
+            "remedies": own_figures.get("remedies"),
             "chosen_first": EPSILON_CHOSEN_FIRST,
         }
         if best is not None:
@@ -521,28 +522,28 @@ def _preview(request: Request, workbench: Workbench, dataset: str) -> Response:
 def _options(
     workbench: Workbench,
     data_set: DataSet,
-    mine: dict[str, Any],
+    own_figures: dict[str, Any],
     measured: dict[str, Any],
     *,
     own: bool = False,
 ) -> list[dict[str, Any]]:
-    """One row for each epsilon on offer, with what it would leave of the budget."""
-    made = {f"{r.epsilon:g}": r.figures for r in data_set.releases if r.kind == "search"}
+    """Return a row for each offered epsilon."""
+    released = {f"{r.epsilon:g}": r.figures for r in data_set.releases if r.kind == "search"}
     bar = budget_of(workbench, data_set)
-    left = min(bar.left / max(1, data_set.most), _photo_left(workbench, data_set))
+    remaining = min(bar.left / max(1, data_set.most), _photo_left(workbench, data_set))
     options = []
     for says in codings(workbench.datasets, data_set):
         key = f"{says.epsilon:g}"
-        # What was released is shown with the figures that Home and History show.
-        figures = (made.get(key) if own else None) or measured.get(key)
+        # A release is shown with the same figures as on the pages Home and History.
+        figures = (released.get(key) if own else None) or measured.get(key)
         film = measured.get(key, {}).get("film")
-        counted_here = made.get(key) or mine.get(key)
-        options.append(_option(data_set, says, figures, film, counted_here, left))
+        counted_here = released.get(key) or own_figures.get(key)
+        options.append(_option(data_set, says, figures, film, counted_here, remaining))
     return options
 
 
 def _folders(workbench: Workbench, data_set: DataSet, epsilon: float) -> dict[str, Any]:
-    """The folder to keep private, and the one to share, before it has a number."""
+    """Return the folder to keep private, and the one to share, without its number."""
     folder = workbench.datasets.named(data_set, "search", epsilon, "")
     name = folder.rpartition("-")[0].rpartition("-")[0]
     return {
@@ -556,8 +557,8 @@ def _confirm(request: Request, workbench: Workbench, dataset: str, epsilon: floa
         return render(request, workbench, "protect_confirm.html", {})
     workbench.require("own", dataset)
     data_set = scanned(workbench, dataset, least=1)
-    mine = seen(workbench.datasets, data_set, "own") or {}
-    options = _options(workbench, data_set, mine, mine)
+    own_figures = seen(workbench.datasets, data_set, "own") or {}
+    options = _options(workbench, data_set, own_figures, own_figures)
     chosen = next((o for o in options if o["epsilon"] == epsilon), None)
     if chosen is None:
         raise Problem("not_found")
@@ -581,11 +582,11 @@ def _option(
     figures: dict[str, Any] | None,
     film: list[list[Any]] | None,
     spread: dict[str, Any] | None,
-    left: float,
+    remaining: float,
 ) -> dict[str, Any]:
-    """One row: what is said of an epsilon, measured on public photos or on the owner's.
+    """Return the row of an epsilon, with figures of public photos or of the owner's.
 
-    How the owner's photos spread over the groups says how often a copy finds its entry.
+    How the owner's photos spread over the groups determines how often a copy finds its entry.
     """
     wrong = max(1, round(100 * (1 - says.right))) if says.right < 0.995 else 0
     return {
@@ -596,8 +597,8 @@ def _option(
         "spread": spread,
         "by_copy": says.singled_out(data_set.photos) if spread is None else spread["by_copy"],
         "leaves": _leaves(says, wrong),
-        "affordable": says.epsilon <= left,
-        "whole": says.epsilon == left,
+        "affordable": says.epsilon <= remaining,
+        "whole": says.epsilon == remaining,
     }
 
 
@@ -620,29 +621,29 @@ def _made(request: Request, workbench: Workbench, dataset: str, release: str) ->
         if job["arguments"]["dataset"] == dataset and job["arguments"].get("step") == "release"
     )
     job = next((j for j in orders if j["arguments"]["release"]["id"] == release), None)
-    found = next((r for r in data_set.releases if r.id == release), None)
-    if found is None and job is None:
+    made = next((r for r in data_set.releases if r.id == release), None)
+    if made is None and job is None:
         raise Problem("not_found")
-    given = Release(**job["arguments"]["release"]) if found is None and job is not None else found
+    ordered = Release(**job["arguments"]["release"]) if made is None and job is not None else made
     context = {
-        "title": "Two folders" if found else "Making the release",
+        "title": "Two folders" if made else "Making the release",
         "menu_word": "Protect",
         "data_set": data_set,
-        "release": found,
-        "job": None if found else job,
-        "at_chance": found is None and job is not None and _refused_at_chance(workbench, job),
-        "epsilon": given.epsilon if given else 0.0,
+        "release": made,
+        "job": None if made else job,
+        "at_chance": made is None and job is not None and _refused_at_chance(workbench, job),
+        "epsilon": ordered.epsilon if ordered else 0.0,
         "bar": budget_of(workbench, data_set),
         "keep": workbench.settings.state / "vault",
-        "give": workbench.datasets.folder(given) if given else "",
+        "give": workbench.datasets.folder(ordered) if ordered else "",
     }
     return render(request, workbench, "protect_made.html", context)
 
 
 def _refused_at_chance(workbench: Workbench, job: dict[str, Any]) -> bool:
-    """Whether a release ended without the owner's word that a search at chance is wanted.
+    """Whether a release was refused because search would be at chance.
 
-    To run it again would be refused again: the page asks for the word instead.
+    Running it again would be refused again, so the page asks for a confirmation instead.
     """
     arguments = job["arguments"]
     if job["state"] != "failed" or arguments.get("accept_chance"):

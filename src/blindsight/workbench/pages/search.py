@@ -1,6 +1,6 @@
-"""Search: among the codes of a release, as somebody would who was given it; the photos are for the
-owner only. Answer: a request that a receiver saved, looked at and decided by the owner. Received: a
-release that somebody else shared, verified and opened.
+"""Search: search among the codes of a release, as its receiver can; only the owner sees photos.
+Answer: the owner decides about a request that a receiver saved. Received: verify and open a release
+that somebody else shared.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ WhichRelease = Annotated[
 ]
 Rerank = Annotated[bool, Query(description="Sort the first candidates by the photos in the vault.")]
 _SEARCH_PAGE, _SIGNED = "search.html", "manifest.sig"
-# Somebody else's page runs in an origin of its own: it reaches neither cookies nor the network. Its
-# search field is a form: without allow-forms the page is not told that it was submitted.
+# The page of a received release runs in its own origin, without cookies and network. Its search
+# field is a form: without allow-forms the page would not be notified that it was submitted.
 OTHERS_PAGE = {
     "Content-Security-Policy": "sandbox allow-scripts allow-forms allow-downloads; "
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
@@ -68,16 +68,16 @@ _CANDIDATES, _SHOWN, _GROUPS, _FILM = 200, 60, 8, 24
 
 
 class ShownHit(BaseModel):
-    """A photo: its number in the release, and for the owner its name."""
+    """A photo: its number in the release and, for the owner, its name."""
 
     id: str
     name: str
 
 
 class Group(BaseModel):
-    """Photos that the codes cannot tell apart.
+    """Photos with the same code.
 
-    `mix` says what they show by the owner's folders, `noise` how many of them noise put here.
+    `mix` counts what they show by the owner's folders; `noise` is how many of them noise put here.
     """
 
     title: str
@@ -89,14 +89,14 @@ class Group(BaseModel):
 
 
 class Words(BaseModel):
-    """What to look for, in English."""
+    """The words to search for, in English."""
 
     model_config = ConfigDict(extra="forbid")
     words: Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class Found(BaseModel):
-    """An answer; `query` asks again with the same picture or words, which are kept nowhere but in
+    """An answer; `query` repeats the search with the same picture or words, which are only kept in
     memory.
     """
 
@@ -111,7 +111,7 @@ class Found(BaseModel):
 
 @router.get("/search", include_in_schema=False)
 async def page(request: Request, workbench: Parts, dataset: str | None = None) -> Response:
-    """Opening it spends nothing."""
+    """Render the page Search."""
     return await workbench.ledger_lane.run(_page, request, workbench, dataset)
 
 
@@ -129,7 +129,7 @@ async def upload(
     rerank: Rerank = False,
     release: WhichRelease = None,
 ) -> Found:
-    """Decoded in a confined process, used for this search, kept nowhere."""
+    """The picture is decoded in a confined process, used for this search, and not stored."""
     index = await workbench.ledger_lane.run(_index, workbench, dataset, release, rerank)
     pixels = await read_upload(request, workbench.decoders)
 
@@ -154,7 +154,7 @@ async def by_words(
     rerank: Rerank = False,
     release: WhichRelease = None,
 ) -> Found:
-    """Everyday things in English; the words are kept nowhere."""
+    """Words for everyday things in English; they are not stored."""
 
     def look() -> Found:
         index = _index(workbench, dataset, release, rerank)
@@ -181,21 +181,21 @@ async def by_photo(
     asker: Owner,
     rerank: Rerank = False,
 ) -> Found:
-    """The photo's own features, from the vault."""
+    """The photo's features come from the vault."""
 
     def look() -> Found:
         index = _index(workbench, dataset, None, rerank)
         if photo not in index.place:
             raise Problem("not_found")
-        asked = index.asked(index.rows[index.place[photo]], own=photo)
-        return _answer(workbench, index, workbench.searches.remember(asked), rerank)
+        question = index.asked(index.rows[index.place[photo]], own=photo)
+        return _answer(workbench, index, workbench.searches.remember(question), rerank)
 
     return await workbench.ledger_lane.run(look)
 
 
 @router.post(
     "/api/search/{dataset}/again/{query}",
-    summary="The same picture again",
+    summary="Repeat a search",
     responses=documented("not_found", "conflict", "busy"),
 )
 async def again(
@@ -206,14 +206,14 @@ async def again(
     rerank: Rerank = False,
     release: WhichRelease = None,
 ) -> Found:
-    """No second upload for another order."""
+    """Repeat a search in another order, without a second upload."""
     return await workbench.ledger_lane.run(
         lambda: _answer(workbench, _index(workbench, dataset, release, rerank), query, rerank)
     )
 
 
 class Searches:
-    """Loaded releases and asked pictures, a few of each, in memory only."""
+    """Caches a few loaded releases and questions, in memory only."""
 
     def __init__(self) -> None:
         self._indexes: OrderedDict[str, SearchIndex] = OrderedDict()
@@ -221,20 +221,20 @@ class Searches:
         self._guard = threading.Lock()
 
     def index(self, workbench: Workbench, data_set: DataSet, release: Release) -> SearchIndex:
-        """A release, read once."""
+        """Return the index of a release, which is read once."""
         with self._guard:
             if release.id in self._indexes:
                 self._indexes.move_to_end(release.id)
                 return self._indexes[release.id]
-        found = open_index(workbench.datasets, data_set, release)
+        opened = open_index(workbench.datasets, data_set, release)
         with self._guard:
-            self._indexes[release.id] = found
+            self._indexes[release.id] = opened
             if len(self._indexes) > 4:
                 self._indexes.popitem(last=False)
-        return found
+        return opened
 
     def remember(self, question: Question) -> str:
-        """A name under which the same can be asked again."""
+        """Store a question, and return the name under which it can be asked again."""
         name = secrets.token_hex(8)
         with self._guard:
             self._asked[name] = question
@@ -243,7 +243,7 @@ class Searches:
         return name
 
     def asked(self, name: str) -> Question:
-        """What was asked; `Problem("not_found")` once it is forgotten."""
+        """Return a stored question; raise `Problem("not_found")` if it was removed."""
         with self._guard:
             if name not in self._asked:
                 raise Problem("not_found")
@@ -276,7 +276,7 @@ def _page(request: Request, workbench: Workbench, dataset: str | None) -> Respon
 def _index(
     workbench: Workbench, dataset: str, number: str | None, rerank: bool = False
 ) -> SearchIndex:
-    """The release that is searched, where the asker may: sorting by photos is for the owner."""
+    """Return the release to search if the asker may; only the owner may sort by photos."""
     data_set = workbench.datasets.get(dataset)
     releases = workbench.searchable(data_set)
     if number is not None:
@@ -288,17 +288,17 @@ def _index(
     if not releases:
         raise Problem("conflict")
     release = releases[0]
-    found: SearchIndex = workbench.searches.index(workbench, data_set, release)
-    return found
+    index: SearchIndex = workbench.searches.index(workbench, data_set, release)
+    return index
 
 
 def _sees_photos(workbench: Workbench, data_set: DataSet) -> bool:
-    """Whether whoever asks may see photos and their names; a searcher sees the release only."""
+    """Whether the asker may see photos and their names; a searcher sees only the release."""
     return workbench.identity is not None and workbench.identity.can("own", data_set.id)
 
 
 def _without_names(group: Group) -> Group:
-    """A group as its holder sees it: names, and what the photos show, are the owner's."""
+    """Return a group without what only the owner sees: names, and what the photos show."""
     photos = [ShownHit(id=hit.id, name="") for hit in group.photos]
     return group.model_copy(update={"mix": [], "photos": photos})
 
@@ -341,16 +341,18 @@ def _answer(workbench: Workbench, index: SearchIndex, query: str, rerank: bool) 
 def _nothing(index: SearchIndex, cell: int) -> str:
     count, low, high = int(index.counts[cell]), *index.by_noise()
     verb = "is" if count == 1 else "are"
-    here = f"{count:,} of {len(index.ids):,} photos {verb} in the nearest group."
+    sentence = f"{count:,} of {len(index.ids):,} photos {verb} in the nearest group."
     if count > high:
-        return f"{here} The groups that fit hold no more photos than noise alone would put there."
+        return (
+            f"{sentence} The groups that fit hold no more photos than noise alone would put there."
+        )
     puts = f"{low:,} to {high:,} photos" if high != low else counted(high, "photo")
-    so = "so these say nothing" if count != 1 else "so this one says nothing"
-    return f"{here} Noise alone puts {puts} into any group, {so}."
+    so = "so these mean nothing" if count != 1 else "so this one means nothing"
+    return f"{sentence} Noise alone puts {puts} into any group, {so}."
 
 
 def _groups(index: SearchIndex, scores: NDArray[Any], own: str | None) -> list[Group]:
-    """One group for each cell that codes name, in the order of likeness."""
+    """Return a group for each cell that has codes, in the order of similarity."""
     groups: list[Group] = []
     words = ("nearest", "next", "further")
     present = np.flatnonzero(index.counts)
@@ -363,7 +365,7 @@ def _groups(index: SearchIndex, scores: NDArray[Any], own: str | None) -> list[G
         share = min(1.0, true * index.says.right / max(1, count))
         word = words[min(len(groups), 2)]
         title = f"{len(members):,} photo{'s' if len(members) > 1 else ''} in the {word} group"
-        shown = [
+        photos = [
             ShownHit(id=index.ids[i], name=index.names.get(index.ids[i], ""))
             for i in members[:_SHOWN]
         ]
@@ -374,7 +376,7 @@ def _groups(index: SearchIndex, scores: NDArray[Any], own: str | None) -> list[G
                 count=len(members),
                 noise=noise,
                 mix=index.mix(members),
-                photos=shown,
+                photos=photos,
             )
         )
         total += len(members)
@@ -384,7 +386,7 @@ def _groups(index: SearchIndex, scores: NDArray[Any], own: str | None) -> list[G
 
 
 def _with_the_rest(groups: list[Group]) -> list[Group]:
-    """The two nearest codes by themselves; what lies further off in one."""
+    """Return the two nearest groups, and all others as one group."""
     rest = groups[2:]
     if len(rest) < 2:
         return groups
@@ -397,7 +399,7 @@ def _with_the_rest(groups: list[Group]) -> list[Group]:
 def _by_photos(index: SearchIndex, groups: list[Group], question: Question) -> Group:
     hits = [hit for group in groups for hit in group.photos if hit.id in index.place][:_CANDIDATES]
     order = np.argsort(-index.likeness(question, [hit.id for hit in hits]), kind="stable")
-    hits = [hits[place] for place in order]
+    hits = [hits[position] for position in order]
     title = f"First {min(len(hits), _SHOWN):,} of {len(hits):,} candidates, sorted by your photos"
     return Group(title=title, count=len(hits), photos=hits[:_SHOWN])
 
@@ -407,7 +409,7 @@ EntryId = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class PhotoRequest(BaseModel):
-    """The file that a receiver saved in `search.html`."""
+    """A request for photos, which a receiver saved in `search.html`."""
 
     model_config = ConfigDict(extra="forbid")
     format: Literal["blindsight request 1"]
@@ -420,7 +422,7 @@ class PhotoRequest(BaseModel):
 
 
 class CopyOrder(BaseModel):
-    """A request, and the ids that the owner decided to hand over."""
+    """A request, and the ids of the photos that the owner hands over."""
 
     model_config = ConfigDict(extra="forbid")
     request: PhotoRequest
@@ -428,14 +430,14 @@ class CopyOrder(BaseModel):
 
 
 class RequestedPhoto(BaseModel):
-    """A photo that is asked for."""
+    """A photo that a request asks for."""
 
     id: str
     name: str
 
 
 class Requested(BaseModel):
-    """What a request asks for, for the owner."""
+    """The photos that a request asks for, as the owner sees them."""
 
     dataset: str
     name: str
@@ -447,7 +449,7 @@ class Requested(BaseModel):
 
 
 class Copied(BaseModel):
-    """Where the copies lie; the owner sends them, or deletes them."""
+    """The folder of the copies, which the owner sends or deletes."""
 
     folder: str
     count: int
@@ -455,7 +457,7 @@ class Copied(BaseModel):
 
 @answers_router.get("/answer", include_in_schema=False)
 async def answer_page(request: Request, workbench: Parts, dataset: str | None = None) -> Response:
-    """Opening it looks up nothing."""
+    """Render the page that answers a request."""
     return await workbench.ledger_lane.run(_answer_page, request, workbench, dataset)
 
 
@@ -464,29 +466,34 @@ async def answer_page(request: Request, workbench: Parts, dataset: str | None = 
     summary="Look up which photos a request asks for",
     responses=documented("not_found", "conflict"),
 )
-def look_up(dataset: DataSetId, asked: PhotoRequest, workbench: Parts, asker: Owner) -> Requested:
-    """For the owner; that it was looked up is noted in the vault's log, without names."""
+def look_up(dataset: DataSetId, request: PhotoRequest, workbench: Parts, asker: Owner) -> Requested:
+    """For the owner. The vault's log records that it was looked up, without names."""
     signer = ""
     try:
-        if asked.key or asked.signature:
+        if request.key or request.signature:
             signer = request_signer(
-                asked.format, asked.release, asked.message, asked.ids, asked.key, asked.signature
+                request.format,
+                request.release,
+                request.message,
+                request.ids,
+                request.key,
+                request.signature,
             )
     except ValueError as error:
         raise Problem("conflict") from error
     try:
         data_set = workbench.datasets.get(dataset)
-        found = requested_photos(workbench.datasets, data_set, asked.release, asked.ids)
+        requested = requested_photos(workbench.datasets, data_set, request.release, request.ids)
     except MissingData as error:
         raise Problem("not_found") from error
     return Requested(
-        dataset=found.data_set.id,
-        name=found.data_set.name,
-        epsilon=found.release.epsilon,
-        message="".join(x for x in asked.message if x.isprintable() or x == "\n"),
+        dataset=requested.data_set.id,
+        name=requested.data_set.name,
+        epsilon=requested.release.epsilon,
+        message="".join(x for x in request.message if x.isprintable() or x == "\n"),
         signed_by=signer,
-        photos=[RequestedPhoto(id=photo.id, name=photo.name) for photo in found.photos],
-        unknown=found.unknown,
+        photos=[RequestedPhoto(id=photo.id, name=photo.name) for photo in requested.photos],
+        unknown=requested.unknown,
     )
 
 
@@ -497,16 +504,18 @@ def look_up(dataset: DataSetId, asked: PhotoRequest, workbench: Parts, asker: Ow
     responses=documented("not_found", "conflict"),
 )
 def copies(dataset: DataSetId, decision: CopyOrder, workbench: Parts, asker: Owner) -> Copied:
-    """Nothing is sent. The number of photos is noted in the vault's log."""
-    asked = decision.request
+    """Nothing is sent. The vault's log records the number of photos."""
+    request = decision.request
     try:
         data_set = workbench.datasets.get(dataset)
-        made = copy_chosen(workbench.datasets, data_set, asked.release, asked.ids, decision.chosen)
+        paths = copy_chosen(
+            workbench.datasets, data_set, request.release, request.ids, decision.chosen
+        )
     except MissingData as error:
         raise Problem("not_found") from error
     except InvalidParameter as error:
         raise Problem("conflict") from error
-    return Copied(folder=str(made[0].parent), count=len(made))
+    return Copied(folder=str(paths[0].parent), count=len(paths))
 
 
 def _answer_page(request: Request, workbench: Workbench, dataset: str | None) -> Response:
@@ -552,7 +561,7 @@ def received_search(
     folder: Annotated[str, Query(max_length=1000)],
     fingerprint: Annotated[str, Query(max_length=200)] = "",
 ) -> Response:
-    """The search page of a received release, verified again, in an origin of its own."""
+    """Verify a received release again, and serve its search page in its own origin."""
     path = workbench.datasets.allowed(folder)
     try:
         open_release(path, fingerprint=fingerprint.strip() or None)
@@ -564,10 +573,10 @@ def received_search(
 
 
 def received_folders(roots: Iterable[pathlib.Path]) -> list[pathlib.Path]:
-    """Return the folders in the allowed roots, and right under them, that hold a signed release."""
+    """Return the allowed roots, and the folders directly in them, that contain a signed release."""
     paths: list[pathlib.Path] = []
     for root in roots:
-        with contextlib.suppress(OSError):  # a folder that may not be read has nothing for us
+        with contextlib.suppress(OSError):  # a folder that cannot be read counts as empty
             inner = [path for path in sorted(root.iterdir()) if not path.name.startswith(".")]
             paths += [path for path in (root, *inner) if (path / _SIGNED).is_file()]
     return paths

@@ -1,5 +1,5 @@
-"""Send: statistics of labelled photos with a proof, for somebody who wants to train on them; and
-the paper's sketches, which have none, beside what every attacker gets back of them.
+"""Send: statistics of labelled photos with a proof, for others to train on; and the paper's
+sketches, which have no proof, with what attackers recover from them.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from blindsight.workbench.pages.tags import names_to_confirm, require_confirmed
 __all__ = ["ATTACKERS", "router", "run"]
 
 router = APIRouter(tags=["send"])
-# The library's attackers, as a reader meets them: who, and what they know.
+# The names of the library's attackers on the page, and what they do.
 ATTACKERS = {
-    "posterior mean": ("Anybody, in a minute", "evens out the noise"),
-    "smoothing": ("A patient attacker", "smooths"),
-    "denoising": ("A clever attacker", "knows what photos are made of"),
-    "second reading": ("The same, reading twice", "asks again with what it found"),
-    "network": ("A trained attacker", "a network that saw public pictures"),
+    "posterior mean": ("Simple attacker", "averages the noise"),
+    "smoothing": ("Smoothing attacker", "smooths neighbouring pixels"),
+    "denoising": ("Denoising attacker", "knows the statistics of photos"),
+    "second reading": ("Denoising twice", "repeats with its first result"),
+    "network": ("Trained attacker", "a network trained on public pictures"),
 }
 
 
 class StatisticsOrder(BaseModel):
-    """The epsilon of statistics, per photo or per person; and, where two sites train together, how
-    many photos both have.
+    """The epsilon of statistics per photo or per person and, if two sites train together, the
+    number of photos of both.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -57,7 +57,7 @@ class StatisticsOrder(BaseModel):
         Field(
             ge=2,
             le=10_000_000,
-            description="Photos of both sites, the same number at both, to merge their files.",
+            description="Photos of both sites together; the same number at both sites.",
         ),
     ] = None
 
@@ -69,7 +69,7 @@ async def page(
     dataset: str | None = None,
     how: Annotated[Literal["coarse", "medium", "fine"], Query()] = "medium",
 ) -> Response:
-    """Looking sends nothing."""
+    """Render the page Send."""
     return await workbench.ledger_lane.run(_page, request, workbench, dataset, how)
 
 
@@ -83,12 +83,12 @@ def attempt(
     dataset: DataSetId,
     workbench: Parts,
     asker: Owner,
-    # Not a Literal: a query's words are text, and "64" is not 64.
+    # Not a Literal: the values of a query are text, and "64" is not 64.
     side: Annotated[
         int, Query(ge=64, le=128, multiple_of=64, description="Pixels on a side of what is sent.")
     ] = 64,
 ) -> Next:
-    """A few photos, picked at random; everything stays here."""
+    """A few random photos are sketched and attacked; everything stays on this machine."""
     data_set = scanned(workbench, dataset, least=1)
     job = workbench.jobs.add("send", {"dataset": data_set.id, "side": side}, asker.name)
     return Next(next=f"/send?dataset={data_set.id}", job=job["id"])
@@ -105,7 +105,7 @@ def attempt(
 def statistics(
     dataset: DataSetId, workbench: Parts, asker: Owner, order: StatisticsOrder | None = None
 ) -> Next:
-    """Sums over all photos with one class each, with noise; charged per photo, once."""
+    """Noisy sums over the photos that have exactly one class; charged once per photo."""
     data_set = scanned(workbench, dataset)
     order = order or StatisticsOrder(epsilon=SEND_EPSILON)
     epsilon = order.epsilon
@@ -129,7 +129,7 @@ def statistics(
 
 
 def run(arguments: dict[str, Any], job: JobContext) -> dict[str, Any]:
-    """Release statistics; or sketch a few photos at three settings, and attack the sketches."""
+    """Release statistics, or sketch a few photos at three settings and attack the sketches."""
     datasets = DataSets(job.settings)
     data_set = datasets.get(arguments["dataset"])
     if arguments.get("step") == "statistics":
@@ -157,33 +157,37 @@ def _page(request: Request, workbench: Workbench, dataset: str | None, how: str)
         sets, data_set = chosen(workbench, dataset)
         context |= {"sets": sets, "data_set": data_set}
         if data_set is not None:
-            found = last_trial(workbench.datasets, data_set)
+            trial = last_trial(workbench.datasets, data_set)
             context["job"] = workbench.jobs.under_way("send", dataset=data_set.id)
-            shown = found[how] if found else None
-            who = {
-                name: words for name, words in ATTACKERS.items() if shown and name in shown["back"]
+            setting = trial[how] if trial else None
+            attackers = {
+                name: words
+                for name, words in ATTACKERS.items()
+                if setting and name in setting["back"]
             }
-            context |= {"found": found, "shown": shown, "attackers": who, "sides": SIDES}
+            context |= {"found": trial, "shown": setting, "attackers": attackers, "sides": SIDES}
             plan = sending_plan(workbench.datasets, data_set)
-            left = budget_of(workbench, data_set).left
-            context |= {"plan": plan, "rows": _rows(plan, left), "left": left}
+            remaining = budget_of(workbench, data_set).left
+            context |= {"plan": plan, "rows": _rows(plan, remaining), "left": remaining}
             context["to_confirm"] = names_to_confirm(workbench.datasets, data_set)
-            context["strip"] = _strip(workbench, data_set, found, how)
+            context["strip"] = _strip(workbench, data_set, trial, how)
     return render(request, workbench, "send.html", context)
 
 
-def _rows(plan: SendingPlan, left: float) -> list[dict[str, Any]]:
-    """One row for each epsilon: what the receiver's model is worth, and the proven limit of what
-    strangers find out, both from public numbers.
+def _rows(plan: SendingPlan, remaining: float) -> list[dict[str, Any]]:
+    """Return a row for each epsilon: the expected accuracy of the receiver's model, and the proven
+    limit of what strangers can find out, both from public numbers.
     """
-    usable = [e for e, expected in plan.forecasts.items() if not expected.refused and e <= left]
+    usable = [
+        e for e, expected in plan.forecasts.items() if not expected.refused and e <= remaining
+    ]
     best = SEND_EPSILON if SEND_EPSILON in usable else next(iter(usable), None)
     return [
         {
             "epsilon": epsilon,
             "expected": expected,
             "right": round(100 * expected.accuracy),
-            # Which of two photos was used, told by the best test that epsilon allows.
+            # The accuracy of the best test that epsilon allows of which of two photos was used.
             "told": min(100, math.ceil(100 / (1 + math.exp(-epsilon)))),
             "usable": epsilon in usable,
             "best": epsilon == best,
@@ -193,15 +197,15 @@ def _rows(plan: SendingPlan, left: float) -> list[dict[str, Any]]:
 
 
 def _strip(
-    workbench: Workbench, data_set: DataSet, found: dict[str, Any] | None, how: str
+    workbench: Workbench, data_set: DataSet, trial: dict[str, Any] | None, how: str
 ) -> TrustStrip:
-    known = f"{found[how]['recognised']} of {found['tried']}" if found else "not yet"
+    recognised = f"{trial[how]['recognised']} of {trial['tried']}" if trial else "not yet"
     return TrustStrip(
         leaves="Statistics: sums over all labelled photos, with noise. Or one sketch per photo.",
         stays="The photos, names, dates.",
         promised="the ε you choose",
         proven="the ε you choose",
-        attacked=known,
+        attacked=recognised,
         says="photos of yours, of their sketches, by the best attacker below; fewer is safer",
         bar=budget_of(workbench, data_set),
         note=f"The ε above, per {data_set.unit}, is for statistics. "

@@ -1,5 +1,5 @@
-"""The way in and out: a key, the secret of the link that was printed at the start, or the identity
-provider's word becomes a session.
+"""Sign-in and sign-out: a session is opened with a key, with the secret of the start-up link, or by
+the identity provider.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ router = APIRouter(include_in_schema=False)
 _LONGEST_KEY = 200
 _SIGN_ON_SECONDS = 600
 _WRONG_KEY = "That is not a valid key."
-_BARRED = "You may not use this workbench. Ask whoever runs it."
+_BARRED = "You may not use this workbench. Ask its administrator."
 
 
 @router.get("/login")
 def login_page(request: Request, workbench: Parts) -> Response:
-    """Where a key is pasted, or the identity provider is chosen."""
+    """Render the page on which a key is entered or the identity provider is chosen."""
     return _login(request, workbench)
 
 
 @router.post("/login")
 async def login(request: Request, workbench: Parts) -> Response:
-    """A key becomes a session in a cookie that scripts cannot read."""
+    """Open a session with a key; its cookie cannot be read by scripts."""
     if (
         request.headers.get("content-type", "").partition(";")[0]
         != "application/x-www-form-urlencoded"
@@ -50,7 +50,7 @@ async def login(request: Request, workbench: Parts) -> Response:
 
 @router.get("/login/oidc")
 async def begin_sign_on(request: Request, workbench: Parts) -> Response:
-    """To the identity provider."""
+    """Redirect to the identity provider."""
     if workbench.sign_on is None:
         raise Problem("not_found")
     try:
@@ -73,7 +73,7 @@ async def begin_sign_on(request: Request, workbench: Parts) -> Response:
 
 @router.get("/login/oidc/callback")
 async def finish_sign_on(request: Request, workbench: Parts) -> Response:
-    """Back from the identity provider."""
+    """Open a session after the identity provider has authenticated a person."""
     if workbench.sign_on is None:
         raise Problem("not_found")
     try:
@@ -97,8 +97,8 @@ async def finish_sign_on(request: Request, workbench: Parts) -> Response:
         await workbench.access_log.write(actor=person.name, action="sign in", outcome="refused")
         return _login(request, workbench, _BARRED, status=403)
     await workbench.access_log.write(actor=opened[0].name, action="sign in", outcome="done")
-    # A page that goes on by itself, not a redirect: a browser does not send a strict cookie after
-    # redirects that another site began.
+    # A page that loads the next one, not a redirect: a browser does not send a strict cookie after
+    # redirects that another site started.
     answer = render(request, workbench, "signed_in.html", {"title": "Signed in"})
     keep_cookie(answer, request, workbench.settings.cookie(SESSION_COOKIE), opened[1])
     answer.delete_cookie(workbench.settings.cookie(SIGN_ON_COOKIE), path="/login/oidc")
@@ -107,7 +107,7 @@ async def finish_sign_on(request: Request, workbench: Parts) -> Response:
 
 @router.post("/logout")
 async def logout(request: Request, workbench: Parts) -> Response:
-    """End the session; where the identity provider has one too, its address for ending that."""
+    """End the session, and return the address that ends the identity provider's, if it has one."""
     answer = Response(status_code=204)
     if request.state.session:
         id_token = await workbench.ledger_lane.run(
@@ -138,17 +138,17 @@ def _login(
 
 
 def _callback(request: Request, workbench: Workbench) -> str:
-    given = workbench.settings.oidc_redirect
-    return given or str(request.url.replace(path="/login/oidc/callback", query=""))
+    configured = workbench.settings.oidc_redirect
+    return configured or str(request.url.replace(path="/login/oidc/callback", query=""))
 
 
 async def signed_in(
     request: Request, workbench: Workbench, key: str, *, link: bool = False
 ) -> Response | None:
-    """To the first page with a session, or None where the key is nobody's.
+    """Open a session and redirect to the first page; return None if the key is not valid.
 
-    A link opens for the start-up secret only: with a key in it, a stranger's page could sign its
-    reader in as another.
+    A link (`link`) works only with the start-up secret: with a key in it, a page of another site
+    could sign its reader in as somebody else.
     """
 
     def look() -> tuple[RequestIdentity, str] | None:

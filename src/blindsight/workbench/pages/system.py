@@ -37,23 +37,21 @@ class Health(BaseModel):
     decoder: list[str]
 
 
-@router.get("/health", summary="Is the workbench well?", responses=documented("ledger"))
+@router.get("/health", summary="Is the workbench healthy?", responses=documented("ledger"))
 async def health(workbench: Parts) -> Health:
-    """Answers once the database can be read; on threads of its own, so that no other work delays
-    it.
-    """
+    """The answer comes once the database was read, on threads that no other work delays."""
     await workbench.health_lane.run(workbench.jobs.counts)
     return Health(status="ok", version=__version__, decoder=list(workbench.decoders.known_walls()))
 
 
 @router.get("/health/live", summary="Is the process alive?", responses=documented())
 async def live(workbench: Parts) -> Health:
-    """Answers while the process can answer at all; asks neither database nor disk."""
+    """The process answers; neither the database nor the disk is used."""
     return Health(status="ok", version=__version__, decoder=list(workbench.decoders.known_walls()))
 
 
 class Readiness(BaseModel):
-    """Which parts are ready; strangers may see it, so it names nothing of the data."""
+    """Which parts are ready; it is public, so it contains nothing about the data."""
 
     ready: bool
     parts: dict[str, bool]
@@ -66,7 +64,7 @@ class Readiness(BaseModel):
     responses=documented("not_ready"),
 )
 async def ready(workbench: Parts) -> Response:
-    """Database with the right schema, ledger, access log and disk: 503 where one is not ready."""
+    """The database, the ledger, the access log and the disk; 503 if one of them is not ready."""
 
     def look() -> dict[str, bool]:
         return {
@@ -97,7 +95,7 @@ def _works(check: Callable[[], bool]) -> bool:
     responses=documented(),
 )
 def metrics(workbench: Parts, asker: Monitor) -> PlainTextResponse:
-    """Requests, seconds, charges, refused images, jobs, memory."""
+    """Requests and their time, charges, images, jobs, sessions, disk and memory."""
     states = dict.fromkeys(("queued", "running", "done", "failed", "stopped", "interrupted"), 0)
     counts = states | workbench.jobs.counts()
     gauges = {f"jobs_{state}": float(n) for state, n in counts.items()}
@@ -111,13 +109,13 @@ def metrics(workbench: Parts, asker: Monitor) -> PlainTextResponse:
 
 @router.get("/docs", include_in_schema=False)
 def docs(request: Request) -> HTMLResponse:
-    """Swagger UI, from this machine."""
+    """Render Swagger UI from the installed package."""
     answer: HTMLResponse = request.app.state.templates.TemplateResponse(request, "docs.html", {})
     return answer
 
 
 def _resident() -> tuple[float, float]:
-    """Bytes in memory, now and at most; 0 where the system does not say."""
+    """Return the present and the largest memory use in bytes; 0 if they are not known."""
     try:
         import resource
 
@@ -160,33 +158,33 @@ def listed(
     ] = None,
     most: Annotated[int, Query(ge=1, le=500, description="How many.")] = 50,
 ) -> list[JobState]:
-    """Newest first, without their results: all for the owner of the workbench, otherwise those of
-    one's own data sets. Every job that ever ran is there.
+    """The newest first, without results: all jobs for the owner of the workbench, otherwise those
+    of the asker's data sets. Jobs are never deleted.
     """
-    mine = None
+    datasets = None
     if not asker.may():
         if not asker.can_somewhere("own"):
             raise Problem("not_allowed")
-        mine = frozenset(data_set.id for data_set in workbench.visible("own"))
-    jobs = workbench.jobs.listed(state=state, datasets=mine, before=before, most=most)
+        datasets = frozenset(data_set.id for data_set in workbench.visible("own"))
+    jobs = workbench.jobs.listed(state=state, datasets=datasets, before=before, most=most)
     return [_job_state({**job, "result": None}) for job in jobs]
 
 
 @jobs_router.get("/{job}", summary="One job", responses=documented("not_found"))
 def get(job: JobId, workbench: Parts, asker: Owner) -> JobState:
     """Progress and, at the end, the result."""
-    found = workbench.jobs.get(job)
-    if found["state"] == "failed" and not asker.can("own", str(found["dataset"] or "")):
+    row = workbench.jobs.get(job)
+    if row["state"] == "failed" and not asker.can("own", str(row["dataset"] or "")):
         # An auditor may start an attack, and an error may name photos.
-        found = {**found, "note": "It ended with an error; the data set's owner can see which."}
-    return _job_state(found)
+        row = {**row, "note": "It ended with an error; the data set's owner can see which."}
+    return _job_state(row)
 
 
 @jobs_router.post(
     "/{job}/stop", summary="Stop a job", responses=documented("not_found", "conflict")
 )
 async def stop(job: JobId, workbench: Parts, asker: Owner) -> JobState:
-    """End a waiting or running job. What it charged stays charged."""
+    """Stop a queued or running job. What it charged stays charged."""
     return _job_state(await workbench.jobs.stop_job(job))
 
 
@@ -211,5 +209,5 @@ class JobEvent(BaseModel):
     "/{job}/history", summary="What happened to a job", responses=documented("not_found")
 )
 def history(job: JobId, workbench: Parts, asker: Owner) -> list[JobEvent]:
-    """Every attempt, from the first."""
+    """The events of all attempts, in order."""
     return [JobEvent(**event) for event in workbench.jobs.history(job)]

@@ -1,4 +1,4 @@
-"""Tags: labels of your own, learned once from photos that you labelled; after that every answer is
+"""Tags: a tagger is trained once on the photos that the owner labelled; after that every answer is
 exact and free.
 """
 
@@ -45,7 +45,7 @@ _writing = threading.Lock()
 
 
 class Tag(BaseModel):
-    """A label on a photo: given by you, or what the model thinks, with how sure it is."""
+    """A label of a photo, set by the owner (`own`) or by the model with a probability (`sure`)."""
 
     name: str
     on: bool
@@ -62,7 +62,7 @@ class Tagged(BaseModel):
 
 
 class Shown(BaseModel):
-    """A page of photos, the least certain first."""
+    """A page of photos with their tags, the least certain first."""
 
     photos: list[Tagged]
     names: list[str]
@@ -71,17 +71,17 @@ class Shown(BaseModel):
 
 
 class TagChange(BaseModel):
-    """A label put on a photo or taken off."""
+    """A label that is added to a photo or removed."""
 
     model_config = ConfigDict(extra="forbid")
     photo: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
-    # As long as a folder's name may be: folders are the first tags.
+    # Folder names are the first tags, so a tag may be as long as a folder's name.
     tag: Annotated[str, Field(min_length=1, max_length=255)]
     on: bool
 
 
 class Publish(BaseModel):
-    """The owner's word that a release cannot be called back, and its epsilon per photo."""
+    """The confirmation that a release cannot be recalled, and its epsilon per photo."""
 
     model_config = ConfigDict(extra="forbid")
     sure: Literal[True]
@@ -89,14 +89,14 @@ class Publish(BaseModel):
 
 
 class Names(BaseModel):
-    """Labels, separated by commas."""
+    """The names of all labels, separated by commas."""
 
     model_config = ConfigDict(extra="forbid")
     names: Annotated[str, Field(max_length=2000)]
 
 
 class Confirmation(BaseModel):
-    """The owner's word that these label names may be read by everybody who gets the model."""
+    """The confirmation that everybody who gets the model may read these label names."""
 
     model_config = ConfigDict(extra="forbid")
     shown: Annotated[str, Field(max_length=64, description="The digest of the names shown.")]
@@ -105,7 +105,7 @@ class Confirmation(BaseModel):
 
 @router.get("/tags", include_in_schema=False)
 async def page(request: Request, workbench: Parts, dataset: str | None = None) -> Response:
-    """Tagging spends nothing; learning has a price."""
+    """Render the page Tags."""
     return await workbench.ledger_lane.run(_page, request, workbench, dataset)
 
 
@@ -118,37 +118,43 @@ def shown(
     dataset: DataSetId,
     workbench: Parts,
     asker: Owner,
-    start: Annotated[int, Query(ge=0, le=100_000, description="From which on.")] = 0,
+    start: Annotated[
+        int, Query(ge=0, le=100_000, description="The position of the first photo.")
+    ] = 0,
 ) -> Shown:
-    """For the owner: exact, and never charged."""
+    """Exact tags for the owner, which are never charged."""
     data_set = scanned(workbench, dataset)
-    kept, known = labels_of(workbench.datasets, data_set), chances_of(workbench.datasets, data_set)
+    labels, chances = (
+        labels_of(workbench.datasets, data_set),
+        chances_of(workbench.datasets, data_set),
+    )
     photos = workbench.datasets.photos(data_set)
-    photos.sort(key=lambda photo: (photo.id in kept["given"], _certainty(known.get(photo.id))))
+    photos.sort(key=lambda photo: (photo.id in labels["given"], _certainty(chances.get(photo.id))))
     page = [
-        Tagged(id=photo.id, name=photo.name, tags=_tags(kept, known, photo.id))
+        Tagged(id=photo.id, name=photo.name, tags=_tags(labels, chances, photo.id))
         for photo in photos[start : start + _PAGE]
     ]
-    return Shown(photos=page, names=kept["names"], total=len(photos), labelled=len(kept["given"]))
+    labelled = len(labels["given"])
+    return Shown(photos=page, names=labels["names"], total=len(photos), labelled=labelled)
 
 
 @router.post(
     "/api/tags/{dataset}", summary="Correct a tag", responses=documented("not_found", "conflict")
 )
 def change(dataset: DataSetId, order: TagChange, workbench: Parts, asker: Owner) -> Tagged:
-    """Kept in the vault; it changes the model only when you learn again."""
+    """The correction is stored in the vault; the model changes only when it is trained again."""
     data_set = scanned(workbench, dataset)
     photo = next((p for p in workbench.datasets.photos(data_set) if p.id == order.photo), None)
     with _writing:
-        kept = labels_of(workbench.datasets, data_set)
-        if photo is None or order.tag not in kept["names"]:
+        labels = labels_of(workbench.datasets, data_set)
+        if photo is None or order.tag not in labels["names"]:
             raise Problem("not_found")
-        known = chances_of(workbench.datasets, data_set)
-        on = {tag.name for tag in _tags(kept, known, photo.id) if tag.on}
+        chances = chances_of(workbench.datasets, data_set)
+        on = {tag.name for tag in _tags(labels, chances, photo.id) if tag.on}
         on = on | {order.tag} if order.on else on - {order.tag}
-        kept["given"][photo.id] = sorted(on)
-        keep_labels(workbench.datasets, data_set, kept)
-    return Tagged(id=photo.id, name=photo.name, tags=_tags(kept, known, photo.id))
+        labels["given"][photo.id] = sorted(on)
+        keep_labels(workbench.datasets, data_set, labels)
+    return Tagged(id=photo.id, name=photo.name, tags=_tags(labels, chances, photo.id))
 
 
 @router.post(
@@ -157,7 +163,7 @@ def change(dataset: DataSetId, order: TagChange, workbench: Parts, asker: Owner)
     responses=documented("not_found", "conflict"),
 )
 def set_names(dataset: DataSetId, order: Names, workbench: Parts, asker: Owner) -> Next:
-    """They stand in the model file: they are public. Choose them without looking."""
+    """The model file contains the names, so they are public; choose them without the photos."""
     data_set = scanned(workbench, dataset)
     names = list(
         dict.fromkeys(
@@ -167,12 +173,12 @@ def set_names(dataset: DataSetId, order: Names, workbench: Parts, asker: Owner) 
     if len(names) < 2 or not all(name.isprintable() for name in names):
         raise Problem("invalid")
     with _writing:
-        kept = labels_of(workbench.datasets, data_set)
-        kept["names"], kept["confirmed"] = names, True
-        kept["given"] = {
-            photo: [t for t in tags if t in names] for photo, tags in kept["given"].items()
+        labels = labels_of(workbench.datasets, data_set)
+        labels["names"], labels["confirmed"] = names, True
+        labels["given"] = {
+            photo: [t for t in tags if t in names] for photo, tags in labels["given"].items()
         }
-        keep_labels(workbench.datasets, data_set, kept)
+        keep_labels(workbench.datasets, data_set, labels)
     return Next(next=f"/tags?dataset={data_set.id}")
 
 
@@ -182,13 +188,13 @@ def set_names(dataset: DataSetId, order: Names, workbench: Parts, asker: Owner) 
     responses=documented("not_found", "conflict"),
 )
 def confirm(dataset: DataSetId, order: Confirmation, workbench: Parts, asker: Owner) -> Next:
-    """Names that come from folders are shared only after somebody has looked at them."""
+    """Names that come from folders are shared only after somebody has confirmed them."""
     data_set = scanned(workbench, dataset)
     with _writing:
-        kept = labels_of(workbench.datasets, data_set)
-        if order.shown != names_digest(kept["names"]):
+        labels = labels_of(workbench.datasets, data_set)
+        if order.shown != names_digest(labels["names"]):
             raise Problem("conflict")
-        keep_labels(workbench.datasets, data_set, kept | {"confirmed": True})
+        keep_labels(workbench.datasets, data_set, labels | {"confirmed": True})
     word = "?new=true&dataset=" if order.page == "together" else "?dataset="
     return Next(next=f"/{order.page}{word}{data_set.id}")
 
@@ -202,12 +208,12 @@ def confirm(dataset: DataSetId, order: Confirmation, workbench: Parts, asker: Ow
     ),
 )
 def learn(dataset: DataSetId, workbench: Parts, asker: Owner) -> Next:
-    """Charged once, per labelled photo, before anything is learned."""
+    """The cost per labelled photo is charged once, before training."""
     data_set = scanned(workbench, dataset)
-    kept = labels_of(workbench.datasets, data_set)
-    if len(kept["given"]) < MIN_LABELLED:
+    labels = labels_of(workbench.datasets, data_set)
+    if len(labels["given"]) < MIN_LABELLED:
         raise Problem("conflict")
-    require_confirmed(kept)
+    require_confirmed(labels)
     require_agreement(
         workbench.datasets, data_set, workbench.budgets.named(data_set.account, create=True)
     )
@@ -224,14 +230,14 @@ def learn(dataset: DataSetId, workbench: Parts, asker: Owner) -> Next:
     responses=documented("not_found", "conflict", "busy"),
 )
 def start_words(dataset: DataSetId, workbench: Parts, asker: Owner) -> Next:
-    """Public knowledge about these words; no photo of yours is learned from, so nothing is
+    """The model uses public knowledge about the words and none of the photos, so nothing is
     charged.
     """
     data_set = scanned(workbench, dataset)
-    kept = labels_of(workbench.datasets, data_set)
-    if len(kept["names"]) < 2 or data_set.features.startswith("pixels"):
+    labels = labels_of(workbench.datasets, data_set)
+    if len(labels["names"]) < 2 or data_set.features.startswith("pixels"):
         raise Problem("conflict")
-    require_confirmed(kept)
+    require_confirmed(labels)
     job = workbench.jobs.add("tags", {"dataset": data_set.id, "step": "words"}, asker.name)
     return Next(next=f"/tags?dataset={data_set.id}", job=job["id"])
 
@@ -243,9 +249,7 @@ def start_words(dataset: DataSetId, workbench: Parts, asker: Owner) -> Next:
     responses=documented("not_found", "conflict", "not_worth_it", "busy", "budget", "rolled_back"),
 )
 def publish(dataset: DataSetId, order: Publish, workbench: Parts, asker: Owner) -> Next:
-    """Tags of each photo, wrong on purpose now and then, under random numbers; charged per photo,
-    once.
-    """
+    """Noisy tags of each photo under random numbers; charged once per photo."""
     data_set = scanned(workbench, dataset)
     quality = quality_of(workbench.datasets, data_set)
     if order.epsilon not in PUBLISH_EPSILONS:
@@ -271,41 +275,44 @@ def publish(dataset: DataSetId, order: Publish, workbench: Parts, asker: Owner) 
     responses=documented("not_found", "conflict") | {200: {"content": {"text/csv": {}}}},
 )
 def export(dataset: DataSetId, workbench: Parts, asker: Owner) -> Response:
-    """File names and exact tags: not protected, and not to be shared."""
+    """File names and exact tags, which are not protected and should not be shared."""
     data_set = scanned(workbench, dataset)
-    kept, known = labels_of(workbench.datasets, data_set), chances_of(workbench.datasets, data_set)
+    labels, chances = (
+        labels_of(workbench.datasets, data_set),
+        chances_of(workbench.datasets, data_set),
+    )
     sheet = io.StringIO()
     writer = csv.writer(sheet)
     writer.writerow(["photo", "tags", "given by you"])
     for photo in workbench.datasets.photos(data_set):
-        on = [tag.name for tag in _tags(kept, known, photo.id) if tag.on]
+        on = [tag.name for tag in _tags(labels, chances, photo.id) if tag.on]
         writer.writerow(
             [
                 plain_cell(photo.name),
                 plain_cell("; ".join(on)),
-                "yes" if photo.id in kept["given"] else "no",
+                "yes" if photo.id in labels["given"] else "no",
             ]
         )
     headers = {"Content-Disposition": 'attachment; filename="tags-private.csv"'}
     return Response(sheet.getvalue(), media_type="text/csv", headers=headers)
 
 
-def require_confirmed(kept: dict[str, Any]) -> None:
-    """Refuse to put label names into a model before the owner has agreed to share them."""
-    if not kept.get("confirmed"):
+def require_confirmed(labels: dict[str, Any]) -> None:
+    """Raise `Problem` unless the owner has agreed to share the label names."""
+    if not labels.get("confirmed"):
         raise Problem("names_unconfirmed")
 
 
 def names_to_confirm(datasets: DataSets, data_set: DataSet) -> dict[str, Any] | None:
-    """Label names that nobody has confirmed yet, for a page to show; None where there are none."""
-    kept = labels_of(datasets, data_set)
-    if kept.get("confirmed") or len(kept["names"]) < 2:
+    """Return the label names that are not confirmed yet and their digest; None without any."""
+    labels = labels_of(datasets, data_set)
+    if labels.get("confirmed") or len(labels["names"]) < 2:
         return None
-    return {"names": kept["names"], "shown": names_digest(kept["names"])}
+    return {"names": labels["names"], "shown": names_digest(labels["names"])}
 
 
 def run(arguments: dict[str, Any], job: JobContext) -> dict[str, Any]:
-    """Learn, start from words, or publish; each run again after a crash gives the same and is paid
+    """Train, start from words, or publish; a repeated job gives the same result and is charged
     once.
     """
     datasets = DataSets(job.settings)
@@ -332,14 +339,14 @@ def _page(request: Request, workbench: Workbench, dataset: str | None) -> Respon
             "epsilon": TRAINING_EPSILON,
         }
         if data_set is not None:
-            kept, quality = (
+            labels, quality = (
                 labels_of(workbench.datasets, data_set),
                 quality_of(workbench.datasets, data_set),
             )
             bar = budget_of(workbench, data_set)
             context |= {
-                "names": kept["names"],
-                "labelled": len(kept["given"]),
+                "names": labels["names"],
+                "labelled": len(labels["given"]),
                 "quality": quality,
                 "bar": bar,
             }
@@ -366,13 +373,13 @@ def _page(request: Request, workbench: Workbench, dataset: str | None) -> Respon
     return render(request, workbench, "tags.html", context)
 
 
-def _tags(kept: dict[str, Any], known: dict[str, dict[str, float]], photo: str) -> list[Tag]:
-    thinks, given = known.get(photo, {}), kept["given"].get(photo)
+def _tags(labels: dict[str, Any], chances: dict[str, dict[str, float]], photo: str) -> list[Tag]:
+    thinks, chosen = chances.get(photo, {}), labels["given"].get(photo)
     tags = []
-    for name in kept["names"]:
+    for name in labels["names"]:
         sure = thinks.get(name, 0.0)
-        if given is not None:
-            tags.append(Tag(name=name, on=name in given, own=True, sure=sure))
+        if chosen is not None:
+            tags.append(Tag(name=name, on=name in chosen, own=True, sure=sure))
         else:
             tags.append(Tag(name=name, on=sure > 0.5, own=False, sure=sure))
     return tags

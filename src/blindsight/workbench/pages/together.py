@@ -1,5 +1,5 @@
-"""Train together: several sites learn one model while photos stay where they are; started, joined
-and watched here.
+"""Train together: start, join and follow runs in which several sites train one model while photos
+stay at each site.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ __all__ = ["router"]
 router = APIRouter(tags=["together"])
 RunId = Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="A run's number.")]
 LEAST = 20
-_AWAY = 12.0  # seconds for which the last word of a collector that cannot be reached is believed
+_AWAY = 12.0  # seconds after a failed contact in which the collector counts as unreachable
 _PORT = 9092
 _TEXT = {
     "requestBody": {"required": True, "content": {"text/plain": {"schema": {"type": "string"}}}}
@@ -68,7 +68,7 @@ _HOST = re.compile(r"[A-Za-z0-9.-]{1,120}")
 
 
 class Start(BaseModel):
-    """A run to start: what it is called, who is invited, and on whose photos this site learns."""
+    """A run to start: its title, the sites to invite, and the data set of this site."""
 
     model_config = ConfigDict(extra="forbid")
     title: Annotated[str, Field(min_length=1, max_length=60)]
@@ -79,7 +79,7 @@ class Start(BaseModel):
     rounds: Annotated[int, Field(ge=1, le=50)] = 5
     noise: Annotated[
         Literal["", "1", "2", "4", "8"],
-        Field(description="Epsilon per photo, one replaced by another; empty: exact sums."),
+        Field(description="Epsilon per photo (replace one); empty: exact sums."),
     ] = ""
     method: Annotated[
         Literal["", "statistics", "gradients"],
@@ -89,13 +89,16 @@ class Start(BaseModel):
         int, Field(ge=20, le=10_000_000, description="About how many photos the largest site has.")
     ] = 1000
     host: Annotated[
-        str, Field(max_length=120, description="Where the others reach this machine.")
+        str,
+        Field(
+            max_length=120, description="The address at which the other sites reach this machine."
+        ),
     ] = "127.0.0.1"
-    port: Annotated[int, Field(ge=0, le=65535, description="0: one that is free.")] = 0
+    port: Annotated[int, Field(ge=0, le=65535, description="0: a free port.")] = 0
 
 
 class Round(BaseModel):
-    """One round, as this site saw it."""
+    """A round, as this site sees it."""
 
     round: int
     who: list[str]
@@ -106,7 +109,7 @@ class Round(BaseModel):
 
 
 class SiteState(BaseModel):
-    """Somebody who takes part."""
+    """A site of a run, and its state."""
 
     name: str
     you: bool
@@ -116,7 +119,7 @@ class SiteState(BaseModel):
 
 
 class RunState(BaseModel):
-    """How far a run is."""
+    """The state of a run."""
 
     id: str
     state: str
@@ -138,7 +141,7 @@ async def page(
     dataset: str | None = None,
     new: bool = False,
 ) -> Response:
-    """Opening it links this machine to nobody."""
+    """Render the page Train together."""
     return await workbench.ledger_lane.run(_page, request, workbench, run, dataset, new)
 
 
@@ -149,9 +152,8 @@ async def page(
 )
 async def start(order: Start, workbench: Parts, asker: Signed) -> Next:
     """Start a run: this site's keys and the invitations are made, and this machine begins to
-    collect. An invitation holds no keys; each site makes its own.
+    collect. An invitation contains no keys; each site makes its own.
     """
-
     workbench.require("own", order.dataset)
 
     def make() -> Run:
@@ -168,12 +170,12 @@ async def start(order: Start, workbench: Parts, asker: Signed) -> Next:
         )
         if not fit or not all(word.isprintable() and len(word) <= 60 for word in (title, *sites)):
             raise Problem("invalid")
-        kept = labels_of(workbench.datasets, data_set)
-        classes = tuple(sorted(kept["names"]))
+        stored = labels_of(workbench.datasets, data_set)
+        classes = tuple(sorted(stored["names"]))
         epsilon = float(order.noise) if order.noise else None
         method = "updates" if epsilon is None else order.method or "statistics"
         records, rows, labels = _labelled(workbench.datasets, data_set, classes, method)
-        require_confirmed(kept)
+        require_confirmed(stored)
         run = Run(
             id=secrets.token_hex(6),
             title=title,
@@ -230,7 +232,7 @@ async def join(
     workbench: Parts,
     asker: Signed,
     dataset: Annotated[
-        str, Query(pattern="^[0-9a-f]{12}$", description="On whose photos this site learns.")
+        str, Query(pattern="^[0-9a-f]{12}$", description="The data set of this site.")
     ],
 ) -> Next:
     """The invitation's text is the body; photos and labels stay here."""
@@ -245,19 +247,19 @@ async def join(
         records, rows, labels = _labelled(
             workbench.datasets, data_set, invited.classes, invited.method
         )
-        mine = replace(invited, dataset=data_set.id, photos=len(rows))
+        joining = replace(invited, dataset=data_set.id, photos=len(rows))
         ledger = workbench.budgets.named(data_set.account, create=True)
         charge_training(
             workbench.datasets,
             data_set,
             ledger,
-            mine.id,
-            mine.limit,
+            joining.id,
+            joining.limit,
             records,
             actor=asker.name,
             purpose=PURPOSE.get(),
         )
-        joined: Run = workbench.federations.join(mine, parties, rows, labels)
+        joined: Run = workbench.federations.join(joining, parties, rows, labels)
         return joined
 
     run = await workbench.ledger_lane.run(make)
@@ -273,13 +275,13 @@ async def join(
     responses=documented("not_found", "conflict", "refused_statistics"),
 )
 async def fit_two(dataset: DataSetId, request: Request, workbench: Parts, asker: Owner) -> Next:
-    """The other site's file is the body. Both files are noised, so nothing more is charged."""
-    theirs = await request.body()
+    """The body is the other site's file. Both files contain noise, so nothing more is charged."""
+    partner_file = await request.body()
 
     def fit() -> None:
         data_set = scanned(workbench, dataset)
         try:
-            fit_with_partner(workbench.datasets, data_set, theirs)
+            fit_with_partner(workbench.datasets, data_set, partner_file)
         except MissingData as error:
             raise Problem("conflict") from error
         except (HostileFile, InvalidData) as error:
@@ -290,30 +292,30 @@ async def fit_two(dataset: DataSetId, request: Request, workbench: Parts, asker:
 
 
 @router.get(
-    "/api/together/two/{dataset}/{what}",
-    summary="This site's noised statistics, or the model of both",
+    "/api/together/two/{dataset}/{file}",
+    summary="This site's noisy statistics, or the model of both sites",
     response_class=FileResponse,
     responses=documented("not_found") | {200: {"content": {"application/octet-stream": {}}}},
 )
 def two_file(
-    dataset: DataSetId, what: Literal["ours", "model"], workbench: Parts, asker: Owner
+    dataset: DataSetId, file: Literal["ours", "model"], workbench: Parts, asker: Owner
 ) -> FileResponse:
-    """What the other site needs, or what came of both files."""
+    """The file for the other site, or the model that was fitted to both files."""
     data_set = workbench.datasets.get(dataset)
     released = sending_plan(workbench.datasets, data_set).released
     fitted = partner_model(workbench.datasets, data_set)
-    if what == "ours" and released is not None:
+    if file == "ours" and released is not None:
         path = workbench.datasets.folder(released) / STATISTICS_FILE
-    elif what == "model" and fitted is not None:
+    elif file == "model" and fitted is not None:
         path = fitted[1]
     else:
         raise Problem("not_found")
     return FileResponse(path, media_type="application/octet-stream", filename=path.name)
 
 
-@router.get("/api/together/{run}", summary="How far a run is", responses=documented("not_found"))
+@router.get("/api/together/{run}", summary="The state of a run", responses=documented("not_found"))
 def state(run: RunId, workbench: Parts, asker: Trainer) -> RunState:
-    """As this site sees it: rounds, and at the collector, who has come."""
+    """The rounds as this site sees them and, at the collector, which sites have joined."""
     return _state(workbench, workbench.federations.get(run))
 
 
@@ -326,16 +328,13 @@ def state(run: RunId, workbench: Parts, asker: Trainer) -> RunState:
 def invitation(
     run: RunId, number: Annotated[int, Path(ge=2, le=32)], workbench: Parts, asker: Owner
 ) -> FileResponse:
-    """For one site: send it as you would send a password.
-
-    It is deleted here once the site has come.
-    """
-    found = workbench.federations.get(run)
-    path = workbench.federations.invitation(found, number)
+    """Send it to the site as you would send a password; it is deleted once the site has joined."""
+    invited = workbench.federations.get(run)
+    path = workbench.federations.invitation(invited, number)
     if not path.is_file():
         raise Problem("not_found")
     word = (
-        re.sub(r"[^a-z0-9]+", "-", found.sites[number - 1].lower()).strip("-") or f"site-{number}"
+        re.sub(r"[^a-z0-9]+", "-", invited.sites[number - 1].lower()).strip("-") or f"site-{number}"
     )
     return FileResponse(path, media_type="text/plain", filename=f"invitation-{word}.txt")
 
@@ -347,63 +346,63 @@ def invitation(
     responses=documented("not_found") | {200: {"content": {"application/zip": {}}}},
 )
 def model(run: RunId, workbench: Parts, asker: Owner) -> Response:
-    """Once the last round is learned: the model with its card, and your signature."""
-    found = workbench.federations.get(run)
-    vault = vault_of(workbench.datasets, workbench.datasets.get(found.dataset))
+    """After the last round: the model with its card and your signature."""
+    trained = workbench.federations.get(run)
+    vault = vault_of(workbench.datasets, workbench.datasets.get(trained.dataset))
     headers = {"content-disposition": 'attachment; filename="model.zip"'}
-    packed = workbench.federations.shared_model(found, vault)
+    packed = workbench.federations.shared_model(trained, vault)
     return Response(packed, media_type="application/zip", headers=headers)
 
 
 @router.post(
-    "/api/together/{run}/{what}",
+    "/api/together/{run}/{action}",
     summary="Pause, go on, or leave",
     responses=documented("not_found"),
 )
 async def change(
-    run: RunId, what: Literal["pause", "go-on", "leave"], workbench: Parts, asker: Owner
+    run: RunId, action: Literal["pause", "go-on", "leave"], workbench: Parts, asker: Owner
 ) -> Next:
-    """Leaving keeps what was already summed in, and deletes this site's keys."""
-    found = await workbench.ledger_lane.run(workbench.federations.get, run)
-    if found.state in ("left", "done"):
+    """Leaving deletes this site's keys; what was already added to a sum stays in the model."""
+    current = await workbench.ledger_lane.run(workbench.federations.get, run)
+    if current.state in ("left", "done"):
         raise Problem("conflict")
-    if what == "go-on":
-        found = await workbench.federations.rest(found, "running")
-        workbench.federations.go_on(found)
+    if action == "go-on":
+        current = await workbench.federations.rest(current, "running")
+        workbench.federations.go_on(current)
     else:
-        await workbench.federations.rest(found, "left" if what == "leave" else "paused")
-    return Next(next=f"/together?run={found.id}")
+        await workbench.federations.rest(current, "left" if action == "leave" else "paused")
+    return Next(next=f"/together?run={current.id}")
 
 
 def _labelled(
     datasets: DataSets, data_set: DataSet, classes: tuple[str, ...], method: str
 ) -> tuple[list[str], NDArray[Any], NDArray[np.int64]]:
-    """Ids, features and class numbers of the photos that carry exactly one of the labels."""
-    given = labels_of(datasets, data_set)["given"]
+    """Return ids, features and class numbers of the photos that have exactly one of the labels."""
+    tags_of = labels_of(datasets, data_set)["given"]
     photos = datasets.photos(data_set)
     where = {photo.id: i for i, photo in enumerate(photos)}
-    found = [
+    labelled = [
         (where[photo], classes.index(fitting[0]))
-        for photo, tags in sorted(given.items())
+        for photo, tags in sorted(tags_of.items())
         if photo in where and len(fitting := [tag for tag in tags if tag in classes]) == 1
     ]
-    if len(classes) < 2 or len(found) < LEAST:
+    if len(classes) < 2 or len(labelled) < LEAST:
         raise Problem("too_few_labels")
     rows: NDArray[Any] = rows_of(datasets, data_set)
-    if method != "statistics":  # which has directions of its own, from public pictures
+    if method != "statistics":  # which takes its directions from public pictures
         rows = columns(rows, COLUMNS)
-    records = [photos[row].id for row, _ in found]
-    classes_of = np.array([label for _, label in found], np.int64)
-    return records, rows[[row for row, _ in found]], classes_of
+    records = [photos[row].id for row, _ in labelled]
+    classes_of = np.array([label for _, label in labelled], np.int64)
+    return records, rows[[row for row, _ in labelled]], classes_of
 
 
 def _free(host: str) -> int:
-    """A port that nobody listens at, the usual one if it is free."""
-    place = host if _is_address(host) else "127.0.0.1"
+    """Return a free port, by preference the default one."""
+    address = host if _is_address(host) else "127.0.0.1"
     for port in (_PORT, 0):
         with socket.socket() as probe:
             try:
-                probe.bind((place, port))
+                probe.bind((address, port))
             except OSError:
                 continue
             return int(probe.getsockname()[1])
@@ -445,10 +444,10 @@ def _state(workbench: Workbench, run: Run) -> RunState:
 
 
 def _says(run: Run, says: dict[str, Any], done: int) -> str:
-    """Where the run stands, in one sentence."""
+    """Describe the state of a run in one sentence."""
     ended = {
         "paused": "Paused here. The others wait for this site.",
-        "left": "You left this run. What was already summed in stays in the model.",
+        "left": "You left this run. What was already added to a sum stays in the model.",
         "done": "All rounds are done. Every site that stayed has the same model.",
     }
     if run.state in ended:
@@ -456,7 +455,7 @@ def _says(run: Run, says: dict[str, Any], done: int) -> str:
     if says.get("problem"):
         return str(says["problem"])
     if time.time() - (says.get("away") or 0) < _AWAY:
-        return "The collector cannot be reached just now; this site tries again by itself."
+        return "The collector cannot be reached now; this site tries again automatically."
     if run.host and done >= run.rounds:
         late = _and(
             [
@@ -505,8 +504,10 @@ def _site(workbench: Workbench, run: Run, says: dict[str, Any], number: int) -> 
         )
     else:
         word, line = ("here", "joined") if came else ("away", "invited, not joined")
-    there = run.host and not you and workbench.federations.invitation(run, number).is_file()
-    link = f"/api/together/{run.id}/invitation/{number}" if there else None
+    open_invitation = (
+        run.host and not you and workbench.federations.invitation(run, number).is_file()
+    )
+    link = f"/api/together/{run.id}/invitation/{number}" if open_invitation else None
     return SiteState(name=run.sites[number - 1], you=you, state=word, says=line, invitation=link)
 
 
@@ -554,7 +555,7 @@ def _page(
 
 
 def _two(workbench: Workbench, data_set: DataSet) -> dict[str, Any]:
-    """How far training with one other site is."""
+    """Return the state of training with one other site."""
     fitted = partner_model(workbench.datasets, data_set)
     return {
         "released": sending_plan(workbench.datasets, data_set).released,
@@ -572,7 +573,7 @@ def _strip(workbench: Workbench, data_set: DataSet | None, run: Run | None) -> T
         f"per photo, over {'one round' if run.rounds == 1 else f'all {run.rounds} rounds'}; "
         "smaller is safer"
         if run is not None and noise
-        else "exact sums carry no ε: with noise, what the sum tells about a photo would be "
+        else "exact sums have no ε: with noise, what the sum reveals about a photo would be "
         "bounded, too"
     )
     return TrustStrip(

@@ -1,8 +1,8 @@
-"""Keys, sessions and jobs, as before schemas had versions.
+"""Create or complete the tables of keys, sessions and jobs.
 
-Databases of earlier versions come here with their tables in place: those of version 0.2 and before
-are called "studio", and some lack the columns that were added by hand later. This script brings
-every one of them to the same schema.
+Databases of earlier versions, which had no schema version, already have these tables: up to
+version 0.2 their names contain "studio", and some lack columns that were added later. This script
+brings all of them to the same schema.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _tables() -> dict[str, list[sql.Column[object]]]:
 
 
 def upgrade() -> None:
-    """Rename, create, and add the columns that are missing."""
+    """Rename or create the tables, and add missing columns."""
     for name, columns in _tables().items():
         table, former = f"blindsight_workbench_{name}", f"blindsight_studio_{name}"
         present = set(sql.inspect(op.get_bind()).get_table_names())
@@ -60,12 +60,12 @@ def upgrade() -> None:
         elif table not in present:
             op.create_table(table, *columns)
             continue
-        there = {column["name"] for column in sql.inspect(op.get_bind()).get_columns(table)}
+        existing = {column["name"] for column in sql.inspect(op.get_bind()).get_columns(table)}
         for column in columns:
-            if column.name not in there:
+            if column.name not in existing:
                 op.add_column(table, sql.Column(column.name, column.type))
 
 
 def downgrade() -> None:
-    """There is no way back: an older program must not write into a newer database."""
+    """Refuse: an older program must not write into a newer database."""
     raise NotImplementedError("restore the backup that was made before the upgrade")

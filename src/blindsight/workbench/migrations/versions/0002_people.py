@@ -1,4 +1,4 @@
-"""People, rights per data set, the access log, and the history of jobs."""
+"""Add people, rights per data set, the access log, and the history of jobs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FIRST_HASH = "0" * 64
 
 
 def upgrade() -> None:
-    """Add tables and columns, and fill what can be told from old rows."""
+    """Add tables and columns, and fill in what follows from existing rows."""
     op.add_column(_PREFIX + "sessions", sql.Column("id_token", sql.Text()))
     op.add_column(_PREFIX + "jobs", sql.Column("purpose", sql.Text()))
     op.add_column(_PREFIX + "jobs", sql.Column("dataset", sql.Text()))
@@ -55,7 +55,7 @@ def upgrade() -> None:
 
 
 def _name_data_sets_of_jobs() -> None:
-    """Rights on a job follow from its data set, which stood in its arguments only."""
+    """Copy the data set of each job from its arguments into a column, on which rights depend."""
     jobs = sql.table(
         _PREFIX + "jobs", sql.column("id"), sql.column("arguments"), sql.column("dataset")
     )
@@ -86,8 +86,8 @@ def _make_access_log() -> None:
         sql.Column("hash", sql.Text(), nullable=False),
     )
     op.bulk_insert(head, [{"id": 1, "sequence": 0, "hash": _FIRST_HASH}])
-    # The database itself refuses to change or delete a record; the chain shows it where somebody
-    # removed these triggers first.
+    # The database itself refuses to change or delete a record. If somebody removes these triggers
+    # first, the chain shows the change.
     if op.get_bind().dialect.name == "postgresql":
         op.execute(
             f"CREATE FUNCTION {_PREFIX}append_only() RETURNS trigger AS $$ BEGIN "
@@ -106,5 +106,5 @@ def _make_access_log() -> None:
 
 
 def downgrade() -> None:
-    """There is no way back: an older program must not write into a newer database."""
+    """Refuse: an older program must not write into a newer database."""
     raise NotImplementedError("restore the backup that was made before the upgrade")

@@ -88,7 +88,7 @@ def test_of_each_person_at_most_so_many_photos_are_released_and_the_books_speak_
     assert b"Mueller" not in given
     page = Client(app).get("/").text
     assert "each <b>person</b> is protected" in page
-    assert "because a person may give at most 4" in page
+    assert "because at most 4 of one person are used" in page
     refused = Client(app).post(f"/api/protect/{one.id}/release", json={"epsilon": 4, "sure": True})
     assert (refused.status_code, refused.json()["error"]) == (409, "budget"), (
         "24 per person allows one such release"

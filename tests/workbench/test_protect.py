@@ -429,7 +429,7 @@ def test_photos_that_look_alike_are_not_sold_as_an_index(
     assert now["hits_luck"] == other["hits_luck"], "by the same judge, on the same photos"
     path.write_text(json.dumps(measured))
     page = Client(app).get(f"/protect/{one.id}").text
-    assert f"{other['hits']:g} of ten hits fit, by luck {other['hits_luck']:g}" in page
+    assert f"{other['hits']:g} of ten hits fit, by chance {other['hits_luck']:g}" in page
     assert "nothing was charged" in page
     for remedy in ("another encoder", "--public FOLDER", f"/send?dataset={one.id}"):
         assert remedy in page[page.index("What you can do") :]

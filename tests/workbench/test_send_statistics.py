@@ -30,7 +30,7 @@ def test_statistics_are_shown_first_released_with_a_card_and_charged_once(
     one = scanned(app, album(tmp_path / "coast", each=20))
     text = Client(app).get("/send").text
     assert text.index("Statistics, with a proof") < text.index("Sketches: the paper")
-    assert "by luck 25 of 100" in text
+    assert "by chance 25 of 100" in text
     assert "At least" in text, "of the epsilons on offer, one is too small for so few photos"
     tiles = text.partition("label by label")[2]
     for kind in ALBUM:
@@ -128,5 +128,5 @@ def test_two_sites_train_with_noise_in_each_part(
     model.write_bytes(museum.get(f"{address}/model").content)
     assert tuple(StatisticsClassifier.load(model).classes_) == ALBUM
     page = museum.get("/together").text
-    assert "Right answers together, by luck 25" in page and "From your part alone" in page
+    assert "Right answers together, by chance 25" in page and "From your part alone" in page
     assert "on new photos both are right less often" in page

@@ -360,7 +360,7 @@ def reconcile(
         str | None,
         typer.Option(
             "--decision",
-            help="'take over': charge what the older copy lacks; 'close': close the budgets.",
+            help="'take over' what the older copy lacks, or 'close' the budgets.",
         ),
     ] = None,
     json: Json = False,

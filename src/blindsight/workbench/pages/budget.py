@@ -96,7 +96,7 @@ async def agreement(dataset: DataSetId, workbench: Parts, asker: HistoryReader) 
 async def decide_about(
     dataset: DataSetId, order: StateDecision, workbench: Parts, asker: BudgetKeeper
 ) -> StateAgreement:
-    """Charge what the older copy lacks, or close the data set's budgets.
+    """Take over what the older copy lacks, or close the data set's budgets.
 
     Restoring the newest copy is better than either, and needs no decision here.
     """
@@ -222,7 +222,7 @@ def _page(request: Request, workbench: Workbench, release: str | None) -> Respon
         context["history"] = _history(workbench, sets) if owner else []
         context["order"] = _in_order(workbench, sets) if owner else None
         context["reads_history"] = owner
-        context["kept"] = [
+        context["changeable"] = [
             (data_set, bar)
             for data_set, bar in context["sets"]
             if identity.can("budget", data_set.id)

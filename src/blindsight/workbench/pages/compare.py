@@ -191,10 +191,10 @@ def _page(request: Request, workbench: Workbench, dataset: str | None) -> Respon
                 "offered": [(_STRICTNESS[offer.point], offer) for offer in offered],
                 "curve": curve,
                 "each": price_of(prices(data_set)[-1].epsilon),
-                "left": budget_of(workbench, data_set).left,
+                "remaining": budget_of(workbench, data_set).left,
                 "affordable": affordable(data_set, ledger),
                 "most": MAX_ANSWERS_EACH,
-                "who": data_set.unit,
+                "unit": data_set.unit,
             }
             context["bar"] = bar
             context["strip"] = TrustStrip(

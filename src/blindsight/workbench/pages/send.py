@@ -165,10 +165,11 @@ def _page(request: Request, workbench: Workbench, dataset: str | None, how: str)
                 for name, words in ATTACKERS.items()
                 if setting and name in setting["back"]
             }
-            context |= {"found": trial, "shown": setting, "attackers": attackers, "sides": SIDES}
+            context |= {"trial": trial, "setting": setting}
+            context |= {"attackers": attackers, "sides": SIDES}
             plan = sending_plan(workbench.datasets, data_set)
             remaining = budget_of(workbench, data_set).left
-            context |= {"plan": plan, "rows": _rows(plan, remaining), "left": remaining}
+            context |= {"plan": plan, "rows": _rows(plan, remaining), "remaining": remaining}
             context["to_confirm"] = names_to_confirm(workbench.datasets, data_set)
             context["strip"] = _strip(workbench, data_set, trial, how)
     return render(request, workbench, "send.html", context)

@@ -1,28 +1,28 @@
-// Compare: check pairs with the learned threshold, or answer one pair after the other: arrows answer, Z takes back.
+// Compare: check pairs with the learned threshold, or answer pairs: arrows answer, Z undoes.
 import { ask, attempt, byId, element, fill } from "./workbench.js";
 
 const dataset = byId("pair").dataset.dataset, address = (photo) => `/api/datasets/${dataset}/photos/${photo}`;
 let pair = null, busy = false, mode = document.querySelector("[data-mode]") ? "check" : "answer";
 
-function show(found) {
-  pair = found;
-  byId("left").src = address(found.one);
-  byId("right").src = address(found.other);
-  told(found);
-  byId("count").textContent = `Pair ${found.answered + 1}`;
-  byId("answered").value = found.answered;
-  byId("tally").textContent = `${found.answered} answered: ${found.same} same, ${found.different} different, ${found.unsure} not sure`;
+function show(result) {
+  pair = result;
+  byId("left").src = address(result.one);
+  byId("right").src = address(result.other);
+  showVerdict(result);
+  byId("count").textContent = `Pair ${result.answered + 1}`;
+  byId("answered").value = result.answered;
+  byId("tally").textContent = `${result.answered} answered: ${result.same} same, ${result.different} different, ${result.unsure} not sure`;
   const learn = byId("learn");
-  if (learn && !learn.hasAttribute("data-refused")) learn.disabled = found.same + found.different < Number(learn.dataset.least);
+  if (learn && !learn.hasAttribute("data-refused")) learn.disabled = result.same + result.different < Number(learn.dataset.least);
 }
 
-// "same, wrong in about 5 of 100": the verdict stands out, its error rate beside it.
-function told(found) {
-  const [verdict, ...rest] = (found.says ?? "").split(", "), away = element("span", { class: "quiet" }, ` Distance ${found.distance.toFixed(2)}.`);
+// "same, wrong in about 5 of 100": the verdict is bold, the error rate follows.
+function showVerdict(result) {
+  const [verdict, ...rest] = (result.says ?? "").split(", "), away = element("span", { class: "quiet" }, ` Distance ${result.distance.toFixed(2)}.`);
   if (!verdict) fill(byId("says"), [away]);
-  else fill(byId("says"), [element("b", {}, verdict[0].toUpperCase() + verdict.slice(1)), ` ${rest.join(", ")}. By luck 50.`.replace(" wrong", " Wrong"), away]);
+  else fill(byId("says"), [element("b", {}, verdict[0].toUpperCase() + verdict.slice(1)), ` ${rest.join(", ")}. By chance 50.`.replace(" wrong", " Wrong"), away]);
 }
-const judge = (one, other) => ask("GET", `/api/compare/${dataset}/${one}/${other}?point=${encodeURIComponent(point())}`);
+const judge = (first, second) => ask("GET", `/api/compare/${dataset}/${first}/${second}?point=${encodeURIComponent(point())}`);
 const another = () => ask("GET", `/api/compare/${dataset}?point=${encodeURIComponent(point())}`);
 const point = () => document.querySelector("input[name=point]:checked")?.value ?? "balanced";
 
@@ -36,7 +36,7 @@ async function say(says) {
 for (const button of document.querySelectorAll("[data-says]")) button.addEventListener("click", () => say(button.dataset.says));
 for (const radio of document.querySelectorAll("input[name=point]")) radio.addEventListener("change", () => attempt(async () => {
   for (const part of document.querySelectorAll(".mistakes")) part.hidden = part.dataset.point !== point();
-  if (pair) told(await judge(pair.one, pair.other));
+  if (pair) showVerdict(await judge(pair.one, pair.other));
 }));
 for (const button of document.querySelectorAll("[data-mode]")) button.addEventListener("click", () => {
   mode = button.dataset.mode;

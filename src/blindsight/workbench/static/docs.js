@@ -1,4 +1,4 @@
-// Swagger UI from an installed package. It knows OpenAPI 3.0, whose pages read 3.1 well enough once told so.
+// Swagger UI from an installed package. It supports OpenAPI 3.0, and shows our 3.1 schema if that states 3.0.
 const schema = await (await fetch("/api/openapi.json")).json();
 schema.openapi = "3.0.3";
 window.SwaggerUIBundle({ spec: schema, domNode: document.getElementById("swagger"), validatorUrl: null });

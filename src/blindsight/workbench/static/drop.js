@@ -1,4 +1,4 @@
-// Dropped images or a zip: sent one by one, then read; the page goes on where the answer says.
+// Dropped images or a zip: upload the files one by one, start reading them, and open the next page.
 import { ask, attempt, byId, element, say } from "./workbench.js";
 
 async function take(files) {
@@ -11,18 +11,18 @@ async function take(files) {
   for (const [done, file] of [...files].entries()) {
     say(`Sending ${file.name}, ${done + 1} of ${files.length}.`);
     if (bar) { bar.hidden = false; bar.max = files.length; bar.value = done; }
-    const found = await ask("POST", `${base}/drop`, file, { "X-File-Name": encodeURIComponent(file.webkitRelativePath || file.name).slice(0, 200) });
-    taken += found.taken;
-    refused += found.refused;
-    byId("sent")?.append(element("li", {}, `${file.name}: ${found.taken} taken${found.refused ? `, ${found.refused} could not be read` : ""}`));
+    const result = await ask("POST", `${base}/drop`, file, { "X-File-Name": encodeURIComponent(file.webkitRelativePath || file.name).slice(0, 200) });
+    taken += result.taken;
+    refused += result.refused;
+    byId("sent")?.append(element("li", {}, `${file.name}: ${result.taken} taken${result.refused ? `, ${result.refused} could not be read` : ""}`));
   }
   if (!taken) { say(`None of ${refused} could be read as an image. Choose others.`, true); if (bar) bar.hidden = true; return; }
   location.assign((await ask("POST", `${base}/scan`)).next);
 }
 
-for (const place of document.querySelectorAll("[data-drop]")) {
-  place.addEventListener("dragover", (event) => { event.preventDefault(); place.classList.add("over"); });
-  place.addEventListener("dragleave", () => place.classList.remove("over"));
-  place.addEventListener("drop", (event) => { event.preventDefault(); place.classList.remove("over"); attempt(() => take(event.dataTransfer.files)); });
+for (const target of document.querySelectorAll("[data-drop]")) {
+  target.addEventListener("dragover", (event) => { event.preventDefault(); target.classList.add("over"); });
+  target.addEventListener("dragleave", () => target.classList.remove("over"));
+  target.addEventListener("drop", (event) => { event.preventDefault(); target.classList.remove("over"); attempt(() => take(event.dataTransfer.files)); });
 }
 byId("files")?.addEventListener("change", (event) => attempt(() => take(event.target.files)));

@@ -1,11 +1,11 @@
-// Protect: the chosen budget in every place that names it, and what each choice of whom to protect needs.
-// Jobs and forms are followed by workbench.js.
+// Protect: show the chosen epsilon wherever the page names it, and the fields of each choice of whom to protect.
+// Jobs and forms are handled by workbench.js.
 import { ask, attempt, byId, element, fill } from "./workbench.js";
 
-// Folders: a tree that is opened level by level, and a search through all of it.
-function branch(folder, whole = false) {
-  const choice = element("label", {}, element("input", { type: "radio", name: "folder", value: folder.path, required: true }), ` ${whole ? folder.path : folder.name}`);
-  const more = folder.inner && !whole ? element("button", { type: "button", class: "plain small", "data-open": folder.path, "aria-expanded": "false", "aria-label": `Folders in ${folder.name}` }, "+") : null;
+// Folders: a tree that opens level by level, and a search through all of it.
+function branch(folder, fullPath = false) {
+  const choice = element("label", {}, element("input", { type: "radio", name: "folder", value: folder.path, required: true }), ` ${fullPath ? folder.path : folder.name}`);
+  const more = folder.inner && !fullPath ? element("button", { type: "button", class: "plain small", "data-open": folder.path, "aria-expanded": "false", "aria-label": `Folders in ${folder.name}` }, "+") : null;
   return element("li", {}, choice, " ", more);
 }
 const tree = byId("folders"), first = tree && [...tree.children];
@@ -19,13 +19,13 @@ tree?.addEventListener("click", (event) => {
     if (!button.nextElementSibling) button.after(element("ul", {}, ...inner.map((folder) => branch(folder))));
   });
 });
-let asked = 0;
+let turns = 0;
 byId("find")?.addEventListener("input", (event) => attempt(async () => {
-  const words = event.target.value.trim(), turn = ++asked;
-  const found = words ? await ask("GET", `/api/protect/folders?find=${encodeURIComponent(words)}`) : null;
-  if (turn !== asked) return;
-  fill(tree, found ? found.map((folder) => branch(folder, true)) : first);
-  byId("no-folder").hidden = !found || found.length > 0;
+  const words = event.target.value.trim(), turn = ++turns;
+  const matches = words ? await ask("GET", `/api/protect/folders?find=${encodeURIComponent(words)}`) : null;
+  if (turn !== turns) return;
+  fill(tree, matches ? matches.map((folder) => branch(folder, true)) : first);
+  byId("no-folder").hidden = !matches || matches.length > 0;
 }));
 const dropped = document.getElementById("drop-protect");
 dropped?.addEventListener("change", () => { document.querySelector("[data-drop-person]").hidden = dropped.value === "photo"; });
@@ -34,10 +34,10 @@ whom?.addEventListener("change", () => {
   for (const part of document.querySelectorAll("[data-person]")) part.hidden = whom.value === "photo";
   for (const part of document.querySelectorAll("[data-table]")) part.hidden = whom.value !== "table";
 });
-// What the four lines say of the choice is said of this one: what leaves, the numbers, and what is left.
+// Show what leaves, the numbers and what is left for the chosen epsilon.
 function choose(radio) {
-  const set = (where, words) => { for (const place of document.querySelectorAll(where)) place.textContent = words; };
-  for (const place of document.querySelectorAll("[data-chosen]")) place.textContent = String(Number(radio.value) * Number(place.dataset.times ?? 1));
+  const set = (where, words) => { for (const part of document.querySelectorAll(where)) part.textContent = words; };
+  for (const part of document.querySelectorAll("[data-chosen]")) part.textContent = String(Number(radio.value) * Number(part.dataset.times ?? 1));
   const price = document.querySelector("[data-price]");
   const after = Math.max(0, Math.round(100 * (Number(price.dataset.left) - Number(radio.value) * Number(price.dataset.times))) / 100);
   set("[data-note]", `${after} after this release`);

@@ -1,8 +1,8 @@
-// Search: one field for words and pictures. Every question has an address, so back, forward and links work;
-// a picture from elsewhere is kept in memory only, under a number that is its address while it is remembered.
+// Search: one field for words and pictures. Every query has an address, so back, forward and links work;
+// an uploaded picture is only kept in memory, under a number that is its address.
 import { ask, attempt, byId, element, fill, picture, say } from "./workbench.js";
 
-// Somebody who may search a release but not see its photos gets the entries' numbers instead.
+// Somebody who may search a release but not see its photos gets the numbers of entries instead.
 const seesPhotos = !byId("search").hasAttribute("data-no-photos");
 const dataset = byId("search").dataset.dataset, base = `/api/search/${dataset}`;
 const rerank = byId("rerank"), file = byId("file"), words = byId("words"), quiet = byId("understood").innerHTML;
@@ -10,10 +10,10 @@ const FIRST = window.innerWidth < 640 ? 9 : 16;
 let anyway = false, asks = 0;
 const address = (photo) => `/api/datasets/${dataset}/photos/${photo}`;
 
-// The question as the page's address: q (words), photo (one of the owner's), or query (a picture from elsewhere).
+// The query in the page's address: q (words), photo (one of the owner's), or query (an uploaded picture).
 function question() {
-  const given = new URLSearchParams(location.search);
-  return { q: given.get("q"), photo: given.get("photo"), query: given.get("query"), own: given.get("sort") === "own" };
+  const parameters = new URLSearchParams(location.search);
+  return { q: parameters.get("q"), photo: parameters.get("photo"), query: parameters.get("query"), own: parameters.get("sort") === "own" };
 }
 function go(asked, replace = false) {
   const to = new URLSearchParams({ dataset });
@@ -29,42 +29,42 @@ function mixed({ mix, noise, count }) {
   return element("p", {}, ...words, count > 0 ? by : "");
 }
 
-function group(found) {
-  const photos = found.photos.map((hit) => {
+function group(members) {
+  const photos = members.photos.map((hit) => {
     if (!seesPhotos) return element("li", {}, element("code", { title: "Number of an entry; the owner knows its photo" }, hit.id.slice(0, 8)));
     const button = element("button", { type: "button", class: "again", "aria-label": `Search with ${hit.name}`, title: hit.name }, element("img", { src: address(hit.id), alt: "", loading: "lazy" }));
     button.addEventListener("click", () => { go({ photo: hit.id, own: rerank.checked }); run(); });
     return element("li", {}, button);
   });
-  const hidden = photos.slice(FIRST), rest = found.count - found.photos.length;
+  const hidden = photos.slice(FIRST), rest = members.count - members.photos.length;
   const list = element("ul", { class: "photos" }, ...photos.slice(0, FIRST));
-  const more = element("button", { type: "button", class: "plain small" }, `${hidden.length.toLocaleString("en")} more${found.noise === null ? "" : " in this group"}`);
+  const more = element("button", { type: "button", class: "plain small" }, `${hidden.length.toLocaleString("en")} more${members.noise === null ? "" : " in this group"}`);
   more.addEventListener("click", () => { list.append(...hidden); more.remove(); });
   const all = [list, hidden.length ? element("div", { class: "buttons" }, more) : null, rest > 0 ? element("p", { class: "quiet" }, `and ${rest.toLocaleString("en")} beyond these`) : null].filter(Boolean);
-  if (found.far) return element("section", { class: "card" }, element("details", { class: "more" }, element("summary", {}, `Show ${found.title}`), ...all));
-  return element("section", { class: "card" }, element("div", { class: "card-head" }, element("h2", {}, found.title), found.noise === null ? null : mixed(found)), ...all);
+  if (members.far) return element("section", { class: "card" }, element("details", { class: "more" }, element("summary", {}, `Show ${members.title}`), ...all));
+  return element("section", { class: "card" }, element("div", { class: "card-head" }, element("h2", {}, members.title), members.noise === null ? null : mixed(members)), ...all);
 }
 
-function understood(found) {
-  if (!found.searched_for.length && !found.ignored.length) { byId("understood").innerHTML = ""; return; }
-  const parts = found.searched_for.length ? ["Searched for ", ...found.searched_for.slice(0, 3).map((word) => element("span", { class: "chip" }, word))] : ["Searched for nothing"];
-  if (found.ignored.length) parts.push(" · ignored: ", element("s", {}, found.ignored.join(", ")));
+function understood(answer) {
+  if (!answer.searched_for.length && !answer.ignored.length) { byId("understood").innerHTML = ""; return; }
+  const parts = answer.searched_for.length ? ["Searched for ", ...answer.searched_for.slice(0, 3).map((word) => element("span", { class: "chip" }, word))] : ["Searched for nothing"];
+  if (answer.ignored.length) parts.push(" · ignored: ", element("s", {}, answer.ignored.join(", ")));
   fill(byId("understood"), parts.flatMap((part, i) => (i > 1 && part instanceof Node && part.className === "chip" ? [" ", part] : [part])));
 }
 
-function show(found) {
+function show(answer) {
   say("");
-  byId("nothing").hidden = !found.nothing || anyway;
-  byId("nothing-says").textContent = found.nothing ?? "";
-  byId("anyway").hidden = byId("own-look").hidden = byId("nothing-why").hidden = !found.groups.length;
-  fill(byId("groups"), found.nothing && !anyway ? [] : found.groups.map(group));
-  understood(found);
+  byId("nothing").hidden = !answer.nothing || anyway;
+  byId("nothing-says").textContent = answer.nothing ?? "";
+  byId("anyway").hidden = byId("own-look").hidden = byId("nothing-why").hidden = !answer.groups.length;
+  fill(byId("groups"), answer.nothing && !anyway ? [] : answer.groups.map(group));
+  understood(answer);
   byId("start").hidden = true;
   byId("copy").hidden = false;
-  byId("rerank-note").textContent = found.reranked ? "on: only you can see this order" : "off: you see what others see";
+  byId("rerank-note").textContent = answer.reranked ? "on: only you can see this order" : "off: you see what others see";
 }
 
-// Ask what the address says. An answer that comes after the next question is not shown.
+// Run the query of the address. An answer that comes after the next query is not shown.
 async function run() {
   const asked = question(), turn = ++asks;
   rerank.checked = asked.own;
@@ -82,8 +82,8 @@ async function run() {
   const way = asked.q ? [`${base}/words`, { words: asked.q }] : [asked.photo ? `${base}/photo/${asked.photo}` : `${base}/again/${asked.query}`];
   await attempt(async () => {
     try {
-      const found = await ask("POST", `${way[0]}?rerank=${asked.own}`, way[1]);
-      if (turn === asks) show(found);
+      const answer = await ask("POST", `${way[0]}?rerank=${asked.own}`, way[1]);
+      if (turn === asks) show(answer);
     } catch (error) {
       if (turn !== asks) return;
       if (!asked.query || error.code !== "not_found") throw error;
@@ -100,13 +100,13 @@ async function upload(chosen) {
   const turn = ++asks;
   say("Searching.");
   await attempt(async () => {
-    const found = await ask("POST", `${base}/upload?rerank=${rerank.checked}`, chosen).catch((error) => { if (turn === asks) throw error; });
+    const answer = await ask("POST", `${base}/upload?rerank=${rerank.checked}`, chosen).catch((error) => { if (turn === asks) throw error; });
     if (turn !== asks) return;
-    sent[found.query] = URL.createObjectURL(chosen);
-    go({ query: found.query, own: rerank.checked });
+    sent[answer.query] = URL.createObjectURL(chosen);
+    go({ query: answer.query, own: rerank.checked });
     words.value = "";
-    picture(byId("asked"), sent[found.query]);
-    show(found);
+    picture(byId("asked"), sent[answer.query]);
+    show(answer);
   });
 }
 file.addEventListener("change", () => upload(file.files[0]));
@@ -127,7 +127,7 @@ byId("anyway").addEventListener("click", () => { anyway = true; run(); });
 byId("own-look").addEventListener("click", () => sort(true));
 byId("copy").addEventListener("click", async () => { await navigator.clipboard?.writeText(location.href); byId("copy").textContent = "Copied"; });
 window.addEventListener("popstate", () => { anyway = false; run(); });
-// The photos as a row of keys: arrows move, Enter presses; "/" goes to the question, R sorts by the owner's photos.
+// Keys: arrows move between photos, Enter presses; "/" goes to the search field, R sorts by the owner's photos.
 function move(step) {
   const buttons = [...document.querySelectorAll("#groups button.again, #start:not([hidden]) button.again")];
   const now = buttons.indexOf(document.activeElement);

@@ -1,14 +1,14 @@
-// Tags: a page of photos, the least certain first; a press corrects.
+// Tags: a page of photos, the least certain first; pressing a tag corrects it.
 import { ask, attempt, byId, element, fill } from "./workbench.js";
 
 const dataset = byId("tags").dataset.dataset;
 let start = 0, total = 0;
 
-function tag(photo, found) {
-  const button = element("button", { type: "button", class: found.own && found.on ? "own" : found.on ? "sure" : "unsure", "aria-pressed": String(found.on), "aria-label": `${found.name} on ${photo.name}` },
-    found.on ? (found.own ? `✓ ${found.name}` : found.name) : found.sure > 0.2 ? `${found.name}?` : `+ ${found.name}`);
+function tag(photo, label) {
+  const button = element("button", { type: "button", class: label.own && label.on ? "own" : label.on ? "sure" : "unsure", "aria-pressed": String(label.on), "aria-label": `${label.name} on ${photo.name}` },
+    label.on ? (label.own ? `✓ ${label.name}` : label.name) : label.sure > 0.2 ? `${label.name}?` : `+ ${label.name}`);
   button.addEventListener("click", () => attempt(async () => {
-    const changed = await ask("POST", `/api/tags/${dataset}`, { photo: photo.id, tag: found.name, on: !found.on });
+    const changed = await ask("POST", `/api/tags/${dataset}`, { photo: photo.id, tag: label.name, on: !label.on });
     document.querySelector(`[data-photo="${photo.id}"]`).replaceWith(card(changed));
   }));
   return element("li", {}, button);
@@ -23,10 +23,10 @@ function card(photo) {
 }
 
 async function show() {
-  const found = await ask("GET", `/api/tags/${dataset}?start=${start}`);
-  total = found.total;
-  fill(byId("photos"), found.photos.map(card));
-  byId("where").textContent = `${start + 1} to ${start + found.photos.length} of ${total.toLocaleString("en")} photos`;
+  const page = await ask("GET", `/api/tags/${dataset}?start=${start}`);
+  total = page.total;
+  fill(byId("photos"), page.photos.map(card));
+  byId("where").textContent = `${start + 1} to ${start + page.photos.length} of ${total.toLocaleString("en")} photos`;
 }
 
 const next = () => attempt(async () => { start = start + 12 < total ? start + 12 : 0; await show(); });

@@ -1,4 +1,4 @@
-// What all pages share: asking the API, words for refusals, following a job, filling tables.
+// What all pages share: calling the API, showing refusals, following a job, filling tables.
 const token = document.querySelector('meta[name="csrf-token"]').content;
 const status = document.getElementById("status");
 
@@ -34,7 +34,7 @@ export const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 // Follow a job to its end; `show` gets every state.
 export async function follow(id, show) {
-  for (let wait = 100; ; wait = Math.min(600, 1.5 * wait)) {  // short work is shown soon, long work asks seldom
+  for (let wait = 100; ; wait = Math.min(600, 1.5 * wait)) {  // poll short jobs often and long ones seldom
     const job = await ask("GET", `/api/jobs/${id}`);
     show(job);
     if (["done", "failed", "stopped", "interrupted"].includes(job.state)) return job;
@@ -42,7 +42,7 @@ export async function follow(id, show) {
   }
 }
 
-// The share of a job that is done, and at which step it is.
+// Show the progress of a job, and its step.
 function showProgress(job) {
   const bar = byId("bar"), note = byId("note");
   const running = job.state === "running" || job.state === "queued";
@@ -54,13 +54,13 @@ function showProgress(job) {
 }
 
 export function element(name, attributes = {}, ...children) {
-  const made = document.createElement(name);
+  const node = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
     if (value === null || value === undefined || value === false) continue;
-    if (key === "class") made.className = value; else made.setAttribute(key, value === true ? "" : value);
+    if (key === "class") node.className = value; else node.setAttribute(key, value === true ? "" : value);
   }
-  made.append(...children.filter((child) => child !== null && child !== undefined));
-  return made;
+  node.append(...children.filter((child) => child !== null && child !== undefined));
+  return node;
 }
 
 export function row(cells, attributes = {}) {
@@ -74,7 +74,7 @@ export function fill(parent, children) { parent.replaceChildren(...children); }
 
 export function picture(image, source) { image.hidden = !source; if (source) image.src = source; }
 
-// Run an action; a refusal becomes words on the page.
+// Run an action; a refusal is shown on the page.
 export async function attempt(action) {
   try { await action(); } catch (error) {
     if (!(error instanceof Refusal)) throw error;
@@ -87,8 +87,8 @@ for (const button of document.querySelectorAll("[data-logout]")) button.addEvent
   location.assign(answer?.next ?? "/login");
 }));
 
-// A form that asks: its fields as JSON; then the page goes where the answer says.
-// By its attribute: a field named "dataset" hides form.dataset.
+// A form with data-post: post its fields as JSON, then open the page that the answer names.
+// Read by getAttribute, because a field named "dataset" hides form.dataset.
 for (const form of document.querySelectorAll("form[data-post]")) {
   form.addEventListener("submit", (event) => {
     event.preventDefault();
@@ -112,24 +112,24 @@ function go(answer, anew = reload) {
   if (to && to.pathname + to.search !== location.pathname + location.search) location.assign(to); else anew();
 }
 
-// Load the page anew without undoing what was chosen in it meanwhile. What a box agrees to may have changed: a box
-// with data-anew must be ticked again.
-const KEPT = `kept ${location.pathname}`;
+// Reload the page and restore what was chosen in it. What a checkbox agrees to may have changed: one with data-anew
+// must be ticked again.
+const SAVED = `saved ${location.pathname}`;
 const fields = () => [...document.querySelectorAll("main :is(input, select:not([data-go], [data-release]), textarea)")].filter((field) => !["hidden", "file", "password"].includes(field.type) && !("anew" in field.dataset) && (field.id || field.name));
 const key = (field) => `${field.id || field.name}${field.type === "radio" ? ` ${field.value}` : ""}`;
 const chosen = (field) => (field.type === "checkbox" || field.type === "radio" ? field.checked !== field.defaultChecked : field.options ? ![...field.options].every((option) => option.selected === option.defaultSelected) && field.selectedIndex > 0 : field.value !== field.defaultValue);
 function reload() {
-  const kept = fields().filter(chosen).map((field) => [key(field), field.type === "checkbox" || field.type === "radio" ? field.checked : field.value]);
-  sessionStorage.setItem(KEPT, JSON.stringify(kept));
+  const saved = fields().filter(chosen).map((field) => [key(field), field.type === "checkbox" || field.type === "radio" ? field.checked : field.value]);
+  sessionStorage.setItem(SAVED, JSON.stringify(saved));
   location.reload();
 }
 document.addEventListener("DOMContentLoaded", () => {
-  const kept = new Map(JSON.parse(sessionStorage.getItem(KEPT) ?? "[]"));
-  sessionStorage.removeItem(KEPT);
+  const saved = new Map(JSON.parse(sessionStorage.getItem(SAVED) ?? "[]"));
+  sessionStorage.removeItem(SAVED);
   for (const field of fields()) {
-    const was = kept.get(key(field));
-    if (was === undefined || field.disabled || was === false) continue;
-    if (was === true) field.checked = true; else field.value = was;
+    const value = saved.get(key(field));
+    if (value === undefined || field.disabled || value === false) continue;
+    if (value === true) field.checked = true; else field.value = value;
     field.dispatchEvent(new Event("change", { bubbles: true }));
   }
 });
@@ -139,7 +139,7 @@ for (const radio of document.querySelectorAll("input[name=epsilon][type=radio]")
   for (const figure of document.querySelectorAll("[data-at]")) figure.hidden = figure.dataset.at !== radio.value;
 });
 
-// A job that the page waits for: its progress, then the page anew with what came of it.
+// Show the progress of the job that the page waits for, then reload the page with the result.
 const waiting = document.querySelector("[data-job]");
 if (waiting) attempt(async () => {
   const ended = !["queued", "running"].includes(waiting.dataset.state);

@@ -25,6 +25,7 @@ from blindsight.workbench.infra.problems import Problem
 if TYPE_CHECKING:
     from blindsight.app.library.accounts import Budgets
     from blindsight.app.library.datasets import DataSet, DataSets, Release
+    from blindsight.privacy.ledger import Ledger
     from blindsight.workbench.infra.database import AccessLog, Database
     from blindsight.workbench.infra.federations import Federations
     from blindsight.workbench.infra.guard import Metrics
@@ -98,6 +99,10 @@ class Workbench:
             and identity.can("search", data_set.id, release.id)
         ]
         return sorted(releases, key=lambda release: release.made, reverse=True)
+
+    def ledger(self, data_set: DataSet) -> Ledger:
+        """Return the ledger of a data set, which is created if there is none."""
+        return self.budgets.named(data_set.account, create=True)
 
     def require(self, right: Right, dataset: str) -> None:
         """Raise `Problem` unless the asker has the right on a data set.

@@ -220,7 +220,6 @@ class Database:
             return [dict(row) for row in connection.execute(statement).mappings()]
 
     def close(self) -> None:
-        """Close all connections."""
         self.engine.dispose()
 
 

@@ -103,7 +103,7 @@ async def decide_about(
 
     def work() -> StateAgreement:
         data_set = workbench.datasets.get(dataset)
-        ledger = workbench.budgets.named(data_set.account, create=True)
+        ledger = workbench.ledger(data_set)
         if check_state(workbench.datasets, data_set, ledger).can_decide:
             decide(workbench.datasets, data_set, ledger, order.decision, actor=asker.name)
         return _agreement(workbench, dataset)
@@ -113,7 +113,7 @@ async def decide_about(
 
 def _agreement(workbench: Workbench, dataset: str) -> StateAgreement:
     data_set = workbench.datasets.get(dataset)
-    ledger = workbench.budgets.named(data_set.account, create=True)
+    ledger = workbench.ledger(data_set)
     report = check_state(workbench.datasets, data_set, ledger)
     return StateAgreement(
         dataset=data_set.id, agrees=not report.findings, findings=list(report.findings)
@@ -270,7 +270,7 @@ def _history(workbench: Workbench, sets: list[DataSet]) -> list[dict[str, Any]]:
     for data_set in sets:
         budgets: dict[str, float] = {}  # the last total that was set is valid
         spent: dict[str, float] = {}
-        for entry in workbench.budgets.named(data_set.account, create=True).entries():
+        for entry in workbench.ledger(data_set).entries():
             price, unit = entry.amount.epsilon, entry.unit
             granted = entry.kind == "grant"
             if granted:
@@ -331,7 +331,7 @@ async def set_budget(
 
     def work() -> LedgerAccount:
         data_set = workbench.datasets.get(dataset)
-        ledger = workbench.budgets.named(data_set.account, create=True)
+        ledger = workbench.ledger(data_set)
         purpose = PURPOSE.get()
         balance = change_budget(
             data_set, ledger, order.epsilon, order.unit, actor=asker.name, purpose=purpose
@@ -353,7 +353,7 @@ async def close_budgets(
 
     def work() -> list[LedgerAccount]:
         data_set = workbench.datasets.get(dataset)
-        ledger = workbench.budgets.named(data_set.account, create=True)
+        ledger = workbench.ledger(data_set)
         close_account(ledger, f"closed by {asker.name}", actor=asker.name)
         return [_account(balance) for balance in ledger.balances()]
 

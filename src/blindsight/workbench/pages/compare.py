@@ -89,7 +89,6 @@ class Says(BaseModel):
 
 @router.get("/compare", include_in_schema=False)
 async def page(request: Request, workbench: Parts, dataset: str | None = None) -> Response:
-    """Render the page Compare."""
     return await workbench.ledger_lane.run(_page, request, workbench, dataset)
 
 
@@ -155,7 +154,7 @@ def learn(dataset: DataSetId, workbench: Parts, asker: Owner) -> Next:
     data_set = scanned(workbench, dataset, least=2)
     if len(decided(answers_of(workbench.datasets, data_set))) < MIN_ANSWERS:
         raise Problem("conflict")
-    ledger = workbench.budgets.named(data_set.account, create=True)
+    ledger = workbench.ledger(data_set)
     require_agreement(workbench.datasets, data_set, ledger)
     if not affordable(data_set, ledger):
         raise Problem("budget")
@@ -183,7 +182,7 @@ def _page(request: Request, workbench: Workbench, dataset: str | None) -> Respon
         }
         if data_set is not None:
             bar = _bar(workbench, data_set)
-            ledger = workbench.budgets.named(data_set.account, create=True)
+            ledger = workbench.ledger(data_set)
             context["job"] = workbench.jobs.under_way("compare", dataset=data_set.id)
             context["last"] = last_comparison(workbench.datasets, data_set)
             offered, curve = strictness(workbench.datasets, data_set)
@@ -212,7 +211,7 @@ def _page(request: Request, workbench: Workbench, dataset: str | None) -> Respon
 
 
 def _bar(workbench: Workbench, data_set: DataSet) -> Bar:
-    ledger = workbench.budgets.named(data_set.account, create=True)
+    ledger = workbench.ledger(data_set)
     if not any(balance.unit == PAIR_UNIT for balance in ledger.balances()):
         return Bar(PAIR_BUDGET, 0.0, "answer")
     return bar_of(ledger.balance(PAIR_UNIT))

@@ -92,10 +92,7 @@ def _home(request: Request, workbench: Workbench) -> Response:
 def state_reports(workbench: Workbench, sets: list[DataSet]) -> list[StateReport]:
     """Return a report for each data set from which nothing may be released."""
     reports = (
-        check_state(
-            workbench.datasets, data_set, workbench.budgets.named(data_set.account, create=True)
-        )
-        for data_set in sets
+        check_state(workbench.datasets, data_set, workbench.ledger(data_set)) for data_set in sets
     )
     return [report for report in reports if not report.may_release]
 
@@ -119,7 +116,7 @@ def _card(workbench: Workbench, data_set: DataSet) -> dict[str, Any]:
 def _spent(workbench: Workbench, data_set: DataSet) -> str:
     """Return what the budget was spent on, in the order of the history."""
     sums: dict[str, float] = {}
-    for entry in workbench.budgets.named(data_set.account, create=True).entries():
+    for entry in workbench.ledger(data_set).entries():
         if entry.kind == "charge" and entry.unit == ("person" if data_set.most else "record"):
             name = what_was_paid(entry.what)[1]
             sums[name] = sums.get(name, 0.0) + entry.amount.epsilon
@@ -144,14 +141,14 @@ def what_was_paid(words: str) -> tuple[str, str]:
 
 def open_account(workbench: Workbench, data_set: DataSet) -> None:
     """Grant the first budget of a new data set, before its photos are read."""
-    ledger = workbench.budgets.named(data_set.account, create=True)
+    ledger = workbench.ledger(data_set)
     actor = workbench.identity.name if workbench.identity is not None else None
     accounts.open_account(workbench.settings, data_set, ledger, actor=actor)
 
 
 def budget_of(workbench: Workbench, data_set: DataSet, *, this: float = 0.0) -> Bar:
     """Return the budget of a data set; `this` is the cost of a release to show in it."""
-    ledger = workbench.budgets.named(data_set.account, create=True)
+    ledger = workbench.ledger(data_set)
     return bar_of(ledger.balance("person" if data_set.most else "record"), this=this)
 
 

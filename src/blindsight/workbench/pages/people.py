@@ -379,10 +379,7 @@ def _spending(workbench: Workbench, person: str) -> tuple[float | None, float]:
         limit = 0.0  # every charge is refused until the limit is set again
     if limit is None:
         return None, 0.0
-    ledgers = (
-        workbench.budgets.named(data_set.account, create=True)
-        for data_set in workbench.datasets.listed()
-    )
+    ledgers = (workbench.ledger(data_set) for data_set in workbench.datasets.listed())
     return limit, max(
         (max(ledger.charged_by(person).values(), default=0.0) for ledger in ledgers), default=0.0
     )

@@ -359,9 +359,7 @@ def release(dataset: DataSetId, order: Choice, workbench: Parts, asker: Owner) -
     data_set = scanned(workbench, dataset, least=1)
     if order.epsilon > LARGE_EPSILON and not order.accept_large_epsilon:
         raise Problem("large_epsilon")
-    require_agreement(
-        workbench.datasets, data_set, workbench.budgets.named(data_set.account, create=True)
-    )
+    require_agreement(workbench.datasets, data_set, workbench.ledger(data_set))
     if data_set.price(order.epsilon) > budget_of(
         workbench, data_set
     ).left or order.epsilon > _photo_left(workbench, data_set):
@@ -434,7 +432,7 @@ def run(arguments: dict[str, Any], job: JobContext) -> dict[str, Any]:
 
 def _photo_left(workbench: Workbench, data_set: DataSet) -> float:
     """Return what is left of the budget per photo."""
-    balance = workbench.budgets.named(data_set.account, create=True).balance("record")
+    balance = workbench.ledger(data_set).balance("record")
     return float(balance.budget.epsilon - balance.spent.epsilon)
 
 

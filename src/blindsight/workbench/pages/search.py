@@ -111,7 +111,6 @@ class Found(BaseModel):
 
 @router.get("/search", include_in_schema=False)
 async def page(request: Request, workbench: Parts, dataset: str | None = None) -> Response:
-    """Render the page Search."""
     return await workbench.ledger_lane.run(_page, request, workbench, dataset)
 
 

@@ -69,7 +69,6 @@ async def page(
     dataset: str | None = None,
     how: Annotated[Literal["coarse", "medium", "fine"], Query()] = "medium",
 ) -> Response:
-    """Render the page Send."""
     return await workbench.ledger_lane.run(_page, request, workbench, dataset, how)
 
 
@@ -117,9 +116,7 @@ def statistics(
     if plan.forecasts[epsilon].refused:
         raise Problem("too_few_to_learn")
     require_confirmed(labels_of(workbench.datasets, data_set))
-    require_agreement(
-        workbench.datasets, data_set, workbench.budgets.named(data_set.account, create=True)
-    )
+    require_agreement(workbench.datasets, data_set, workbench.ledger(data_set))
     if budget_of(workbench, data_set).left < epsilon:
         raise Problem("budget")
     arguments = {"dataset": data_set.id, "step": "statistics", **order.model_dump()}

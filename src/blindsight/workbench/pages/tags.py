@@ -105,7 +105,6 @@ class Confirmation(BaseModel):
 
 @router.get("/tags", include_in_schema=False)
 async def page(request: Request, workbench: Parts, dataset: str | None = None) -> Response:
-    """Render the page Tags."""
     return await workbench.ledger_lane.run(_page, request, workbench, dataset)
 
 
@@ -214,9 +213,7 @@ def learn(dataset: DataSetId, workbench: Parts, asker: Owner) -> Next:
     if len(labels["given"]) < MIN_LABELLED:
         raise Problem("conflict")
     require_confirmed(labels)
-    require_agreement(
-        workbench.datasets, data_set, workbench.budgets.named(data_set.account, create=True)
-    )
+    require_agreement(workbench.datasets, data_set, workbench.ledger(data_set))
     if budget_of(workbench, data_set).left < data_set.price(TRAINING_EPSILON):
         raise Problem("budget")
     job = workbench.jobs.add("tags", {"dataset": data_set.id}, asker.name)
@@ -258,9 +255,7 @@ def publish(dataset: DataSetId, order: Publish, workbench: Parts, asker: Owner) 
         raise Problem("conflict")
     if not any(o["worth"] for o in quality["offers"] if o["epsilon"] == order.epsilon):
         raise Problem("not_worth_it")
-    require_agreement(
-        workbench.datasets, data_set, workbench.budgets.named(data_set.account, create=True)
-    )
+    require_agreement(workbench.datasets, data_set, workbench.ledger(data_set))
     if budget_of(workbench, data_set).left < data_set.price(order.epsilon):
         raise Problem("budget")
     arguments = {"dataset": data_set.id, "step": "publish", "epsilon": order.epsilon}

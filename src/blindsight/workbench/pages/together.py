@@ -141,7 +141,6 @@ async def page(
     dataset: str | None = None,
     new: bool = False,
 ) -> Response:
-    """Render the page Train together."""
     return await workbench.ledger_lane.run(_page, request, workbench, run, dataset, new)
 
 
@@ -193,7 +192,7 @@ async def start(order: Start, workbench: Parts, asker: Signed) -> Next:
             photos=len(rows),
         )
         planned = workbench.federations.plan(run, rows.shape[1], image_encoder(data_set.features))
-        ledger = workbench.budgets.named(data_set.account, create=True)
+        ledger = workbench.ledger(data_set)
         charge_training(
             workbench.datasets,
             data_set,
@@ -248,7 +247,7 @@ async def join(
             workbench.datasets, data_set, invited.classes, invited.method
         )
         joining = replace(invited, dataset=data_set.id, photos=len(rows))
-        ledger = workbench.budgets.named(data_set.account, create=True)
+        ledger = workbench.ledger(data_set)
         charge_training(
             workbench.datasets,
             data_set,

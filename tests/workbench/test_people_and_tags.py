@@ -401,7 +401,7 @@ def test_a_way_to_compare_is_learned_from_a_stream_of_pairs_shown_before_and_aft
     said = client.get(f"/api/compare/{one.id}/{pair['one']}/{pair['other']}").json()
     assert said["distance"] > 0
     # 30 answers are too few at this epsilon: no error rate is invented.
-    assert said["says"] is None and found["errors"] is None and "Noise hides it" in text
+    assert said["says"] is None and found["errors"] is None and "The noise is too large" in text
     work(app, budget, {"dataset": one.id, "release": made.id})
     assert not datasets.get(one.id).release(made.id).attack["refuted"]
     assert "The promise held" in Client(app).get(f"/budget?release={made.id}").text

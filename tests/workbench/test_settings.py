@@ -78,7 +78,7 @@ def test_an_identity_provider_is_asked_over_https_only() -> None:
 
 
 def test_a_misspelt_name_is_refused_wherever_it_stands() -> None:
-    with pytest.raises(InvalidParameter, match="no setting"):
+    with pytest.raises(InvalidParameter, match="not a setting"):
         WorkbenchSettings.read(environment={"BLINDSIGHT_WORKBENCH_KEY": "required"})
     with pytest.raises(InvalidParameter, match="port must be at most 65535, got 80000"):
         WorkbenchSettings(port=80_000)

@@ -12,6 +12,7 @@ names fails; an import that fails or a scene that raises is a broken mutant, not
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import json
 import os
@@ -22,7 +23,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -33,6 +34,19 @@ __all__ = ["ROOT", "Outcome", "SceneServer", "audit_scene", "outcome_of", "outco
 
 ROOT = Path(__file__).parents[2]
 _SECONDS = 300
+# What scenes import of other people's packages; importing them takes longer than most audits.
+_IMPORTED_BEFORE = (
+    "PIL.Image",
+    "cryptography.x509",
+    "numba",
+    "randomgen",
+    "scipy.optimize",
+    "scipy.stats",
+    "sklearn.cluster",
+    "sklearn.linear_model",
+    "sqlalchemy.dialects.sqlite",
+    "torch",
+)
 
 
 @dataclass(frozen=True)
@@ -86,8 +100,11 @@ class SceneServer:
 
 def _serve() -> None:
     """Audit one scene per line of the standard input, each in a process of its own."""
-    for name in ("numpy", "scipy.optimize", "scipy.stats", "sklearn.linear_model", "PIL.Image"):
-        importlib.import_module(name)
+    for name in _IMPORTED_BEFORE:
+        with suppress(ImportError):
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # the children leave its pages shared
     answers = os.dup(1)
     for line in sys.stdin:
         scene, source = json.loads(line)

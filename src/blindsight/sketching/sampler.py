@@ -90,8 +90,8 @@ def _double_round(
 def fill(
     key: Integers,
     stream: int,
-    lane: int,
-    counter: int,
+    lane: int | np.int64,
+    counter: int | np.int64,
     out: Integers,
 ) -> None:
     """Fill `out` (16, blocks) with the keystream of nonce (`stream`, `lane`) from block `counter`
@@ -188,7 +188,7 @@ def _spare_word(
 ) -> Any:
     """Return the next word of the stream's second lane; cursor = [next word, next block]."""
     if cursor[0] == spare.size:
-        fill(key, stream, 1, cursor[1], spare)
+        fill(key, stream, np.int64(1), cursor[1], spare)
         cursor[1] += spare.shape[1]
         cursor[0] = 0
     word = spare.flat[cursor[0]]
@@ -408,14 +408,15 @@ def _count(
     positions = np.empty((K, BATCH), np.uint32)
     marks = np.empty(BATCH, np.uint32)
     word_of, span = np.empty(K, np.int64), np.empty(K, np.int64)
-    counter = 0
+    # Not literals: `fill` would be compiled once more for each of them.
+    lane, counter = np.int64(0), np.int64(0)
     for i in range(1, K + 1):  # records of type i: i differing bits, K - i agreeing ones
         left = first[i - 1].copy()
         used = _share(i, K, M, m, word_of, span)
         for start in range(0, of_type[i - 1], BATCH):
             n = min(BATCH, of_type[i - 1] - start)
             blocks = ((used + i - 1) * n + WORDS - 1) // WORDS
-            fill(key, stream, 0, counter, words[: WORDS * blocks].reshape(WORDS, blocks))
+            fill(key, stream, lane, counter, words[: WORDS * blocks].reshape(WORDS, blocks))
             counter += blocks
             again = marks[:n]
             again[:] = 0

@@ -146,7 +146,7 @@ class CodeIndex(ABC):
         return self._put(keys, checked)
 
     def remove(self, ids: ArrayLike) -> int:
-        """Take codes out and return how many were there; unknown ids are passed over."""
+        """Remove codes and return how many there were; unknown ids are ignored."""
         return self._take(check_ids(ids, names=self.names))
 
     def search(
@@ -239,7 +239,7 @@ class CodeIndex(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of files and connections. What was acknowledged stays."""
+        """Close files and connections. What was acknowledged stays."""
 
     def __enter__(self) -> Self:
         return self
@@ -271,9 +271,7 @@ class Hit(NamedTuple):
 
 
 def by_photos(key: int | str, likeness: float) -> Hit:
-    """A record as its owner ranks it, by the photos themselves: what its code says no longer
-    matters.
-    """
+    """Return a record as its owner ranks it: by the photos themselves, not by its code."""
     return Hit(key, None, None, likeness)
 
 

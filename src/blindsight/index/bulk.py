@@ -71,7 +71,7 @@ _UNFINISHED = re.compile(r"\..+\.[0-9a-f]{16}(\.part)?")
 
 @dataclass(frozen=True)
 class Spool:
-    """One run's hold on the folder. Plain values, so that it travels to the workers.
+    """The folder of shards as one run uses it; plain values, so that workers can receive it.
 
     Parameters:
         path: the folder, which every worker must see.
@@ -137,7 +137,7 @@ class Spool:
         return True
 
     def finished(self) -> Iterator[str]:
-        """The keys of shards that were made and not yet taken in."""
+        """Yield the keys of shards that were made and not yet stored."""
         for shard in sorted(self.path.glob("*.shard")):
             if shard.stat().st_size:
                 yield shard.stem
@@ -151,7 +151,7 @@ class Spool:
         storage.write_atomically(self._place(key), b"")
 
     def close(self) -> None:
-        """The job is done: remove the folder."""
+        """Remove the folder, when the job is done."""
         shutil.rmtree(self.path)
 
     def _place(self, key: str) -> Path:
@@ -197,7 +197,7 @@ class Pool(Protocol):
 
 @dataclass(frozen=True)
 class Here:
-    """This process, one shard after the other; a shard goes straight to where it belongs."""
+    """Makes the shards in this process, one after the other."""
 
     shard: int = 64
     threads: int | None = None
@@ -215,7 +215,8 @@ HERE = Here()
 
 @dataclass(frozen=True)
 class OnRay:
-    """Workers of a Ray cluster, one core each, a few shards ahead of what has been taken in.
+    """Makes the shards on workers of a Ray cluster, one core each, a few shards ahead of those
+    stored.
 
     Parameters:
         address: "local" starts workers on this machine; "auto", "HOST:6379" or "ray://HOST:10001"
@@ -241,9 +242,7 @@ class OnRay:
     def run(
         self, work: Work, parts: Iterable[tuple[str, Any]], spool: Spool | None
     ) -> Iterator[Contents]:
-        """Shards in the order in which they are finished; what leaves a worker is on the disk
-        first.
-        """
+        """Yield shards in the order in which they are finished; each is on the disk first."""
         if spool is None:
             raise InvalidParameter("workers need a folder for their shards, which all of them see.")
         with self._connected() as ray:
@@ -269,8 +268,8 @@ class OnRay:
 
     @contextmanager
     def _connected(self) -> Iterator[Any]:
-        """A cluster for the time of a job; one that the caller has connected to already is used and
-        left alone.
+        """Connect to a cluster for one job; a connection that the caller made is used and left
+        open.
         """
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -302,7 +301,7 @@ class OnRay:
 
 
 def reach(address: str, *, seconds: float = 5.0) -> None:
-    """Refuse an address where nothing listens: Ray itself would knock for minutes."""
+    """Refuse an address where nothing listens; Ray itself would try for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if address in ("local", "auto"):
         return
@@ -319,12 +318,12 @@ def reach(address: str, *, seconds: float = 5.0) -> None:
 
 
 def pool_at(address: str | None) -> Pool:
-    """`Here` for None, else `OnRay` at that address: what a command's --ray option means."""
+    """Return `Here` for None, else `OnRay` at that address, as the option --ray means it."""
     return HERE if address is None else OnRay(address)
 
 
 def _make(work: Work, key: str, part: Any, spool: Spool) -> None:
-    """The task of a worker.
+    """Make one shard on a worker.
 
     A retry of one that died after writing finds the shard there and leaves it.
     """
@@ -333,9 +332,7 @@ def _make(work: Work, key: str, part: Any, spool: Spool) -> None:
 
 
 def _result(ray: Any, reference: Any, key: str) -> None:
-    """Wait for a task; its own errors come through, a shard that keeps killing its workers is
-    named.
-    """
+    """Wait for a task and raise its error; name a shard whose workers died again and again."""
     try:
         ray.get(reference)
     except ray.exceptions.RayTaskError as error:
@@ -356,7 +353,7 @@ Find = Callable[[bytes], NDArray[np.uint8] | None]
 
 
 class LazyRows(Protocol):
-    """Images in files, or vectors in a file, read when their turn comes, here or on a worker."""
+    """Images in files, or vectors in a file, that are read when they are needed."""
 
     def __getitem__(self, index: int) -> NDArray[Any]: ...
     def content(self, index: int) -> bytes: ...
@@ -368,9 +365,7 @@ Pictures = NDArray[np.uint8] | LazyRows
 
 @dataclass(frozen=True)
 class Wanted:
-    """One code that an index should hold: under which id, of which record, and which image of the
-    set shows it.
-    """
+    """A code that an index should hold: its key, its record, and the row of an image of it."""
 
     key: str
     record: str
@@ -395,7 +390,7 @@ class Released:
 
 
 def records_of(images: ImageSet, vault: Vault) -> list[str]:
-    """The record of each image, by its pixels."""
+    """Return the record of each image, which its pixels determine."""
     pixels: Any = images.images
     if not hasattr(pixels, "content"):
         return [vault.record_of(pixel_digest(pixels[row])) for row in range(len(images))]
@@ -425,8 +420,8 @@ def hash_to(
     wanted: Sequence[Wanted] | None = None,
     **options: Unpack[WorkOptions],
 ) -> Released:
-    """Release the codes of all records that are not in the index yet; what was released before is
-    taken from the vault.
+    """Release the codes of all records that are not in the index yet; codes that were released
+    before are taken from the vault.
 
     Charge the ledger before you call this, under `number`: one charge covers the set, because every
     distinct image is released once, however often the job is stopped and continued, whoever makes
@@ -528,7 +523,9 @@ def hash_wanted(
 
 @dataclass(frozen=True)
 class _Taking:
-    """Takes finished shards in: checked, noted in the vault, and only then stored."""
+    """Stores finished shards: checks them, notes their codes in the vault, then adds them to the
+    index.
+    """
 
     index: CodeIndex
     vault: Vault
@@ -538,7 +535,7 @@ class _Taking:
     refused: list[tuple[str, str]] = field(default_factory=list)
 
     def take(self, contents: Contents) -> int:
-        """Store a shard's codes; returns how many images it settles."""
+        """Store a shard's codes; return how many images it accounts for."""
         arrays, fields = contents
         rows = []
         # The noise belongs to what the file held when it was listed; on other content it would be
@@ -561,7 +558,7 @@ class _Taking:
         return len(fields["records"]) + len(fields["refused"])
 
     def store(self, records: Iterable[str], codes: NDArray[np.uint8]) -> None:
-        """Put codes into the index that are wanted and not there yet."""
+        """Add the wanted codes that the index does not hold yet."""
         new = [
             (self.wanted[record].key, row)
             for row, record in enumerate(records)
@@ -575,7 +572,7 @@ class _Taking:
 
 @dataclass(frozen=True)
 class _Part:
-    """One shard of work: plain values that travel."""
+    """One shard of work as plain values, which can be sent to a worker."""
 
     names: list[str]
     records: list[str]
@@ -585,8 +582,8 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Encode:
-    """The work on one shard: read, encode, draw the noise; what cannot be read is named and left
-    out.
+    """The work on one shard: read, encode and draw the noise; files that cannot be read are named
+    and left out.
     """
 
     release: Release
@@ -625,7 +622,7 @@ class _Encode:
         }
 
     def _picture(self, part: _Part, row: int, name: str) -> tuple[bytes, NDArray[np.uint8]]:
-        """The digest of an image, and its picture at the network's size."""
+        """Return the digest of an image, and its picture at the network's size."""
         if self.find is not None and hasattr(part.images, "content"):
             digest = hashlib.sha256(part.images.content(row)).digest()
             picture = self.find(digest)
@@ -656,8 +653,8 @@ def _parts(
 
 
 def _distinct(records: Sequence[str]) -> list[Wanted]:
-    """One code for each distinct image, in the order of the ids: where a code stands says nothing
-    of its image.
+    """Return one code to hold for each distinct image, ordered by id, so that the order tells
+    nothing.
     """
     first: dict[str, int] = {}
     for row, record in enumerate(records):
@@ -666,7 +663,7 @@ def _distinct(records: Sequence[str]) -> list[Wanted]:
 
 
 def _read_image(images: Any, row: int, name: str) -> tuple[bytes, NDArray[np.uint8]]:
-    """An image (or vector) and a digest, of its bytes or of its pixels where it is in memory.
+    """Return a digest (of the file's bytes, or of pixels in memory) and the image or vector itself.
 
     Both are of the same bytes: a file may change between two looks at it.
     """

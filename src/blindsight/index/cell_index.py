@@ -104,7 +104,7 @@ class CellLists:
 
     @property
     def snapshot_number(self) -> int:
-        """It changes whenever the lists do."""
+        """A number that changes whenever the lists do."""
         return self._generation
 
     def rows(self) -> dict[int | str, int]:
@@ -119,7 +119,7 @@ class CellLists:
         return self._cells[rows]
 
     def put(self, ids: Array, codes: NDArray[np.uint8], *, fresh: bool = False) -> None:
-        """Add rows; a row whose id is here already is replaced. `fresh` promises that none is."""
+        """Add rows; a row whose id is stored already is replaced. `fresh` states that no id is."""
         if not fresh and self._live:
             rows = self.rows()
             self._bury([rows[key] for key in ids.tolist() if key in rows])
@@ -127,7 +127,7 @@ class CellLists:
         self._generation += 1
 
     def take(self, ids: Array) -> int:
-        """Remove rows; ids that are not here are passed over. Returns how many went."""
+        """Remove rows and return how many there were; unknown ids are ignored."""
         rows = self.rows()
         gone = [rows.pop(key) for key in ids.tolist() if key in rows]
         self._bury(gone)
@@ -137,7 +137,7 @@ class CellLists:
         return len(gone)
 
     def replace_all(self, ids: Array, codes: NDArray[np.uint8]) -> None:
-        """Hold these rows, and no others."""
+        """Replace all rows by these."""
         self._bury(list(self.rows().values()))
         self._drop_dead()
         self.put(ids, codes, fresh=True)
@@ -168,7 +168,7 @@ class CellLists:
         return Best(self._ids[rows], at, self.counts[at])
 
     def _living(self, cell: int, tail: _Sorted, n: int) -> Array:
-        """Up to n rows of a cell that are still there."""
+        """Return up to n rows of a cell that were not removed."""
         rows, late = self._base.rows(cell), tail.rows(cell)
         step = max(64, 2 * n)
         parts: list[Array] = []
@@ -294,7 +294,7 @@ class CodebookIndex(HammingIndex):
         return self.best(scores, k, trust=trust, calibrated=codebook.calibrated)
 
     def reading(self, codebook: Codebook) -> Reading:
-        """How to read the released cells as they stand."""
+        """Return how to read the released cells that are stored now."""
         generation = self._lists.snapshot_number
         if self._read is None or self._read[0] != generation or self._read[1] is not codebook:
             self._read = (generation, codebook, codebook.reading(self._lists.counts))

@@ -173,8 +173,8 @@ def shown(hit: Hit) -> float | None:
 
 
 def standing(hit: Hit) -> tuple[str, str]:
-    """What a hit's rank rests on, in words: its distance, its company in a cell, or its likeness by
-    the photos.
+    """Describe what a hit's rank is based on: its distance, its cell, or its likeness by the
+    photos.
     """
     if hit.distance is not None:
         return "distance", str(hit.distance)
@@ -188,7 +188,7 @@ def standing(hit: Hit) -> tuple[str, str]:
 
 
 def percent(probability: float) -> str:
-    """A probability for people: never a false 0% or 100%."""
+    """Format a probability for people; never as a false 0% or 100%."""
     if 0 < probability < 0.001:
         return "< 0.1%"
     if 0.999 < probability < 1:
@@ -225,7 +225,7 @@ class Thumbnails:
         self.path = vault / "thumbnails.db"
 
     def of(self, records: Iterable[str]) -> dict[str, bytes]:
-        """The thumbnails that are here."""
+        """Return the thumbnails that are stored."""
         if not self.path.is_file():
             return {}
         with self._connected() as connection:
@@ -244,14 +244,14 @@ class Thumbnails:
             return {row[0] for row in connection.execute("SELECT record FROM thumbnails")}
 
     def keep(self, pictures: Iterable[tuple[str, bytes]]) -> None:
-        """Put thumbnails in, all or none."""
+        """Store thumbnails, all or none."""
         os.close(durable.open_file(self.path, os.O_CREAT | os.O_RDWR))
         with self._connected() as connection, connection:
             connection.execute(_TABLE)
             connection.executemany("INSERT OR REPLACE INTO thumbnails VALUES (?, ?)", pictures)
 
     def forget(self, records: Iterable[str]) -> None:
-        """Take thumbnails out, from the file's bytes too."""
+        """Delete thumbnails, from the file's bytes too."""
         gone = [(record,) for record in records]
         if gone and self.path.is_file():
             with self._connected() as connection:
@@ -282,8 +282,8 @@ def sync_thumbnails(
     prune: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> int:
-    """Small pictures of all records that have none yet, into the vault; with `prune`, those of gone
-    photos go.
+    """Store thumbnails of all records that have none in the vault; `prune` removes those of photos
+    that are gone.
     """
     thumbnails = Thumbnails(vault.path)
     records = scanned.records
@@ -320,8 +320,8 @@ _BLOCK = 1024
 
 
 class OwnerNames:
-    """What the owner calls an index's records: names from the vault, if it is here and this
-    index's; else the ids.
+    """The owner's names for the records of an index: from its vault where that is present, else the
+    ids.
     """
 
     def __init__(self, folder: ReleaseFolder, vault: Path | None = None) -> None:
@@ -356,12 +356,12 @@ class OwnerNames:
         return self._names.get(str(key), [str(key)])
 
     def record(self, name: str) -> str:
-        """The id under which a photo is stored; what is no known name is taken for an id."""
+        """Return the id under which a photo is stored; an unknown name is returned as it is."""
         return self._records.get(name, name)
 
 
 class OwnerPhotos:
-    """The photos behind an index, as far as they are at hand.
+    """The photos behind an index, as far as they are available.
 
     Parameters:
         names: what the owner calls the records.
@@ -383,7 +383,7 @@ class OwnerPhotos:
             return None
 
     def squeezed(self, key: Any) -> NDArray[np.uint8] | None:
-        """The same, as the network sees it."""
+        """Return a record's photo at the network's size; None where it is gone."""
         image = self.original(key)
         return None if image is None else self.encoder.recipe.image.prepare(image)
 
@@ -399,7 +399,7 @@ class OwnerPhotos:
         return jpegs
 
     def inside(self, hits: Hits, begins: str) -> NDArray[np.bool_]:
-        """Which hits are of photos whose name begins so."""
+        """Return a mask of the hits whose photos' names begin with this text."""
         known = {
             key: any(name.startswith(begins) for name in self.names.of(key))
             for key in set(hits.ids.tolist())
@@ -409,8 +409,8 @@ class OwnerPhotos:
         return np.array([known[key] for key in hits.ids], dtype=bool)
 
     def taken(self, key: Any) -> datetime.date | None:
-        """When a photo was taken: by the camera's word, else when its file last changed; None where
-        nobody knows.
+        """Return when a photo was taken: the camera's date, else the date of the file; None where
+        unknown.
         """
         path = self._path(key)
         if path is not None and (date := _exif_date(path)) is not None:

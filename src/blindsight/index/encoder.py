@@ -80,8 +80,7 @@ Rows = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class CodeRecipe:
-    """How photos become codes: plain values, kept with the index, the same for every photo and
-    every query.
+    """How photos become codes: plain values that are stored with the index.
 
     Parameters:
         method: one of `METHODS`.
@@ -139,7 +138,9 @@ class CodeRecipe:
             raise InvalidParameter("flipped codes need bits of at least 2, and have no first_page.")
 
     def to_fields(self) -> dict[str, Any]:
-        """Plain values for JSON; what was not used is left out, as earlier versions have it."""
+        """Return plain values for JSON; fields without a value are left out, as in earlier
+        versions.
+        """
         values = {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
@@ -153,7 +154,7 @@ class CodeRecipe:
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> CodeRecipe:
-        """Read back what `to_fields` gave."""
+        """Read the values of `to_fields`."""
         try:
             return cls(**fields)
         except (TypeError, ValueError) as error:
@@ -171,7 +172,7 @@ class CodeRecipe:
 
     @property
     def encoder(self) -> BuiltIn | OnnxEncoder | Embeddings:
-        """What turns images (and perhaps texts) into vectors.
+        """The encoder of images (and perhaps texts) to vectors.
 
         Raises:
             InvalidParameter: The codes were made with an encoder of one's own, which was not given.
@@ -192,7 +193,7 @@ class CodeRecipe:
 
     @property
     def image(self) -> BuiltIn | OnnxEncoder:
-        """How an image is read and described.
+        """The encoder, where it reads images.
 
         Raises:
             InvalidParameter: The codes were made with an encoder of one's own, which was not given,
@@ -207,7 +208,8 @@ class CodeRecipe:
         return encoder
 
     def with_encoder(self, encoder: object, *, what: str) -> CodeRecipe:
-        """The recipe with the encoder that it was made with.
+        """Return the recipe with its encoder, after checking that it is the one that made the
+        codes.
 
         Parameters:
             encoder: an encoder that was opened.
@@ -229,8 +231,8 @@ class CodeRecipe:
 
 
 class CellRelease:
-    """A codebook in the place of a hasher: releases one cell per row of features through the
-    door.
+    """A codebook with the interface of a hasher: it releases one cell per row of features through
+    the door.
     """
 
     def __init__(self, codebook: Codebook, random_state: Any = None) -> None:
@@ -241,7 +243,7 @@ class CellRelease:
     def transform(
         self, X: Rows, *, names: Sequence[str] | None = None, ledger: Any = None
     ) -> NDArray[np.uint8]:
-        """Released cells as packed codes; with `names`, noise by name."""
+        """Release cells as packed codes; with `names`, the noise depends on the name."""
         cells = self.codebook.assign(finite_rows(X))
         what = f"cells of {len(cells)} images"
         door = Door(self.guarantee_, what=what, ledger=ledger, random_state=self.random_state)
@@ -256,8 +258,8 @@ class CellRelease:
 def release_named(
     hasher: Any, names: list[str], rows: NDArray[Any], source: Source | None = None
 ) -> NDArray[np.uint8]:
-    """The noisy codes of feature rows: each one's noise depends on its name and a vault's source,
-    or a seed, alone.
+    """Release codes of feature rows; the noise of each depends only on its name and on a vault's
+    source or a seed.
 
     With neither, every call draws fresh noise, and is a further release.
     """
@@ -274,7 +276,7 @@ def release_named(
 
 @lru_cache(maxsize=4)
 def _keyed(guarantee: Guarantee) -> Guarantee:
-    """The same with a vault's noise; priced once, not with every shard."""
+    """Return the guarantee with a vault's noise; it is priced once, not for every shard."""
     return dataclasses.replace(guarantee, entropy="keyed")
 
 
@@ -307,13 +309,13 @@ class PhotoEncoder:
 
     @property
     def match_word(self) -> str:
-        """What the number beside a hit is a probability of, in a word or two."""
+        """What the number beside a hit is the probability of, in one to three words."""
         if self.codebook is None:
             return "match"
         return "relevant" if self.codebook.calibrated else "unchanged by noise"
 
     def meaning(self, index: CodeIndex) -> str:
-        """In words, what the number beside a hit of this index speaks of."""
+        """Explain in a sentence what the number beside a hit of this index means."""
         if self.codebook is None and not self.recipe.own_pictures:
             return (
                 "No number: whether a photo is the query itself can be told only with public "
@@ -349,21 +351,19 @@ class PhotoEncoder:
     def release(
         self, names: list[str], images: Images, source: Source | None = None
     ) -> NDArray[np.uint8]:
-        """The noisy codes of a batch of photos, which a ledger was charged for; noise by name where
-        it is keyed.
-        """
+        """Release the codes of a batch of photos, which a ledger was charged for."""
         return self.release_rows(names, self.rows(images), source)
 
     def release_rows(
         self, names: list[str], rows: Rows, source: Source | None = None
     ) -> NDArray[np.uint8]:
-        """The same for a batch of vectors, as `prepared` returns them."""
+        """Release the codes of a batch of vectors, as `prepared` returns them."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UnchargedRelease)  # one charge covers the whole folder
             return release_named(self.hasher, names, rows, source)
 
     def rows(self, images: Images) -> Rows:
-        """Feature rows of squeezed photos: nothing is kept on disk, and no row depends on
+        """Return feature rows of prepared photos; nothing is written to disk, and no row depends on
         another.
         """
         return self.prepared(self.recipe.image.rows(images))
@@ -393,7 +393,7 @@ class PhotoEncoder:
         return _centred(self.recipe.image.rows(images))
 
     def load(self, path: Path) -> CodeIndex:
-        """The index of a file that this encoder made, in memory."""
+        """Load the index of a file that this encoder made into memory."""
         return self._checked(
             HammingIndex.load(path) if self.codebook is None else CodebookIndex.load(path)
         )
@@ -413,9 +413,7 @@ class PhotoEncoder:
             return self._checked(kind.load(codes, uri, collection=collection, token=token))
 
     def _checked(self, index: CodeIndex) -> CodeIndex:
-        """Codes that state another release than this hash function makes are not its codes, or are
-        called cheaper.
-        """
+        """Refuse codes that state another release than this hash function makes."""
         stated, due = index.guarantee, self.guarantee
         same = stated is not None and (stated.releases, stated.unproven) == (
             due.releases,
@@ -517,7 +515,7 @@ class PhotoEncoder:
         return ordered
 
     def within(self, index: CodeIndex, rows: Rows, radius: int) -> Hits:
-        """All within a Hamming distance of the queries' plain codes."""
+        """Find all codes within a Hamming distance of the queries' plain codes."""
         if self.codebook is not None:
             raise InvalidParameter(
                 "cells have no Hamming distance, so there is no --radius. Ask for the best -k."
@@ -533,12 +531,12 @@ class PhotoEncoder:
             return _FILES["phashing"], (Path(folder) / _FILES["phashing"]).read_bytes()
 
     def save(self, folder: Path) -> None:
-        """Put the file of the hash function beside the codes."""
+        """Write the file of the hash function into a folder."""
         name, content = self.file()
         durable.write_file(folder / name, content)
 
     def _told(self, hits: Hits) -> Hits:
-        """Without pictures to calibrate on there is no probability."""
+        """Remove probabilities where there are no public pictures to calibrate on."""
         return hits if self.recipe.own_pictures else dataclasses.replace(hits, probabilities=None)
 
     def _cells(self, what: str) -> Codebook:
@@ -561,8 +559,8 @@ def default_features(*, fast: bool = False) -> str:
 
 
 def default_bits(method: str, unit: str, epsilon: float) -> int:
-    """0 (the rule) for cells; per record a flipped bit is best bought for about 2.18, so few; per
-    bit it is free.
+    """Return 0 (the codebook's own rule) for cells; for flipped codes one bit per 2.18 of epsilon
+    per record, or 64 bits per bit.
     """
     if method == "codebook":
         return 0
@@ -617,7 +615,7 @@ def _centred(rows: Rows) -> Rows:
 
 
 def _codebook(recipe: CodeRecipe) -> Codebook:
-    """Cells from what is public for a recipe: vectors of pictures, their classes, own names.
+    """Build the cells of a recipe from public vectors, pictures with classes, or names.
 
     Raises:
         InvalidData: public vectors have another length than the encoder's.

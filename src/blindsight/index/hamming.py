@@ -149,7 +149,9 @@ def _byte_tables(weights: NDArray[np.float32], width: int) -> Any:
 
 
 def _largest(scores: NDArray[Any], k: int) -> NDArray[np.int64]:
-    """Positions of the k largest in their order; of those level with the last, the earlier ones."""
+    """Return the positions of the k largest scores in order; among ties for the last, the earlier
+    ones.
+    """
     cut = np.partition(scores, len(scores) - k)[len(scores) - k]
     above = np.flatnonzero(scores > cut)
     level = np.flatnonzero(scores == cut)[: k - len(above)]
@@ -157,8 +159,8 @@ def _largest(scores: NDArray[Any], k: int) -> NDArray[np.int64]:
 
 
 def build_structure(structure: Structure, codes: NDArray[np.uint8]) -> Any | None:
-    """A faiss index over the codes, or None where the exact scan serves (flat, or too few codes to
-    train).
+    """Build a faiss index over the codes; return None where the exact scan is used (flat, or too
+    few codes to train).
     """
     faiss: Any = core_module("faiss")
     n_bits = 8 * codes.shape[1]
@@ -217,7 +219,7 @@ class CodeArray:
         return self._rows
 
     def put(self, ids: NDArray[Any], codes: NDArray[np.uint8], *, fresh: bool = False) -> None:
-        """Add rows; a row whose id is here already is replaced. `fresh` promises that none is."""
+        """Add rows; a row whose id is stored already is replaced. `fresh` states that no id is."""
         if not fresh and self._count:
             rows = self.rows()
             at = np.array([rows.get(key, -1) for key in ids.tolist()], dtype=np.int64)
@@ -242,7 +244,7 @@ class CodeArray:
         self._publish()
 
     def take(self, ids: NDArray[Any]) -> int:
-        """Remove rows; ids that are not here are passed over. Returns how many went."""
+        """Remove rows and return how many there were; unknown ids are ignored."""
         rows = self.rows()
         gone = [key for key in ids.tolist() if key in rows]
         if not gone:
@@ -261,13 +263,13 @@ class CodeArray:
         return len(gone)
 
     def replace_all(self, ids: NDArray[Any], codes: NDArray[np.uint8]) -> None:
-        """Hold these rows, and no others."""
+        """Replace all rows by these."""
         self._ids, self._codes, self._count, self._rows = ids, codes, len(ids), None
         self._generation += 1
         self._publish()
 
     def _own(self) -> None:
-        """Work on a copy from here on: snapshots keep the old rows."""
+        """Continue on a copy, because snapshots hold the present arrays."""
         self._ids, self._codes = self._ids.copy(), self._codes.copy()
         self._generation += 1
 
@@ -433,7 +435,7 @@ class HammingIndex(CodeIndex):
             self._take_over(compacted, gone)
 
     def _take_over(self, compacted: Journal, gone: set[Any]) -> None:
-        """Go on with the new file; the old one, which has no name any more, is let go."""
+        """Continue with the compacted file and close the old one, which has no name any more."""
         self._journal, old = compacted, self._journal
         if old is not None:
             old.close()
@@ -459,8 +461,8 @@ class HammingIndex(CodeIndex):
                 self._keep(ids, codes)
 
     def _keep(self, ids: NDArray[Any], codes: NDArray[np.uint8]) -> None:
-        """Put on the shelf. Integers above all that came before need no look-up: the common case of
-        counting on.
+        """Store codes in memory; integer ids above all earlier ones are known to be new without a
+        look-up.
         """
         fresh = False
         if not self.names and len(ids):
@@ -506,8 +508,8 @@ class HammingIndex(CodeIndex):
         return RawHits(snapshot.ids[rows.ravel()], distances.ravel(), limits)
 
     def _approximate(self, queries: NDArray[np.uint8], k: int) -> RawHits | None:
-        """By IVF or HNSW, one search at a time (faiss must not add while it searches); None with
-        too few codes.
+        """Search by IVF or HNSW, one search at a time (faiss must not add while it searches); None
+        with too few codes.
         """
         with self._building:
             engine = self._engine()

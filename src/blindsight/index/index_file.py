@@ -383,7 +383,7 @@ _MAX_NAME = 4096
 
 
 def check_ids(ids: Any, *, names: bool) -> NDArray[Any]:
-    """Ids as an int64 array, or as an object array of text; doubles within one call are refused."""
+    """Return ids as an int64 array, or as an object array of text; refuse ids that occur twice."""
     if names:
         listed = [ids] if isinstance(ids, str) else list(ids)
         if not all(isinstance(name, str) for name in listed):

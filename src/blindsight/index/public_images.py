@@ -144,9 +144,7 @@ def _digest(path: Path) -> bytes:
 
 
 def edited(images: Images, *, seed: int = 1) -> Images:
-    """The same pictures as a friend might send them back: cropped a little, brighter or darker,
-    recompressed.
-    """
+    """Return the pictures with small edits: cropped, brighter or darker, compressed again."""
     from PIL import Image, ImageEnhance
 
     rng = np.random.default_rng(seed)

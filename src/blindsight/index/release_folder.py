@@ -83,7 +83,7 @@ _DISTINCT_VECTORS = Assumption(
 
 @dataclass(frozen=True)
 class ReleaseFolder:
-    """The folder that is given away.
+    """The folder that is shared.
 
     Parameters:
         path: the folder.
@@ -108,7 +108,7 @@ class ReleaseFolder:
         return self.path / "codes.index"
 
     def write(self) -> None:
-        """Put about.json in place: it holds nothing of the photos."""
+        """Write about.json, which holds nothing of the photos."""
         fields = {
             "format": _FORMAT,
             "vault": self.vault,
@@ -125,7 +125,9 @@ class ReleaseFolder:
 
     @classmethod
     def find(cls, path: Path) -> ReleaseFolder | None:
-        """The index in a folder, None where there is nothing; anything else there is refused."""
+        """Return the release in a folder, or None where the folder is empty or missing; refuse
+        anything else.
+        """
         about_file = path / "about.json"
         if not about_file.exists():
             if path.exists() and (
@@ -137,7 +139,7 @@ class ReleaseFolder:
 
     @classmethod
     def read(cls, path: Path) -> ReleaseFolder:
-        """The index in a folder; `HostileFile` where about.json is not what it should be."""
+        """Read the release in a folder; raise `HostileFile` where about.json is damaged."""
         about_file = path / "about.json"
         if not about_file.is_file():
             raise InvalidData(
@@ -172,7 +174,7 @@ class ReleaseFolder:
             ) from error
 
     def stored(self, expected: HammingIndex) -> HammingIndex:
-        """The codes that are shared, in memory.
+        """Load the shared codes into memory.
 
         Parameters:
             expected: an index with the length of codes and the guarantee that they must have.
@@ -194,12 +196,12 @@ class ReleaseFolder:
 
 
 def _unfinished(folder: Path) -> list[Path]:
-    """Files of ours that a crash left before they got their names."""
+    """Return the files that a crash left under temporary names."""
     return [path for end in ("part", "compact") for path in folder.glob(f".*.{end}")]
 
 
 def vault_beside(out: Path) -> Path:
-    """Where the vault of a release is kept, unless the owner says otherwise."""
+    """Return the path of a release's vault, where the owner gives no other."""
     return out.with_name(out.name + ".vault")
 
 
@@ -212,7 +214,7 @@ def unused_path(path: Path) -> Path:
 
 
 def open_vault(path: Path, folder: ReleaseFolder | None) -> Vault:
-    """The vault of a release; a new one only where there is no release yet.
+    """Open the vault of a release; make a new one only where there is no release yet.
 
     A release whose vault is lost cannot be continued: its photos would not be recognised, and each
     would be released a second time.
@@ -233,15 +235,15 @@ def open_vault(path: Path, folder: ReleaseFolder | None) -> Vault:
 
 
 def public_name(name: str) -> str:
-    """A photo's name as a release shows it: valid text, and the same on every system."""
+    """Return a photo's name as a release shows it: valid text, the same on every system."""
     return shown_name(compared_name(name))
 
 
 def folder_guarantee(
     guarantee: Guarantee, *, names: Names, most: int = 0, of_vectors: bool = False
 ) -> Guarantee:
-    """An encoder's guarantee as it holds for a folder: with the vault's noise, what a record is,
-    and persons.
+    """Return an encoder's guarantee as it holds for a folder, with its assumptions about records,
+    keyed noise and persons.
     """
     rests_on = [_DISTINCT_VECTORS if of_vectors else _DISTINCT_IMAGES]
     if guarantee.entropy != "seed":
@@ -280,7 +282,7 @@ def encoder_in_vault(
     make: Callable[[Any], Any],
     load: Callable[[Any, Path, MatchModel | None], Any],
 ) -> Any:
-    """The encoder of a recipe, learned once for a vault and kept in it.
+    """Return the encoder of a recipe, which is learned once and stored in the vault.
 
     Learning again may give another function, and the codes of two functions are two releases.
     """
@@ -315,7 +317,7 @@ def encoder_in_vault(
 
 
 def mechanism_id(encoder: Any, guarantee: Guarantee) -> str:
-    """Mechanism and function as text: what makes one release another.
+    """Describe mechanism and hash function as text; another text is another release.
 
     The function is known by the name and the bytes of its file.
     """
@@ -339,8 +341,8 @@ def mechanism_id(encoder: Any, guarantee: Guarantee) -> str:
 
 @dataclass(frozen=True)
 class Scan:
-    """What a folder holds: its photos with their records, those that could not be read, and those
-    that are gone.
+    """What a folder holds: photos with their records, files that cannot be read, and photos that
+    are gone.
     """
 
     photos: tuple[Photo, ...]
@@ -415,7 +417,8 @@ def scan(
 def persons_of(
     folder: Path, names: Sequence[str], rule: str, *, all_known: bool = True
 ) -> dict[str, str]:
-    """Whose each photo is: "folder" (its first subfolder), "dicom" (PatientID), or FILE:COLUMN.
+    """Return each photo's person by a rule: "folder" (its first subfolder), "dicom" (PatientID), or
+    FILE:COLUMN.
 
     FILE is a table with the photos' names (`data.label_tables.read_column`). A photo without a
     person could not be counted: it is refused, or left out where not `all_known` are asked for.
@@ -487,7 +490,7 @@ class PreparedPhotos:
 
 @dataclass(frozen=True)
 class SyncResult:
-    """What one run did, in distinct images unless it says otherwise.
+    """Counts of what one run did, in distinct images unless stated otherwise.
 
     Parameters:
         released: new in the index now.
@@ -611,7 +614,7 @@ def sync_release(
 
 
 def _public_keys(names: Sequence[str]) -> dict[str, str]:
-    """The key of each photo in a release that shows names; two names of one form stay apart."""
+    """Return the key of each photo in a release that shows names; no two photos share a key."""
     keys: dict[str, str] = {}
     taken: set[str] = set()
     # A photo whose name has the form already keeps it, whatever else comes.
@@ -625,7 +628,7 @@ def _public_keys(names: Sequence[str]) -> dict[str, str]:
 def _refused_files(
     scanned: Scan, late: Sequence[tuple[str, str]]
 ) -> tuple[tuple[tuple[str, str], ...], int]:
-    """Every file that gave no code with the reason, and how many of the others are copies.
+    """Return every file without a code, with the reason, and the number of copies among the others.
 
     Parameters:
         late: files that were recognised, and could not be read when their code was to be made.

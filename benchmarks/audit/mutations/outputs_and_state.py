@@ -114,7 +114,7 @@ NEW: tuple[Mutant, ...] = (
         ),
         (
             "new-each-copies-have-their-own-value",
-            "inside = given[places]",
+            "inside = given[first_rows]",
             "inside = given",
             "index:TestPhotos",
             "tests/privacy/test_door.py",

@@ -328,7 +328,7 @@ LATE: tuple[Mutant, ...] = (
         ),
         (
             "last-together-bare",
-            'mechanism.share(value, rng=self._source.stream(f"{label}/{place}", exact=True))',
+            'mechanism.share(value, rng=self._source.stream(f"{label}/{party}", exact=True))',
             "mechanism.clipped(value)",
             "federated:TestFederatedClassifier federated:TestUsers",
         ),

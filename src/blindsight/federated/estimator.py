@@ -440,12 +440,13 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
                     f"n_samples={rows} is too few for {users} users: each needs a row."
                 )
             return users, np.arange(rows) % users
-        given = np.asarray(groups)
-        if given.shape != (rows,):
+        owners = np.asarray(groups)
+        if owners.shape != (rows,):
             raise InvalidData(
-                f"groups must name an owner per row: {rows} were expected, got shape {given.shape}."
+                f"groups must name an owner per row: {rows} were expected, got shape "
+                f"{owners.shape}."
             )
-        names, owner = np.unique(given, return_inverse=True)
+        names, owner = np.unique(owners, return_inverse=True)
         if len(names) < 3:
             raise InvalidData(
                 f"at least 3 owners are needed, got {len(names)}: with two, each sees through the "
@@ -550,9 +551,9 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
         parameters = super()._read_parameters(fields)
         for name, kinds in _VALUES.items():
             if parameters[name] is not None:
-                given = dict(parameters[name])
-                parameters[name] = {kind.__name__: kind for kind in kinds}[given.pop("type")](
-                    **given
+                arguments = dict(parameters[name])
+                parameters[name] = {kind.__name__: kind for kind in kinds}[arguments.pop("type")](
+                    **arguments
                 )
         return parameters
 

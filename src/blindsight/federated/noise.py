@@ -145,14 +145,14 @@ class GaussianShares:
     @property
     def cost(self) -> Cost:
         """The smallest epsilon at `delta`, of one sum."""
-        found = Gaussian(
+        gaussian = Gaussian(
             sigma=1.0,
             sensitivity=self.mu,
             delta=self.delta,
             unit=self.unit,
             neighbours=self.neighbours,
         )
-        return found.cost
+        return gaussian.cost
 
     @property
     def domain(self) -> Reals:
@@ -331,13 +331,15 @@ def clipped_sum(rows: Rows | NDArray[Any], clip: float) -> NDArray[np.float64]:
         >>> clipped_sum(np.array([[3.0, 4.0], [0.3, 0.4], [np.nan, 0.0]]), 1.0).round(3).tolist()
         [0.9, 1.2]
     """
-    given = PlainRows(np.asarray(rows, np.float64)) if isinstance(rows, np.ndarray) else rows
-    if len(given) > MOST_ROWS:
-        raise InvalidParameter(f"at most {MOST_ROWS:,} records can be summed, got {len(given):,}.")
+    vectors = PlainRows(np.asarray(rows, np.float64)) if isinstance(rows, np.ndarray) else rows
+    if len(vectors) > MOST_ROWS:
+        raise InvalidParameter(
+            f"at most {MOST_ROWS:,} records can be summed, got {len(vectors):,}."
+        )
     with np.errstate(over="ignore", invalid="ignore"):
-        norms = np.asarray(given.norms(2), np.float64)
+        norms = np.asarray(vectors.norms(2), np.float64)
     usable = np.isfinite(norms)
     # The norm gets a hair more than its rounding error, so that no row is longer than it may be.
     longest = np.where(usable, norms, 1.0) * (1 + 1e-9)
     weights = np.minimum(1.0, clip * FILLED / np.maximum(longest, clip * FILLED))
-    return np.asarray(given.weighted_sum(np.where(usable, weights, 0.0)), np.float64)
+    return np.asarray(vectors.weighted_sum(np.where(usable, weights, 0.0)), np.float64)

@@ -250,8 +250,8 @@ class Coordinator:
             linger: how many seconds to wait for such users at most.
         """
         if self.finished:  # started again after the end: mailboxes are empty
-            told = self._told()
-            link.push([message for message in self.role.results() if message.to not in told])
+            informed = self._told()
+            link.push([message for message in self.role.results() if message.to not in informed])
         while True:
             while not self.finished:
                 self.round(link)
@@ -363,17 +363,17 @@ class Coordinator:
 
     def _settle(self, link: Link, linger: float) -> None:
         """After the last round: time for users to refuse its sum, and for those who are late."""
-        start, told = self._clock(), self._told()
+        start, informed = self._clock(), self._told()
         everybody = set(range(1, self.role.settings.users + 1))
         while not self.role.withdrawn:
             late = self.late(link)
             # After the look: a user who is not late may have said that it lacks an earlier result.
             self._take(link)
             late = late or self.late(link)
-            if everybody - set(late) != told:
-                told = everybody - set(late)
+            if everybody - set(late) != informed:
+                informed = everybody - set(late)
                 path = self.folder.path / _TOLD
-                storage.write_atomically(path, json.dumps(sorted(told)).encode())
+                storage.write_atomically(path, json.dumps(sorted(informed)).encode())
             if self._clock() - start >= (linger if late else _COMPLAINTS):
                 break
             self._pause(0.05)
@@ -386,7 +386,7 @@ class Coordinator:
         patience.
         """
         users = set(self.role.group_due) - set(self.excluded)
-        last = asked = self._clock()
+        last = last_request = self._clock()
         reported = last - _SAY + _SOON
         link.push(self.role.reopen())
         while self.role.phase == "open":
@@ -401,8 +401,8 @@ class Coordinator:
                 break
             if self.role.phase != "open":
                 break
-            if now - asked >= _RESEND:
-                asked = now
+            if now - last_request >= _RESEND:
+                last_request = now
                 link.push(self.role.reopen())
             if now - reported >= _SAY:
                 reported = now
@@ -412,12 +412,12 @@ class Coordinator:
 
     def _ask(self, link: Link) -> None:
         """Ask the holders until the sum is there; the same question has the same answer."""
-        asked, reported = -float("inf"), self._clock() - _SAY + _SOON
+        last_request, reported = -float("inf"), self._clock() - _SAY + _SOON
         enough = parts = 0.0
         while self.role.phase == "closed":
             now, missing = self._clock(), self.role.awaited()
-            if now - asked >= _RESEND:
-                asked = now
+            if now - last_request >= _RESEND:
+                last_request = now
                 for address in missing:
                     link.push(self.role.ask(address))
             if now - reported >= _SAY:
@@ -436,10 +436,10 @@ class Coordinator:
             self._take(link)
             self._pause(0.05)
 
-    def _say(self, missing: list[int], what: str) -> None:
+    def _say(self, missing: list[int], item: str) -> None:
         """Whom the round waits for: in the log, and in the status that `watch` shows."""
         names = ", ".join(map(self._name, missing[:8]))
-        self.waiting = f"waiting for the {what} of {names}" if missing else ""
+        self.waiting = f"waiting for the {item} of {names}" if missing else ""
         if len(missing) > 8:
             self.waiting += f" and {len(missing) - 8} others"
         _log.info("%s", self.waiting)
@@ -505,8 +505,8 @@ class Coordinator:
 
     def _rounds(self) -> list[dict[str, Any]]:
         return [
-            {**asdict(entry), "contributors": who}
-            for entry, who in zip(self.log, self.history, strict=True)
+            {**asdict(entry), "contributors": contributors}
+            for entry, contributors in zip(self.log, self.history, strict=True)
         ]
 
     def save(self) -> None:

@@ -168,16 +168,16 @@ class PartyFolder:
     def about(self) -> dict[str, Any]:
         """Name, roles and, of the aggregator, its address."""
         try:
-            about: dict[str, Any] = json.loads(
+            fields: dict[str, Any] = json.loads(
                 (self.path / "party.json").read_text(encoding="utf-8")
             )
-            if not isinstance(about["name"], str) or not 0 < int(about["roles"]) <= 7:
+            if not isinstance(fields["name"], str) or not 0 < int(fields["roles"]) <= 7:
                 raise ValueError("fields")
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise HostileFile(
                 f"{self.path} is no party's folder: make one with `blindsight federate join`."
             ) from error
-        return about
+        return fields
 
     @property
     def name(self) -> str:
@@ -318,7 +318,7 @@ def join(folder: str | Path, name: str, roles: Role, *, address: str | None = No
         raise InvalidParameter("address= is for the aggregator only.")
     keys, token = PartyKeys.generate(), secrets.token_urlsafe(32)
     extra: dict[str, str] = {"token": hashlib.sha256(token.encode()).hexdigest()}
-    about: dict[str, Any] = {"name": name, "roles": int(roles)}
+    fields: dict[str, Any] = {"name": name, "roles": int(roles)}
     if address is not None:
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal():
@@ -327,12 +327,12 @@ def join(folder: str | Path, name: str, roles: Role, *, address: str | None = No
         write_secret(folder / "server.pem", server.certificate)
         write_secret(folder / "server.key", server.key)
         extra |= {"address": address, "ca": server.authority.decode()}
-        about["address"] = address
+        fields["address"] = address
     request = keys.request(name, roles, json.dumps(extra).encode())
     write_secret(folder / "keys.bin", keys.dump())
     write_secret(folder / "token", token.encode())
     write_secret(folder / "request", request.encode())
-    write_secret(folder / "party.json", json.dumps(about).encode())
+    write_secret(folder / "party.json", json.dumps(fields).encode())
     return PartyFolder(folder)
 
 

@@ -236,28 +236,28 @@ class Plan:
         self, X: NDArray[Any], labels: NDArray[Any]
     ) -> tuple[NDArray[np.float64], NDArray[Any]]:
         """A site's rows and class numbers, if they fit."""
-        rows, given = finite_rows(checks.number_array("X", X, ndim=2)), np.asarray(labels)
+        rows, numbers = finite_rows(checks.number_array("X", X, ndim=2)), np.asarray(labels)
         if (
             rows.shape[1] != self.features
-            or given.shape != (len(rows),)
-            or given.dtype.kind not in "iu"
+            or numbers.shape != (len(rows),)
+            or numbers.dtype.kind not in "iu"
         ):
             raise InvalidData(
                 f"rows must have {self.features} features and a class number each, got "
                 f"{rows.shape}."
             )
-        if len(given) == 0 or given.min() < 0 or given.max() >= self.classes:
+        if len(numbers) == 0 or numbers.min() < 0 or numbers.max() >= self.classes:
             raise InvalidData(f"class numbers must lie in [0, {self.classes - 1}].")
-        return rows, given
+        return rows, numbers
 
     def trainer(self, X: NDArray[Any], labels: NDArray[Any], *, user: int) -> LocalTrainer:
         """A user's local step over its own rows; labels are class numbers."""
-        rows, given = self.checked(X, labels)
+        rows, numbers = self.checked(X, labels)
         learner = self.local_learner
         if isinstance(learner, RecordDescent):
             raise InvalidParameter("the learner 'records' has no local steps: use task().")
         seed = [self.mask_seed, user]
-        return LocalTrainer(self.scaled(rows), given, self.classes, learner, None, seed)
+        return LocalTrainer(self.scaled(rows), numbers, self.classes, learner, None, seed)
 
     def task(self, X: NDArray[Any], labels: NDArray[Any], *, user: int) -> RoundTask:
         """What a site does in a round, with its own rows.
@@ -291,10 +291,10 @@ class Plan:
             weight = float(mean[-1])
             return weights + mean[:-1] / weight if weight > 0 else weights
         free = self.sending.free(len(weights), turn)
-        shown = np.ones(len(weights), dtype=bool) if free is None else free
+        sent = np.ones(len(weights), dtype=bool) if free is None else free
         change = np.zeros(len(weights))
-        change[shown] = mean
-        return self.sending.apply(weights, change, shown)
+        change[sent] = mean
+        return self.sending.apply(weights, change, sent)
 
     def evaluation(self, mean: NDArray[np.float64]) -> float | None:
         """The share of all sites' held-out records that the model names rightly.
@@ -403,14 +403,14 @@ class Plan:
         """Read what `save` wrote; anything else is refused."""
         arrays, fields = storage.load(path, kind=_KIND)
         method = fields.pop("method", Plan.method)
-        made = Plan if method == Plan.method else Plan.METHODS.get(str(method))
-        if made is None:
+        plan_class = Plan if method == Plan.method else Plan.METHODS.get(str(method))
+        if plan_class is None:
             raise HostileFile(
                 f"{path} is a plan by the method {method!r}, which this version does not know. "
                 "Open it by blindsight.app.federation."
             )
         try:
-            return made._from_content(arrays, fields)
+            return plan_class._from_content(arrays, fields)
         except (KeyError, TypeError, ValueError) as error:
             raise HostileFile(f"{path} does not hold a federation plan: {error}.") from error
 
@@ -517,8 +517,8 @@ def class_numbers(labels: NDArray[Any], names: tuple[str, ...]) -> NDArray[np.in
             raise InvalidData("class numbers were agreed on, and these labels are names.")
         return labels.astype(np.int64)
     numbers = {name: number for number, name in enumerate(names)}
-    given = [str(label) for label in labels]
-    strangers = sorted(set(given) - set(names))
+    texts = [str(label) for label in labels]
+    strangers = sorted(set(texts) - set(names))
     if strangers:
         some = ", ".join(repr(name) for name in strangers[:3])
         raise InvalidData(
@@ -526,7 +526,7 @@ def class_numbers(labels: NDArray[Any], names: tuple[str, ...]) -> NDArray[np.in
             f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}. Rename the labels, or "
             "agree on other classes."
         )
-    return np.array([numbers[name] for name in given], dtype=np.int64)
+    return np.array([numbers[name] for name in texts], dtype=np.int64)
 
 
 def read_rows(

@@ -531,10 +531,10 @@ def enrol_sites(
 
     def submit(site: int, data: bytes) -> None:
         request = Request.decode(data)
-        known = requests.get(site)
-        if known is not None and known.encode() != data:
+        earlier = requests.get(site)
+        if earlier is not None and earlier.encode() != data:
             raise ProtocolError("another request of this site came before.")
-        if known is None:
+        if earlier is None:
             (received / f"{site}").write_bytes(data)
             requests[site] = request
 

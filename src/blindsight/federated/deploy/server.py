@@ -88,16 +88,16 @@ class MailboxLink:
 
     def put(self, number: int, answers: Iterable[bytes]) -> bool:
         """Take in what a party says; False where too much waits to be read already."""
-        given = [data for data in answers if sent_by(data, number)]
-        size = sum(map(len, given))
+        accepted = [data for data in answers if sent_by(data, number)]
+        size = sum(map(len, accepted))
         with self._lock:
             few = sum(sender == number for sender, _ in self._arrived) < _MOST_MESSAGES
             if not few or sum(self._waiting.values()) + size > self._most_bytes:
                 self.counts["refused"] += 1
                 return False
             self._waiting[number] = self._waiting.get(number, 0) + size
-            self._arrived.extend((number, data) for data in given)
-            self.counts["messages_in"] += len(given)
+            self._arrived.extend((number, data) for data in accepted)
+            self.counts["messages_in"] += len(accepted)
         return True
 
     def unread(self) -> set[int]:
@@ -247,11 +247,11 @@ def application(
         try:
             reader = Reader(body)
             count = min(reader.number("I"), 1 << 17)
-            given = [reader.field() for _ in range(count)]
+            messages = [reader.field() for _ in range(count)]
             reader.end()
         except ProtocolError:
             return responses.Response(status_code=400)
-        return responses.Response(status_code=204 if link.put(number, given) else 429)
+        return responses.Response(status_code=204 if link.put(number, messages) else 429)
 
     async def metrics(request: Any) -> Any:
         if digest_of(request) not in tokens:

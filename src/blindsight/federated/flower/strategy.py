@@ -89,8 +89,8 @@ class SecureSumMixin:
             options: as of the strategy's `start`.
         """
         if self.server.model is not None:
-            given = Model.of_record(initial_arrays)
-            if given.layout != self.server.model.layout:
+            initial = Model.of_record(initial_arrays)
+            if initial.layout != self.server.model.layout:
                 raise InvalidParameter(
                     "initial_arrays must have the names, types and shapes of the model that this "
                     "federation has had rounds with. For another model enrol anew."
@@ -170,7 +170,7 @@ class SecureSumMixin:
         challenge, missing = secrets.token_bytes(32), self.server.role.seeds_missing > 0
         question = ConfigRecord({"challenge": challenge, "seeds": missing})
         first = self._nodes.get(1) if missing else None  # user 1 has the seeds
-        asked = [
+        questions = [
             Message(
                 RecordDict({RECORD_KEY: question}),
                 dst_node_id=node,
@@ -178,10 +178,10 @@ class SecureSumMixin:
             )
             for node in sorted(online - (self._identified - {first}))
         ]
-        if not asked:
+        if not questions:
             return
         outgoing: list[Outgoing] = []
-        for reply in grid.send_and_receive(asked, timeout=self.protocol_timeout):
+        for reply in grid.send_and_receive(questions, timeout=self.protocol_timeout):
             record = self._protocol_record(reply)
             if record is not None:
                 self._learn_node(reply.metadata.src_node_id, record, challenge)
@@ -271,13 +271,13 @@ class SecureSumMixin:
         records = [self._protocol_record(reply) for reply in replies]
         return [answer for record in records if record is not None for answer in self._take(record)]
 
-    def _fetched(self, asked: set[int]) -> list[Outgoing]:
+    def _fetched(self, holders: set[int]) -> list[Outgoing]:
         """Take what holders outside Flower answer, until all have or the sum is there."""
         role, answers = self.server.role, list[Outgoing]()
         end = time.monotonic() + self.protocol_timeout
         waited_for = role.phase == "closed"
         while True:
-            waiting = self._link.unread() & asked
+            waiting = self._link.unread() & holders
             for data in self._link.pull():  # after the look: an answer comes before its receipt
                 answers += role.receive(data)
             opened = waited_for and role.phase != "closed"

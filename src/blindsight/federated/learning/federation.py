@@ -255,8 +255,8 @@ class Participant:
         if self.sending.remembers and self._kept is not None:
             vector = vector + self._kept
         support = self.sending.choose(vector, round)
-        whole = np.where(support, np.clip(vector, -self.code.bound, self.code.bound), 0.0)
-        sent = self.code.decode(self.code.encode(whole))
+        clipped = np.where(support, np.clip(vector, -self.code.bound, self.code.bound), 0.0)
+        sent = self.code.decode(self.code.encode(clipped))
         if self.sending.remembers:
             # What was not chosen, cut at the bound or rounded away goes into a later round.
             self._kept, self._sent, self._round = vector - sent, sent, round

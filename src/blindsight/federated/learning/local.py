@@ -101,11 +101,11 @@ class SGD:
         unpaid = np.array(start, dtype=np.float64)
         weights, owed = unpaid, 0.0
         batches = -(-len(data) // self.batch)
-        taken = round * self.epochs * batches if self.schedule == "optimal" else 0
+        steps = round * self.epochs * batches if self.schedule == "optimal" else 0
         for _ in range(self.epochs):
             for batch in np.array_split(order.permutation(len(data)), batches):
-                rate = first / (1 + self.strength * first * taken)
-                taken += 1
+                rate = first / (1 + self.strength * first * steps)
+                steps += 1
                 owed += rate * lasso
                 rows, own = data[batch], signs[batch]
                 slopes = slope(own * (rows @ weights.T)) * own
@@ -234,11 +234,11 @@ class LocalTrainer:
 
         if self.target_sparsity is None or free is not None:
             return linear.flat(fit(self.learner))
-        found, learner = adapt(
+        fitted, learner = adapt(
             replace(self.learner, strength=self.strength), fit, target=self.target_sparsity
         )  # type: ignore[type-var]
         self.strength = learner.strength
-        return linear.flat(found)
+        return linear.flat(fitted)
 
 
 def _words(seed: Any) -> list[int]:
@@ -300,8 +300,8 @@ def adapt(
 
 def _between(low: float | None, high: float | None) -> float:
     if low is None or high is None:
-        given: Any = high / 4 if low is None and high is not None else (low or 1.0) * 4
-        return float(np.clip(given, _WEAKEST, _STRONGEST))
+        strength: Any = high / 4 if low is None and high is not None else (low or 1.0) * 4
+        return float(np.clip(strength, _WEAKEST, _STRONGEST))
     return float(np.sqrt(low * high))
 
 

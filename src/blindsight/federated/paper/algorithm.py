@@ -82,7 +82,7 @@ class PaperSettings:
 
     @property
     def m(self) -> int:
-        """M, the encryption capacity."""
+        """The encryption capacity M, which is a tenth of the dimension by default."""
         return -(-self.dimension // 10) if self.capacity is None else self.capacity
 
     def encode(self) -> bytes:
@@ -184,8 +184,8 @@ def combine(
     for _ in range(messages):
         powers.append(powers[-1] * enc0 % public.modulus)
     return [
-        products.get(place, mpz(1)) * powers[messages - int(counts[place])] % public.modulus
-        for place in range(settings.dimension)
+        products.get(position, mpz(1)) * powers[messages - int(counts[position])] % public.modulus
+        for position in range(settings.dimension)
     ]
 
 
@@ -253,7 +253,6 @@ class PaperSimulation:
 
     @property
     def key(self) -> PrivateKey:
-        """The key generator's key."""
         if self._key is None:
             raise ProtocolError("a simulation without encryption has no key.")
         return self._key
@@ -303,8 +302,8 @@ class PaperSimulation:
             back = inverse(user_places(settings, self.user_seeds[user]))
             for part in parts:
                 permuted = back[part.places.astype(np.intp)]  # Equation 8: φK = φ^(n)^T Φ(K)
-                for place, ciphertext in zip(permuted.tolist(), part.ciphertexts, strict=True):
-                    products[place] = products.get(place, mpz(1)) * ciphertext % modulus
+                for position, ciphertext in zip(permuted.tolist(), part.ciphertexts, strict=True):
+                    products[position] = products.get(position, mpz(1)) * ciphertext % modulus
                 counts[permuted] += 1
                 messages += 1
         return combine(settings, self.key.public, products, counts, messages)
@@ -334,10 +333,10 @@ class PaperSimulation:
         progress: Callable[[int, int], None] | None = None,
     ) -> RoundResult:
         """One round over all users who are present; `model` and `only` change nothing here."""
-        given = (
+        by_user = (
             updates if isinstance(updates, Mapping) else {i + 1: u for i, u in enumerate(updates)}
         )
-        present = {u: v for u, v in sorted(given.items()) if u not in dropouts}
+        present = {u: v for u, v in sorted(by_user.items()) if u not in dropouts}
         if len(present) < 3:
             raise ProtocolError(f"at least 3 users must be present, got {len(present)}.")
         self._round += 1

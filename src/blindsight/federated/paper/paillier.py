@@ -78,7 +78,7 @@ class FixedBase:
         """base^exponent for an exponent of at most `exponent_bits` bits."""
         places = range(0, self.exponent_bits, self.window)
         return self._product(
-            array("H", [(int(exponent) >> place) & self._mask for place in places])
+            array("H", [(int(exponent) >> shift) & self._mask for shift in places])
         )
 
     def random_power(self) -> mpz:
@@ -128,12 +128,12 @@ def _release_gil() -> None:
     gmpy2.get_context().allow_release_gil = True
 
 
-def _whole(what: str, value: Any) -> int:
+def _whole(name: str, value: Any) -> int:
     """A whole number; 1.5 is none, and rounding it would encrypt something else."""
     try:
         return operator.index(value)
     except TypeError:
-        raise InvalidData(f"{what} must be a whole number, got {type(value).__name__}.") from None
+        raise InvalidData(f"{name} must be a whole number, got {type(value).__name__}.") from None
 
 
 class PublicKey:

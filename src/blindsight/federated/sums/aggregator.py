@@ -193,8 +193,10 @@ class Aggregator(Party):
         data = self._send(0, Kind.OPEN, self._opening, self._header).data
         wanted = [u for u in users or self._invited if u in self._invited]
         # User 1 answers with the tag seeds again, should any have been lost in a restart.
-        asked = {1} if self._parent_round == 0 and self.seeds_missing else set()
-        return [Outgoing(user, data) for user in wanted if not self._present[user] or user in asked]
+        repeated = {1} if self._parent_round == 0 and self.seeds_missing else set()
+        return [
+            Outgoing(user, data) for user in wanted if not self._present[user] or user in repeated
+        ]
 
     @property
     def group_due(self) -> tuple[int, ...]:

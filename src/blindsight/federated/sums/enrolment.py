@@ -148,7 +148,6 @@ class PartyKeys:
 
     @classmethod
     def load(cls, data: bytes) -> PartyKeys:
-        """Read what `dump` wrote."""
         reader = unseal(b"KEYS", data)
         identity, private = Identity(reader.field()), reader.field()
         reader.end()
@@ -175,13 +174,17 @@ class Roster:
             Role.AGGREGATOR: 1,
         }
         for role, count in wanted.items():
-            given = sum(role in request.roles for request in self.requests)
-            if given != count:
+            actual = sum(role in request.roles for request in self.requests)
+            if actual != count:
                 word = str(role.name).lower()
-                raise InvalidData(f"{count} requests with role {word} were expected, got {given}.")
-        for what in ("name", "verifier", "public"):
-            if len({getattr(request, what) for request in self.requests}) != len(self.requests):
-                raise InvalidData(f"two requests have the same {what}: each party needs its own.")
+                raise InvalidData(f"{count} requests with role {word} were expected, got {actual}.")
+        for attribute in ("name", "verifier", "public"):
+            if len({getattr(request, attribute) for request in self.requests}) != len(
+                self.requests
+            ):
+                raise InvalidData(
+                    f"two requests have the same {attribute}: each party needs its own."
+                )
 
     def encode(self) -> bytes:
         """The roster as bytes; public."""
@@ -323,7 +326,6 @@ class Enrolment:
 
     @classmethod
     def load(cls, data: bytes) -> Enrolment:
-        """Read what `dump` wrote."""
         reader = unseal(b"ENRL", data)
         keys, roster = PartyKeys.load(reader.field()), Roster.decode(reader.field())
         enrolment = cls(keys, roster, reader.field())

@@ -78,10 +78,10 @@ def _dot(keys: Elements, values: Elements, limbs: Elements) -> None:
     for i in range(values.shape[0]):
         k0, k1 = keys[i] & _LOW32, keys[i] >> _32
         m0, m1 = values[i] & _LOW32, values[i] >> _32
-        low, cross, other, high = k0 * m0, k0 * m1, k1 * m0, k1 * m1
+        low, cross, cross_back, high = k0 * m0, k0 * m1, k1 * m0, k1 * m1
         c0 += low & _LOW32
-        c1 += (low >> _32) + (cross & _LOW32) + (other & _LOW32)
-        c2 += (cross >> _32) + (other >> _32) + (high & _LOW32)
+        c1 += (low >> _32) + (cross & _LOW32) + (cross_back & _LOW32)
+        c2 += (cross >> _32) + (cross_back >> _32) + (high & _LOW32)
         c3 += high >> _32
     limbs[0] += c0
     limbs[1] += c1
@@ -148,8 +148,8 @@ def tag(seed: bytes, context: bytes, values: NDArray[np.unsignedinteger], users:
             piece = part[start : start + _PIECE].astype(np.uint64, copy=False)
             keys = np.frombuffer(stream.read(8 * len(piece)), dtype="<u8")
             _dot(keys.astype(np.uint64, copy=False), piece, limbs)
-        for place, limb in enumerate(limbs):
-            total = add(total, multiply(int(_reduced(limb)), (1 << 32 * place) % P))
+        for position, limb in enumerate(limbs):
+            total = add(total, multiply(int(_reduced(limb)), (1 << 32 * position) % P))
     return total
 
 
@@ -166,12 +166,12 @@ def uniform(seed: bytes, count: int) -> Elements:
     return out[:count]
 
 
-def _weights(known: Sequence[int], at: int) -> Elements:
+def _weights(xs: Sequence[int], at: int) -> Elements:
     """Lagrange's coefficients: f(at) = Σ weights · f(known)."""
     weights = []
-    for j in known:
+    for j in xs:
         top = bottom = 1
-        for m in known:
+        for m in xs:
             if m != j:
                 top, bottom = top * (at - m) % P, bottom * (j - m) % P
         weights.append(top * pow(bottom, -1, P) % P)
@@ -180,8 +180,8 @@ def _weights(known: Sequence[int], at: int) -> Elements:
 
 def interpolate(points: Mapping[int, Elements], at: int = 0) -> Elements:
     """The value at `at` of the polynomials of lowest degree through all given points."""
-    known = tuple(sorted(points))
-    return _combine(np.stack([points[j] for j in known]), _weights(known, at))
+    xs = tuple(sorted(points))
+    return _combine(np.stack([points[j] for j in xs]), _weights(xs, at))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,8 +225,8 @@ class KeySharing:
         entries[: self.degree] = (secret.astype(np.int64) + OFFSET).astype(np.uint64)
         rows = entries.reshape(-1, self.per_element)
         packed = np.zeros(self.elements, dtype=np.uint64)
-        for place in range(self.per_element):
-            packed[:-1] |= rows[:, place] << np.uint64(place * self.width)
+        for position in range(self.per_element):
+            packed[:-1] |= rows[:, position] << np.uint64(position * self.width)
         packed[-1] = value
         return packed
 
@@ -238,8 +238,8 @@ class KeySharing:
         """
         rows = np.empty((self.elements - 1, self.per_element), dtype=np.uint64)
         mask = np.uint64((1 << self.width) - 1)
-        for place in range(self.per_element):
-            rows[:, place] = total[:-1] >> np.uint64(place * self.width) & mask
+        for position in range(self.per_element):
+            rows[:, position] = total[:-1] >> np.uint64(position * self.width) & mask
         if (total[:-1] >> np.uint64(self.per_element * self.width)).any():
             return None
         entries = rows.ravel()
@@ -279,7 +279,7 @@ class KeySharing:
         Yields:
             The sum of the secrets, and the t holders.
         """
-        seen: set[bytes] = set()
+        tried: set[bytes] = set()
         for chosen in combinations(sorted(sums), self.needed):
             if self.elements > _PROBE:
                 probe = interpolate({j: sums[j][:_PROBE] for j in chosen})
@@ -287,8 +287,8 @@ class KeySharing:
                     continue
             total = interpolate({j: sums[j] for j in chosen})
             opened = self.unpack(total, users)
-            if opened is not None and total[:-1].tobytes() not in seen:
-                seen.add(total[:-1].tobytes())
+            if opened is not None and total[:-1].tobytes() not in tried:
+                tried.add(total[:-1].tobytes())
                 yield opened[0], chosen
 
     def some_fit(self, tag_shares: Mapping[int, int], value: int) -> bool:
@@ -307,8 +307,8 @@ class KeySharing:
         """Whether full elements hold entries that so many users can add up to."""
         low, high = users, LARGEST_ENTRY * users
         mask = np.uint64((1 << self.width) - 1)
-        for place in range(self.per_element):
-            entries = elements >> np.uint64(place * self.width) & mask
+        for position in range(self.per_element):
+            entries = elements >> np.uint64(position * self.width) & mask
             if (entries < low).any() or (entries > high).any():
                 return False
         return not (elements >> np.uint64(self.per_element * self.width)).any()

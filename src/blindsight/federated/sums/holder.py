@@ -76,8 +76,8 @@ class KeyHolder(Party):
         if not 1 <= header.length <= settings.dimension:
             raise Refused(Code.AGREEMENT, f"vectors have 1 to {settings.dimension} weights.")
         body = Collect.decode(message.body, settings, header.length, self.index)
-        which = sum_id(header.context, body.members)
-        if which == self._answered:
+        sum_label = sum_id(header.context, body.members)
+        if sum_label == self._answered:
             return [Outgoing(AGGREGATOR, self._answer)]
         if header.round <= self._round:
             raise Refused(Code.ROUND, f"round {self._round} was answered: one set a round.")
@@ -87,7 +87,7 @@ class KeyHolder(Party):
         if len(unread) == len(users) and self._answer:
             # The round was opened with a key that is gone: our last answer has the new one.
             return [Outgoing(AGGREGATOR, self._answer)]
-        return [self._answer_with(header, body, users, which, shares, unread)]
+        return [self._answer_with(header, body, users, sum_label, shares, unread)]
 
     def _require_admissible(self, header: Header, body: Collect, users: tuple[int, ...]) -> None:
         settings = self.settings
@@ -103,15 +103,15 @@ class KeyHolder(Party):
         if labels_digest(body.now, body.ever) != header.labels:
             raise Refused(Code.LABELS, "the labels are not those that the round is bound to.")
         own = self._now if header.parent_round == self._parent_round else unopened(settings.users)
-        for shown, known, floor in (
+        for received, remembered, floor in (
             (body.now, own, settings.floor_now),
             (body.ever, self._ever, settings.floor_ever),
         ):
             if not floor:
                 continue
-            if not refines(shown, known):
+            if not refines(received, remembered):
                 raise Refused(Code.LABELS, "the labels leave out sums that were opened.")
-            if not admissible(shown, users, floor):
+            if not admissible(received, users, floor):
                 raise Refused(
                     Code.SET, f"the set would expose a combination of fewer than {floor} users."
                 )
@@ -153,18 +153,18 @@ class KeyHolder(Party):
         header: Header,
         body: Collect,
         users: tuple[int, ...],
-        which: bytes,
+        sum_label: bytes,
         shares: Elements,
         unread: tuple[int, ...],
     ) -> Outgoing:
         private, sequence = HybridKey(), self._sequence + 1
         key = HolderKey.make(self.agreement, self.index, sequence, private.public, self.identity)
         others = hashlib.sha256(shares[:-1].astype("<u8").tobytes()).digest()
-        head = TagHead.make(which, self.index, int(shares[-1]), others, self.identity)
+        head = TagHead.make(sum_label, self.index, int(shares[-1]), others, self.identity)
         part = Part(head, shares[:-1], unread, key)
         answer = self._send(AGGREGATOR, Kind.PART, part.encode(), header)
         self._private, self._sequence = private, sequence
-        self._round, self._answered, self._answer = header.round, which, answer.data
+        self._round, self._answered, self._answer = header.round, sum_label, answer.data
         self._parent, self._parent_round = header.parent, header.parent_round
         self._now = split(body.now, users) if self.settings.floor_now else self._now
         self._ever = split(body.ever, users) if self.settings.floor_ever else self._ever

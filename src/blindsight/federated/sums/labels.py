@@ -71,13 +71,13 @@ def admissible(labels: Labels, users: Collection[int], floor: int) -> bool:
     return bool((sizes[1:] >= floor).all())
 
 
-def refines(shown: Labels, own: Labels) -> bool:
-    """Whether `shown` separates all users that `own` separates, and leaves none unopened that
+def refines(received: Labels, own: Labels) -> bool:
+    """Whether `received` separates all users that `own` separates, and leaves none unopened that
     `own` knows to be opened.
     """
-    if len(shown) != len(own) or own[shown == 0].any():
+    if len(received) != len(own) or own[received == 0].any():
         return False
-    pairs = np.unique(shown.astype(np.int64) << 16 | own)
+    pairs = np.unique(received.astype(np.int64) << 16 | own)
     return len(np.unique(pairs >> 16)) == len(pairs)
 
 

@@ -437,22 +437,25 @@ class TagHead:
     SIZE = 1 + 8 + 32 + SIGNATURE_BYTES
 
     @staticmethod
-    def _signed(which: bytes, index: int, tag_share: int, others: bytes) -> bytes:
+    def _signed(sum_label: bytes, index: int, tag_share: int, others: bytes) -> bytes:
         numbers = bytes([index]) + struct.pack("<Q", tag_share)
-        return b"blindsight part 3" + which + numbers + others
+        return b"blindsight part 3" + sum_label + numbers + others
 
     @classmethod
     def make(
-        cls, which: bytes, index: int, tag_share: int, others: bytes, identity: Identity
+        cls, sum_label: bytes, index: int, tag_share: int, others: bytes, identity: Identity
     ) -> TagHead:
-        """Sign the head of an answer about the sum `which`."""
+        """Sign the head of an answer about the sum `sum_label`."""
         return cls(
-            index, tag_share, others, identity.sign(cls._signed(which, index, tag_share, others))
+            index,
+            tag_share,
+            others,
+            identity.sign(cls._signed(sum_label, index, tag_share, others)),
         )
 
-    def holds(self, which: bytes, verifier: Verifier) -> bool:
+    def holds(self, sum_label: bytes, verifier: Verifier) -> bool:
         """Whether the holder signed this head for that sum."""
-        signed = self._signed(which, self.index, self.tag_share, self.others)
+        signed = self._signed(sum_label, self.index, self.tag_share, self.others)
         return self.tag_share < P and verifier.verify(signed, self.signature)
 
     def encode(self) -> bytes:

@@ -257,17 +257,17 @@ class Simulation:
     def _present(
         self, updates: Mapping[int, ArrayLike] | Sequence[ArrayLike], dropouts: Collection[int]
     ) -> Vectors:
-        given = (
+        by_user = (
             updates if isinstance(updates, Mapping) else {i + 1: u for i, u in enumerate(updates)}
         )
-        strangers = [u for u in given if not 1 <= u <= self.settings.users]
+        strangers = [u for u in by_user if not 1 <= u <= self.settings.users]
         if strangers:
             raise InvalidParameter(
                 f"users are numbered 1 to {self.settings.users}, got {strangers[0]!r}."
             )
         present = {
             u: np.asarray(v, dtype=np.float64)
-            for u, v in sorted(given.items())
+            for u, v in sorted(by_user.items())
             if u not in dropouts
         }
         for vector in present.values():
@@ -357,20 +357,20 @@ class Simulation:
         self._sent = dict.fromkeys(vectors, size)
         return RoundSum(users, total)
 
-    def _deliver(self, outgoing: Sequence[Outgoing], there: Collection[int]) -> None:
-        self._route(outgoing, AGGREGATOR, there)
+    def _deliver(self, outgoing: Sequence[Outgoing], present: Collection[int]) -> None:
+        self._route(outgoing, AGGREGATOR, present)
 
-    def _route(self, outgoing: Sequence[Outgoing], sender: int, there: Collection[int]) -> None:
+    def _route(self, outgoing: Sequence[Outgoing], sender: int, present: Collection[int]) -> None:
         """Hand messages over, and their answers; users who are not there receive nothing."""
         for message in outgoing:
             self._sent[sender] = self._sent.get(sender, 0) + len(message.data)
             if self.keep_messages:
                 self._messages.append((sender, message.to, message.data))
-            if message.to in self.users and message.to not in there:
+            if message.to in self.users and message.to not in present:
                 continue
             with self._timing(self._stage(message.to)):
                 answers = self._party(message.to).receive(message.data)
-            self._route(answers, message.to, there)
+            self._route(answers, message.to, present)
 
     def _stage(self, number: int) -> str:
         if number == AGGREGATOR:

@@ -337,8 +337,8 @@ class User(Party):
             raise Refused(Code.SET, f"a sum of {len(users)} users may not be opened.")
         if any(settings.group(user) != self._due for user in users):
             raise Refused(Code.SET, f"the sum has users who are not in group {self._due}.")
-        which = sum_id(header.context, body.members)
-        shares = self._tag_shares(body, which)
+        sum_label = sum_id(header.context, body.members)
+        shares = self._tag_shares(body, sum_label)
         size = settings.pad(header.length)
         if len(body.packed) != -(-header.length * size.slot_bits // 8):
             raise Refused(Code.SUM, "a sum has another length.")
@@ -348,26 +348,26 @@ class User(Party):
         if not settings.sharing(header.length).some_fit(shares, value):
             raise Refused(Code.SUM, "the sum shown is not the sum of what users sent.")
         values = checked_sum(settings, raw.astype(np.int64), len(users))
-        self._accept(header, which, users)
+        self._accept(header, sum_label, users)
         self.result = RoundSum(users, values)
         return []
 
-    def _accept(self, header: Header, which: bytes, users: tuple[int, ...]) -> None:
+    def _accept(self, header: Header, sum_label: bytes, users: tuple[int, ...]) -> None:
         if self.number in users:
             # A contribution that was forgotten, because the state was put back, counts as well.
             forgotten = header.round > self._last_round
             self._contributed += 1 if self.settings.noise is None else forgotten
         self._last_round = max(header.round, self._last_round)
-        self._parent, self.ended, self._sums = which, header.round, self._sums + 1
+        self._parent, self.ended, self._sums = sum_label, header.round, self._sums + 1
         self._open, self._sent = None, b""
         if self._due == 0:  # the model moves on
             self._expected = None
 
-    def _tag_shares(self, body: ShownSum, which: bytes) -> dict[int, int]:
+    def _tag_shares(self, body: ShownSum, sum_label: bytes) -> dict[int, int]:
         shares = {}
         for head in body.heads:
             verifier = self.verifiers.get(holder(head.index))
-            if verifier is None or not head.holds(which, verifier):
+            if verifier is None or not head.holds(sum_label, verifier):
                 raise Refused(Code.SHARES, "a head was not signed by a holder for this sum.")
             shares[head.index] = head.tag_share
         if len(shares) < self.settings.needed:

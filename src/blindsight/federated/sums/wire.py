@@ -84,7 +84,7 @@ class Reader:
         return int(struct.unpack("<" + code, self.raw(struct.calcsize("<" + code)))[0])
 
     def real(self) -> float:
-        """One little-endian float64 number."""
+        """Read one little-endian number in double precision."""
         return float(struct.unpack("<d", self.raw(8))[0])
 
     def field(self) -> bytes:

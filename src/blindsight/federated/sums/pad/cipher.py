@@ -52,14 +52,14 @@ def _accept(
 
 
 def public_block(
-    stream: Stream, parameters: Parameters, block: int, which: int
+    stream: Stream, parameters: Parameters, block: int, index: int
 ) -> NDArray[np.uint32]:
-    """a_k modulo the which-th prime."""
-    prime, width = parameters.primes[which], parameters.prime_bits[which]
+    """Return a_k modulo the prime of this index."""
+    prime, width = parameters.primes[index], parameters.prime_bits[index]
     out = np.empty(parameters.degree, dtype=np.uint32)
     filled, wanted = 0, parameters.degree + parameters.degree // 8
     while filled < len(out):  # primes lie just below a power of two: once is nearly always enough
-        stream.start(block.to_bytes(4, "little") + which.to_bytes(2, "little"))
+        stream.start(block.to_bytes(4, "little") + index.to_bytes(2, "little"))
         words = np.frombuffer(stream.read(4 * wanted), dtype="<u4")
         filled = _accept(words, (1 << width) - 1, prime, out, 0)
         wanted *= 2
@@ -67,11 +67,11 @@ def public_block(
 
 
 @lru_cache(maxsize=64)
-def _factors(parameters: Parameters, which: int) -> NDArray[np.uint64]:
+def _factors(parameters: Parameters, index: int) -> NDArray[np.uint64]:
     """Modulo one prime: 2^(slot_bits j) for each slot, t, -64 t, then 2^31 and 1 with their
     companions, and p.
     """
-    p = parameters.primes[which]
+    p = parameters.primes[index]
     slots = [pow(2, parameters.slot_bits * j, p) for j in range(parameters.slots)]
     t = pow(2, parameters.plain_bits, p)
     r = (1 << 31) % p
@@ -91,7 +91,7 @@ def _fill(
     Factors are masked to 32 bits, which they have, so that vector instructions multiply them.
     """
     n, slots = out.shape[0], factors.shape[0] - 6
-    t, shift, r, r_companion, one, p = factors[slots:]
+    t, shift, r, r_companion, unit_companion, p = factors[slots:]
     total = np.empty(n, dtype=np.uint64)
     for i in range(n):
         total[i] = (np.uint64(np.int64(errors[i]) + 64) & _LOW32) * (t & _LOW32) + shift
@@ -101,7 +101,7 @@ def _fill(
             total[i] += (part[i] & _LOW32) * factor
     for i in range(n):
         x = ring._lazy(total[i] >> _31, r, r_companion, p) + (total[i] & _LOW31)
-        out[i] = np.uint32(ring._less(ring._lazy(x, np.uint64(1), one, p), p))
+        out[i] = np.uint32(ring._less(ring._lazy(x, np.uint64(1), unit_companion, p), p))
 
 
 @njit(cache=True, nogil=True)
@@ -130,16 +130,16 @@ def pad(
         _signed(s, at.prime, secrets[i])
         ring.forward(secrets[i], at)
     parts: list[bytes] = []
-    x, whole = np.empty(n, dtype=np.uint32), np.zeros(parameters.block, dtype=np.uint64)
+    x, padded = np.empty(n, dtype=np.uint32), np.zeros(parameters.block, dtype=np.uint64)
     blocks = parameters.blocks(len(values))
     for block in range(blocks):
         part = values[block * parameters.block : (block + 1) * parameters.block]
-        whole[: len(part)], whole[len(part) :] = part, 0
+        padded[: len(part)], padded[len(part) :] = part, 0
         if block % _DRAWN == 0:
             drawn = secret(n * min(_DRAWN, blocks - block)).reshape(-1, n)
         errors = drawn[block % _DRAWN]
         for i, at in enumerate(fields):
-            _fill(whole, errors, _factors(parameters, i), x)
+            _fill(padded, errors, _factors(parameters, i), x)
             ring.forward(x, at)
             ring.multiply_add(public_block(stream, parameters, block, i), secrets[i], x, at.prime)
             parts.append(bits.pack(x, parameters.prime_bits[i]))
@@ -158,10 +158,10 @@ class PadSum:
         """Add one padded vector; what `check` refuses changes nothing."""
         self.add_residues(self.check(data))
 
-    def add_residues(self, found: NDArray[np.uint32]) -> None:
+    def add_residues(self, residues: NDArray[np.uint32]) -> None:
         """Add a padded vector's residues, as `check` gave them."""
         for i, prime in enumerate(self.parameters.primes):
-            for total, row in zip(self._total[:, i], found[:, i], strict=True):
+            for total, row in zip(self._total[:, i], residues[:, i], strict=True):
                 ring.add_into(total, row, prime)
 
     def check(self, data: bytes | memoryview) -> NDArray[np.uint32]:
@@ -174,8 +174,8 @@ class PadSum:
                 f"malformed: a padded vector has {parameters.bytes(self.dimension)} bytes here."
             )
         view, at = memoryview(data), 0
-        found = np.empty(self._total.shape, dtype=np.uint32)
-        for rows in found:
+        residues = np.empty(self._total.shape, dtype=np.uint32)
+        for rows in residues:
             for row, prime, width in zip(
                 rows, parameters.primes, parameters.prime_bits, strict=True
             ):
@@ -185,7 +185,7 @@ class PadSum:
                         "malformed: a padded vector's residues must lie below their primes."
                     )
                 at += size
-        return found
+        return residues
 
     def open(self, header: bytes, secrets: NDArray[np.int64]) -> NDArray[np.int64]:
         """The sum of the vectors, given the sum of their secrets.

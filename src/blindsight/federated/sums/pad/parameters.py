@@ -104,11 +104,11 @@ class Parameters:
     @cached_property
     def primes(self) -> tuple[int, ...]:
         """The primes whose product is q."""
-        taken: dict[int, int] = {}
+        counts: dict[int, int] = {}
         chosen = []
         for bits in self.prime_bits:
-            taken[bits] = taken.get(bits, 0) + 1
-            chosen.append(primes(self.degree, bits, taken[bits])[-1])
+            counts[bits] = counts.get(bits, 0) + 1
+            chosen.append(primes(self.degree, bits, counts[bits])[-1])
         return tuple(chosen)
 
     @cached_property

@@ -34,7 +34,7 @@ _LOW = np.uint64(0xFFFFFFFF)
 
 
 def shoup(w: int, p: int) -> int:
-    """⌊w 2^32 / p⌋."""
+    """Return ⌊w 2^32 / p⌋, the companion of w in Shoup's multiplication modulo p."""
     return (w << 32) // p
 
 
@@ -65,8 +65,8 @@ def _powers(root: int, degree: int, prime: int) -> NDArray[np.uint32]:
     table = np.empty((degree, 2), dtype=np.uint32)
     power = 1
     for i in range(degree):
-        place = int(f"{i:0{bits}b}"[::-1], 2)
-        table[place] = power, shoup(power, prime)
+        reversed_index = int(f"{i:0{bits}b}"[::-1], 2)
+        table[reversed_index] = power, shoup(power, prime)
         power = power * root % prime
     return table
 
@@ -121,11 +121,11 @@ def _forward(x: Residues, roots: NDArray[np.uint32], prime: int) -> None:
         half >>= 1
         groups <<= 1
     while half >= 1:
-        here, pairs = roots[groups : 2 * groups], x.reshape(groups, 2, half)
+        twiddles, pairs = roots[groups : 2 * groups], x.reshape(groups, 2, half)
         for i in range(half):
             for g in range(groups):
                 u = _less(np.uint64(pairs[g, 0, i]), p2)
-                w, companion = np.uint64(here[g, 0]), np.uint64(here[g, 1])
+                w, companion = np.uint64(twiddles[g, 0]), np.uint64(twiddles[g, 1])
                 v = _lazy(np.uint64(pairs[g, 1, i]), w, companion, p)
                 pairs[g, 0, i] = np.uint32(u + v)
                 pairs[g, 1, i] = np.uint32(u + p2 - v)
@@ -145,11 +145,11 @@ def _inverse(
     p2 = p + p
     half, groups = 1, n >> 1
     while groups >= 1 and half < _SHORT:
-        here, pairs = roots[groups : 2 * groups], x.reshape(groups, 2, half)
+        twiddles, pairs = roots[groups : 2 * groups], x.reshape(groups, 2, half)
         for i in range(half):
             for g in range(groups):
                 u, v = np.uint64(pairs[g, 0, i]), np.uint64(pairs[g, 1, i])
-                w, companion = np.uint64(here[g, 0]), np.uint64(here[g, 1])
+                w, companion = np.uint64(twiddles[g, 0]), np.uint64(twiddles[g, 1])
                 pairs[g, 0, i] = np.uint32(_less(u + v, p2))
                 pairs[g, 1, i] = np.uint32(_lazy(u + p2 - v, w, companion, p))
         half <<= 1
@@ -176,7 +176,7 @@ def forward(x: Residues, at: Field) -> None:
 
 
 def inverse(x: Residues, at: Field) -> None:
-    """Undo `forward`, in place."""
+    """Apply the inverse of `forward` to N residues in place."""
     _inverse(x, at.inverses, at.prime, *at.scale)
 
 
@@ -218,7 +218,7 @@ def multiply_subtract(a: Residues, s: Residues, x: Residues, prime: int) -> None
 
 @njit(cache=True, nogil=True)
 def add_into(total: Residues, x: Residues, prime: int) -> None:
-    """total += x."""
+    """Add x to the total in place, modulo the prime."""
     p = np.uint64(prime)
     for i in range(total.shape[0]):
         total[i] = np.uint32(_less(np.uint64(total[i]) + np.uint64(x[i]), p))

@@ -71,13 +71,13 @@ def thresholds() -> tuple[int, ...]:
     with localcontext() as context:
         context.prec = 60
         weights = [(-Decimal(k * k) / (2 * SIGMA * SIGMA)).exp() for k in range(LARGEST + 1)]
-        whole = weights[0] + 2 * sum(weights[1:])
+        total = weights[0] + 2 * sum(weights[1:])
         scale = Decimal(1 << (2 * _HALF_BITS))
-        found, below = [], weights[0]
+        rounded, below = [], weights[0]
         for weight in weights[1:]:
-            found.append(int((scale * below / whole).to_integral_value()))
+            rounded.append(int((scale * below / total).to_integral_value()))
             below += 2 * weight
-        return tuple(found)
+        return tuple(rounded)
 
 
 @lru_cache(maxsize=1)
@@ -94,10 +94,10 @@ def _table() -> NDArray[np.uint64]:
 
 @njit(cache=True, nogil=True)
 def _scan(words: NDArray[np.uint64], table: NDArray[np.uint64], out: NDArray[np.int8]) -> None:
-    one, top, count = np.uint64(1), np.uint64(63), np.uint64(64)
+    bit, top, count = np.uint64(1), np.uint64(63), np.uint64(64)
     for i in range(out.shape[0]):
-        sign = words[2 * i] & one
-        high, low = words[2 * i] >> one, words[2 * i + 1] >> one
+        sign = words[2 * i] & bit
+        high, low = words[2 * i] >> bit, words[2 * i + 1] >> bit
         missed = np.uint64(0)
         for j in range(64):
             borrow = (low - table[1, j]) >> top

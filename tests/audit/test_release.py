@@ -172,7 +172,7 @@ def test_codes_whose_noise_is_not_what_is_stated_are_refuted(
     found = attacked(out)
     assert found.refuted
     assert says in " ".join(found.problems)
-    assert found.answer.startswith("Do not give this away")
+    assert found.answer.startswith("Do not share this")
 
 
 def test_names_in_a_release_are_found(made, tmp_path) -> None:

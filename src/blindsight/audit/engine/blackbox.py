@@ -1,5 +1,5 @@
-"""(b) Black-box distinguishing: run anything on two neighbours many times and see how well the runs
-are told apart.
+"""Black-box distinguishing: run anything on two neighbours many times and measure how well the runs
+can be distinguished.
 
 Half of the trials choose an event (a statistic and a threshold), the other half measure it, so that
 choosing costs no confidence. Clopper-Pearson turns the counts into a lower bound on epsilon that is
@@ -279,8 +279,8 @@ def _call(job: object) -> Any:
     return _inherited(job)
 
 
-# : of the bounds on a user's own files: a sound release is refuted by mistake in at most one audit
-# of a hundred.
+#: The confidence of bounds on a user's own files: a sound release is refuted by mistake in at most
+#: one audit of a hundred.
 CONFIDENCE = 0.99
 Pair = tuple[Array, Array]
 

@@ -48,8 +48,8 @@ _LEAST_KEY = 16  # bytes: 128 bits
 def noise_problems(
     mechanism: Mechanism, value: Array, source: Source, *, rolls: int
 ) -> Iterator[str]:
-    """Draw the mechanism again at a recorded value: only from the handed stream, and by the law it
-    states.
+    """Draw the mechanism again at a recorded value: its noise must come from the given stream only
+    and have the stated distribution.
     """
     yield from _stream_problems(mechanism, value)
     source = _open_source(source)

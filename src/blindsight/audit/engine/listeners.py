@@ -1,10 +1,9 @@
-"""Who stands at the door: one listener that notes what passes, one that hands the same values out
-again.
+"""Listeners at the door: one records what passes, and one releases the recorded values again.
 
-Both replace the door's entropy by streams that hang on a seed and the stream's label, so that two
-runs on different data draw the same batches and the same noise. What the door would have drawn from
-is kept, to be looked at apart. A third one only hands over a generator, for attacks that run an
-estimator again and again (`drawing_from`).
+Both replace the door's entropy by streams that depend on a seed and the stream's label, so that two
+runs on different data draw the same batches and the same noise. The door's own source is recorded,
+to be examined separately. A third listener only passes a generator, for attacks that run an
+estimator many times (`drawing_from`).
 """
 
 from __future__ import annotations
@@ -51,11 +50,10 @@ START = 512  # bytes of each of the door's own streams that are looked at
 
 @dataclass(frozen=True)
 class DoorEntry:
-    """One value that passed: through which door, by which planned release, before and after, and
-    from which streams.
+    """One value that passed a door: the planned release, the value before and after, the streams.
 
-    `streams` are seeds of the audit's own streams in the order in which they were asked for,
-    `starts` how the door's own ones begin.
+    `streams` are seeds of the audit's own streams in the order of their requests, `starts` the
+    first bytes of the door's own streams.
     """
 
     door: int

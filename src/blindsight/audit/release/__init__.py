@@ -1,9 +1,7 @@
-"""Attack what you shared, with the photos as the truth: the owner's side, local, nothing leaves
-or is charged.
+"""Attacks on a shared release, with the owner's photos as the truth; nothing is sent or charged.
 
-    found = audit_release("out", "out.vault")     # the folder that was shared, and the vault
-    that was kept print(found.to_text())                        # also to_html(), to_json(),
-    write(folder)
+    result = audit_release("out", "out.vault")  # the folder that was shared, and its vault
+    print(result.to_text())  # also to_html(), to_json() and write(folder)
 
 `audit_release(release, vault, ...)` is what `blindsight audit RELEASE --vault VAULT` and the
 workbench call for codes; `audit_sketches(file, photos)` and `audit_tags(table, vault, photos)` do

@@ -152,17 +152,17 @@ _THUMBNAIL = 32
 
 @dataclass(frozen=True, eq=False)
 class Album:
-    """What was shared, and the photos it was made of, in one order.
+    """A release and the photos that it was made of, in one order.
 
     Parameters:
-        place: the release folder, its public hash function, and what its index states.
-        encoder: the release folder, its public hash function, and what its index states.
-        guarantee: the release folder, its public hash function, and what its index states.
-        stored: how many codes were shared; the arrays hold those of them that were looked at.
-        ids: released codes as packed bytes, and the ids they stand under.
-        codes: released codes as packed bytes, and the ids they stand under.
-        rows: features and small pictures of the photos they stand for.
-        thumbnails: features and small pictures of the photos they stand for.
+        release: the release folder.
+        encoder: its public hash function.
+        guarantee: the guarantee that its index states.
+        stored: how many codes were shared; the arrays hold those that were measured.
+        ids: the ids of the released codes.
+        codes: the released codes as packed bytes.
+        rows: the features of the photos.
+        thumbnails: small pictures of the photos.
         names: the photos' names, for the owner only.
         recipe: how it was made, with the owner's own paths where the vault remembers them.
         problems: what the files themselves reveal, in sentences.

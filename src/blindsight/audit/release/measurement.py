@@ -265,9 +265,9 @@ class ReleaseAudit:
             f"({_of_100(s.chance)} by luck){guessing}."
         )
         if self.problems:
-            first = f"Do not give this away: {self.problems[0]}."
+            first = f"Do not share this: {self.problems[0]}."
         elif self.verdict.refuted:
-            first = "Do not give this away: the attack contradicts what the card states."
+            first = "Do not share this: the attack contradicts what the card states."
         right = "show the same" if g is not None else "are what unprotected search shows"
         second = (
             f"Of the first ten hits {search_result.hits:.1f} {right}, where unprotected search "
@@ -345,7 +345,7 @@ class ReleaseAudit:
         return self.report().to_html()
 
     def to_text(self, width: int = 80) -> str:
-        """For a terminal."""
+        """Return the report as plain text for a terminal of this width."""
         return self.report().to_text(width)
 
     def to_json(self) -> str:
@@ -459,11 +459,9 @@ def _gained(value: float, chance: float, full: float) -> float:
 def _advice(audit: ReleaseAudit) -> Iterator[str]:
     s, g, r, search_result = audit.singled, audit.guessed, audit.rebuilt, audit.searched
     for problem in audit.problems:
-        yield f"do not give this away, and take back what you can: {problem}"
+        yield f"do not share this, and withdraw what you can: {problem}"
     if audit.verdict.refuted:
-        yield (
-            "do not give this away: the attack on its worst inputs contradicts what the card states"
-        )
+        yield ("do not share this: the attack on its worst inputs contradicts what the card states")
     if s.top1 >= _OFTEN and _gained(s.top1, s.chance, s.plain_top1) >= _AS_GOOD:
         yield (
             f"lower epsilon: a photo is found by its copy {_often(s.top1)}, nearly as often as "

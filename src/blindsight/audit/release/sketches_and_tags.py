@@ -310,7 +310,7 @@ def _row(question: str, released: str, plain: str, chance: str) -> dict[str, str
 
 def _tag_advice(guess: float, luck: float, broken: list[str]) -> list[str]:
     sentences = [
-        f"do not give this away, and take back what you can: {problem} (tag apply --ids)"
+        f"do not share this, and withdraw what you can: {problem} (tag apply --ids)"
         for problem in broken
     ]
     if guess - luck > 0.8 * (1 - luck):

@@ -19,8 +19,7 @@ from blindsight.privacy import Cost, Disclosure, Guarantee
 
 __all__ = ["changes", "report_of"]
 
-# : above this an epsilon is a number on paper: an attacker's odds may grow more than
-# twenty-thousandfold.
+#: Above this epsilon an attacker's odds may grow more than twenty-thousandfold.
 LARGE = 10.0
 
 

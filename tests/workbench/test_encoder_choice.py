@@ -124,7 +124,7 @@ def test_features_of_an_encoder_that_has_changed_are_refused(
     shutil.copytree(root / "pair", tmp_path / "pair")
     datasets = app.state.workbench.datasets
     one = datasets.add(
-        "Coast", root / "coast", encoder=str(tmp_path / "pair"), about=("sea", "land")
+        "Coast", root / "coast", encoder=str(tmp_path / "pair"), own_names=("sea", "land")
     )
     one = photo_library.scan(datasets, one)
     settings = json.loads((tmp_path / "pair" / "encoder.json").read_bytes())

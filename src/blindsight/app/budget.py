@@ -581,8 +581,8 @@ def open_accounts(ledger: PathText, dataset: str | None, *, readonly: bool = Fal
     """Open the accounts of a ledger's data sets, or of one of them."""
     names = ledgers.datasets(str(ledger), readonly=readonly)
     if dataset is not None and dataset not in names:
-        known = ", ".join(names) or "none yet"
-        raise InvalidParameter(f"the ledger has no data set {dataset!r}. It has: {known}.")
+        present = ", ".join(names) or "none yet"
+        raise InvalidParameter(f"the ledger has no data set {dataset!r}. It has: {present}.")
     return [
         Ledger(str(ledger), dataset=name, create=False, readonly=readonly)
         for name in names
@@ -675,4 +675,4 @@ def _used(balance: Balance) -> str:
             (spent.atto_delta, granted.atto_delta),
         ]
     )
-    return f"{max(-(-100 * part // whole) if whole else 0 for part, whole in pairs)}%"
+    return f"{max(-(-100 * part // total) if total else 0 for part, total in pairs)}%"

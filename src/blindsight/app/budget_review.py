@@ -68,8 +68,8 @@ class BudgetStatement(JobResult):
         return f"Statement of the releases of {self.statement.dataset!r}"
 
     def facts(self) -> list[tuple[str, str]]:
-        made = [("made", self.statement.made), ("releases", str(len(self.statement.releases)))]
-        return [*made, *(("remark", remark) for remark in self.statement.remarks)]
+        facts = [("made", self.statement.made), ("releases", str(len(self.statement.releases)))]
+        return [*facts, *(("remark", remark) for remark in self.statement.remarks)]
 
     def _repr_html_(self) -> str:
         return framed(self.to_html())
@@ -153,17 +153,17 @@ def reconcile_budget(
     if decision not in (None, "take over", "close"):
         raise InvalidParameter(f"decision must be 'take over' or 'close', got {decision!r}.")
     opened_vault = Vault(Path(vault))
-    shown: list[ReleaseOnDisk] = []
+    on_disk: list[ReleaseOnDisk] = []
     for path in releases:
         if not Path(path).is_dir():
-            shown += read_release_file(path)
+            on_disk += read_release_file(path)
             continue
         folder = ReleaseFolder.read(Path(path))
         guarantee = IndexHeader.of(folder.codes).guarantee
         costs = () if guarantee is None else guarantee.costs
-        shown.append(ReleaseOnDisk(str(path), folder.vault, folder.release, costs))
+        on_disk.append(ReleaseOnDisk(str(path), folder.vault, folder.release, costs))
     with Ledger(str(ledger), dataset=dataset, create=False, actor=actor) as opened:
         if decision is None:
-            return ReconciledBudget(reconcile(opened_vault, opened, shown))
+            return ReconciledBudget(reconcile(opened_vault, opened, on_disk))
         chosen = cast("Literal['take over', 'close']", decision)
-        return ReconciledBudget(resolve(opened_vault, opened, chosen, releases=shown), decision)
+        return ReconciledBudget(resolve(opened_vault, opened, chosen, releases=on_disk), decision)

@@ -161,19 +161,19 @@ def code_recipe(**options: object) -> CodeRecipe:
     """
     from blindsight.index import encoder
 
-    given = {name: value for name, value in options.items() if value is not None}
-    if "features" not in given:
-        given["features"] = default_encoder()
+    stated = {name: value for name, value in options.items() if value is not None}
+    if "features" not in stated:
+        stated["features"] = default_encoder()
     recipe_type = encoder.CodeRecipe
-    given.setdefault(
+    stated.setdefault(
         "bits",
         encoder.default_bits(
-            str(given.get("method", recipe_type.method)),
-            str(given.get("unit", recipe_type.unit)),
-            float(given.get("epsilon", recipe_type.epsilon)),  # type: ignore[arg-type]
+            str(stated.get("method", recipe_type.method)),
+            str(stated.get("unit", recipe_type.unit)),
+            float(stated.get("epsilon", recipe_type.epsilon)),  # type: ignore[arg-type]
         ),
     )
-    return recipe_type(**given)  # type: ignore[arg-type]
+    return recipe_type(**stated)  # type: ignore[arg-type]
 
 
 def code_size(method: object, cells: int | None, bits: int | None) -> int | None:
@@ -258,12 +258,12 @@ def public_name(
     return str(Path(public).resolve()) if Path(public).is_dir() else str(public)
 
 
-def open_vault(given: str | Path | None, model: Path) -> Vault:
+def open_vault(path: str | Path | None, model: Path) -> Vault:
     """Open the given vault, or the one beside the model; it is made if it does not exist."""
     from blindsight.index.release_folder import vault_beside
     from blindsight.privacy.vault import Vault
 
-    return Vault.open_or_create(given or vault_beside(model))
+    return Vault.open_or_create(path or vault_beside(model))
 
 
 def open_ledger(

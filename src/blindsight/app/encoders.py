@@ -75,7 +75,7 @@ class CheckedEncoder(JobResult):
         facts += [("problem", text) for text in self.problems]
         facts += [("not checked", text) for text in self.notes]
         facts += [
-            (f"CPU time per {what}", f"{value:.1f} ms") for what, value in self.milliseconds.items()
+            (f"CPU time per {kind}", f"{value:.1f} ms") for kind, value in self.milliseconds.items()
         ]
         return facts
 
@@ -228,11 +228,11 @@ def _check_texts(
 
 def _check_vectors(encoder: Embeddings) -> CheckedEncoder:
     problems: list[str] = []
-    seen: set[str] = set()
+    earlier: set[str] = set()
     try:
         for ids, _ in encoder.pieces():
-            repeated = next((name for name in ids if name in seen), None)
-            seen.update(ids)
+            repeated = next((name for name in ids if name in earlier), None)
+            earlier.update(ids)
             if repeated is not None or len(set(ids)) < len(ids):
                 problems.append("an id occurs twice. Every vector needs an id of its own.")
                 break
@@ -282,8 +282,8 @@ def export_encoder(name: str, folder: PathText, *, pair: bool = False) -> Export
     else:
         settings |= _write_image_tower(encoder.network, encoder.size, target)
     _write_json(target / "encoder.json", settings)
-    made = OnnxEncoder(target)
-    vector = made.images(made.prepare(flower())[None])[0]
+    exported = OnnxEncoder(target)
+    vector = exported.images(exported.prepare(flower())[None])[0]
     _write_json(
         target / "encoder.json",
         {

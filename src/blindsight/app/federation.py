@@ -112,8 +112,8 @@ def join_federation(
     }[checks.one_of("role", role, ("site", "user", "holder", "aggregator"))]
     if address is not None:
         roles |= Role.AGGREGATOR
-    made = folders.join(folder, name, roles, address=address)
-    return Joined(made.name, made.path / "request")
+    party = folders.join(folder, name, roles, address=address)
+    return Joined(party.name, party.path / "request")
 
 
 @dataclass(frozen=True)
@@ -155,11 +155,11 @@ class Agreed(JobResult):
 
     def facts(self) -> list[tuple[str, str]]:
         """What a reader asks first."""
-        found = [("fingerprint", self.fingerprint), ("guarantee", self.guarantee.line())]
+        facts = [("fingerprint", self.fingerprint), ("guarantee", self.guarantee.line())]
         if self.classes:
             some = ", ".join(self.classes[:12])
-            found.insert(1, ("classes", some + (", ..." if len(self.classes) > 12 else "")))
-        return found if self.advice is None else [*found, ("note", self.advice)]
+            facts.insert(1, ("classes", some + (", ..." if len(self.classes) > 12 else "")))
+        return facts if self.advice is None else [*facts, ("note", self.advice)]
 
     def tables(self) -> list[ResultTable]:
         """The parties, and what became of public photos."""
@@ -251,29 +251,29 @@ def agree_federation(
     path = Path(roster)
     if path.exists():
         raise InvalidParameter(f"{path} exists: a roster is never overwritten.")
-    given = [folders.read_request(request) for request in requests]
+    opened = [folders.read_request(request) for request in requests]
     folder = public is not None and Path(public).is_dir()
     if method is None and (folder or encoder is not None):
         private = options.get("epsilon") is not None and options.get("unit", "record") == "record"
         method = "statistics" if private and options.get("rounds") is None else None
     if encoder is None and folder:
         encoder = federated_encoder(method)
-    shown = None
+    public_rows = None
     if public is not None:
-        shown = read_labelled(public, labels=labels, encoder=encoder, progress=progress)
+        public_rows = read_labelled(public, labels=labels, encoder=encoder, progress=progress)
     planned = plan_federation(
-        sites=sum(Role.USER in request.roles for request in given),
-        holders=sum(Role.HOLDER in request.roles for request in given),
+        sites=sum(Role.USER in request.roles for request in opened),
+        holders=sum(Role.HOLDER in request.roles for request in opened),
         names=names,
-        public=shown,
+        public=public_rows,
         encoder=encoder,
         method=method,
         **options,
     )
-    data = folders.make_roster(planned.settings, planned.plan, given)
+    data = folders.make_roster(planned.settings, planned.plan, opened)
     write_atomically(path, data)
     agreed = _agreed(folders.read_roster(data)[0], planned, path)
-    return agreed if shown is None else replace(agreed, files=shown.files)
+    return agreed if public_rows is None else replace(agreed, files=public_rows.files)
 
 
 def accept_roster(folder: PathText, roster: PathText) -> Agreed:
@@ -500,7 +500,7 @@ def make_update(
         else Ledger(str(ledger), dataset=Path(data).stem, actor=actor, purpose=purpose)
     )
     with account as opened:
-        made = noised_update(
+        update = noised_update(
             _public_plan(public),
             *read_rows(data),
             epsilon=epsilon,
@@ -508,8 +508,8 @@ def make_update(
             clip=clip,
             ledger=opened,
         )
-    made.save(out)
-    return made
+    update.save(out)
+    return update
 
 
 def merge_update_files(

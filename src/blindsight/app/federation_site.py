@@ -73,7 +73,7 @@ def create_host(
         number: {"ca": authority, "token": secrets.token_urlsafe(32)}
         for number in range(2, len(sites) + 1)
     }
-    invited = {invitation_digest(given["token"]): number for number, given in access.items()}
+    invited = {invitation_digest(each["token"]): number for number, each in access.items()}
     planned.plan.save(folder / "plan.safetensors")
     write_file(folder / "settings.bin", planned.settings.encode())
     write_file(folder / "invited.json", json.dumps(invited).encode())
@@ -120,11 +120,11 @@ class SiteProcess:
         Raises:
             ProtocolError: it is not what the invitation said, by which this site has paid.
         """
-        about = json.loads((self.folder / "about.json").read_bytes())
+        invitation = json.loads((self.folder / "about.json").read_bytes())
         plan = self.party.plan
         guarantee = Agreement(self.party.settings).guarantee(plan.rounds)
-        expected = about["epsilon"] and added_epsilon(about["epsilon"]) * (1 + 1e-9)
-        if list(plan.names) != about["classes"] or (
+        expected = invitation["epsilon"] and added_epsilon(invitation["epsilon"]) * (1 + 1e-9)
+        if list(plan.names) != invitation["classes"] or (
             expected is not None and (guarantee.unit != "record" or guarantee.epsilon > expected)
         ):
             raise ProtocolError("the roster is not what the invitation said.")
@@ -175,22 +175,22 @@ class SiteProcess:
         write_file(self.folder / "guarantee.json", guarantee.to_json().encode())
         shutil.copyfile(model, self.folder / MODEL_FILE)
 
-    def status(self, found: dict[str, Any] | None) -> None:
+    def status(self, status: dict[str, Any] | None) -> None:
         """What the collector knows: who has come, and for whom it waits."""
-        if found is None:
+        if status is None:
             return
-        users = [number for number in found["seen"] if number < _NO_USER]
+        users = [number for number in status["seen"] if number < _NO_USER]
         joined = self.says["joined"] | {
             str(n): self.says["joined"].get(str(n), time.time()) for n in users
         }
         news = {
             "joined": joined,
-            "round": found["round"],
-            "sent": found["users_in"],
-            "waiting": found["waiting"],
+            "round": status["round"],
+            "sent": status["users_in"],
+            "waiting": status["waiting"],
         }
-        if len(found["rounds"]) >= found["planned"]:
-            news["late"] = found["late"]
+        if len(status["rounds"]) >= status["planned"]:
+            news["late"] = status["late"]
         if any(self.says.get(name) != value for name, value in news.items()):
             self.say(**news)
             for number in joined:  # its secrets are not needed here any longer
@@ -217,9 +217,9 @@ def _enrol(site: SiteProcess, bind: str | None) -> SiteEnrolment | None:
     if Role.AGGREGATOR not in party.roles:
         access = folder / "parties" / "access.json"
         if not party.agreed:
-            given = json.loads(access.read_bytes())
+            invitation = json.loads(access.read_bytes())
             address = json.loads((folder / "about.json").read_bytes())["address"]
-            enrol_by_invitation(party, address, given["ca"], given["token"])
+            enrol_by_invitation(party, address, invitation["ca"], invitation["token"])
         access.unlink(missing_ok=True)
         return None
     invitations = json.loads((folder / "invited.json").read_bytes())

@@ -199,23 +199,23 @@ def public_basis(
             f"{encoder.name} is a file of vectors: give public vectors of the same model too, as a "
             "file (--public FILE.npz)."
         )
-    known = None if public is not None else encoder.classes()
+    classifier = None if public is not None else encoder.classes()
     if public is not None:
         stored = read_images(str(public), None)
         step = max(1, -(-len(stored) // MAX_PUBLIC_PICTURES))
         chosen = stored.take(np.arange(0, len(stored), step))
-        pictures = [np.asarray(chosen.images[place]) for place in range(len(chosen))]
+        pictures = [np.asarray(chosen.images[row]) for row in range(len(chosen))]
         features = _features(encoder, pictures, "public pictures", progress, picture_size)
     else:
-        count = BUILT_IN_PICTURES if known is not None else 4 * BUILT_IN_PICTURES
+        count = BUILT_IN_PICTURES if classifier is not None else 4 * BUILT_IN_PICTURES
         features = built_in_vectors(encoder, count, picture_size or _BUILT_IN_SIZE)
         progress("public pictures", count, count)
-    if known is not None:
-        return FeatureBasis.from_classifier(known.weights, features, width=width)
+    if classifier is not None:
+        return FeatureBasis.from_classifier(classifier.weights, features, width=width)
     return FeatureBasis.learn(features, width=width)
 
 
-def encoder_of_model(model: Path, given: str | PathLike[str] | Encoder | None) -> Encoder:
+def encoder_of_model(model: Path, encoder: str | PathLike[str] | Encoder | None) -> Encoder:
     """The encoder that a model of `train_together` was learned with; any other is refused."""
     from blindsight.core import storage
     from blindsight.encoders import open_same_encoder
@@ -227,7 +227,7 @@ def encoder_of_model(model: Path, given: str | PathLike[str] | Encoder | None) -
         identity = StatisticsClassifier.load(model).encoder_
     else:
         identity = FederatedClassifier.load(model).public_.get("encoder", {})
-    return open_same_encoder(identity, given, what=f"the model {model}")
+    return open_same_encoder(identity, encoder, what=f"the model {model}")
 
 
 @dataclass(frozen=True)
@@ -289,8 +289,8 @@ def class_names(
                 f"{len(names)}. Or name a table of labels (--labels) and the classes (--classes)."
             )
         return tuple(names)
-    known = _data_set(str(source), None)
-    return known.classes or tuple(str(number) for number in np.unique(np.asarray(known.labels)))
+    images = _data_set(str(source), None)
+    return images.classes or tuple(str(number) for number in np.unique(np.asarray(images.labels)))
 
 
 def _data_set(name: str, split: str | None) -> ImageSet:
@@ -334,18 +334,18 @@ def list_images(
         )
     outside = () if leave_out is None else (leave_out, vault_beside(leave_out))
     inventory = list_photos(folder, leave_out=outside)
-    found = inventory.photos
-    if not found:
+    photos = inventory.photos
+    if not photos:
         raise MissingData(no_photos(folder, inventory.skipped))
     missing: tuple[str, ...] = ()
     if labels is None:
-        given = {name: frozenset(name.split("/")[:-1][:1]) for name in found}
+        labels_of = {name: frozenset(name.split("/")[:-1][:1]) for name in photos}
     else:
-        table = read_label_table(labels, folder, found)
-        given, missing = table.labels, (*table.missing, *table.ambiguous)
+        table = read_label_table(labels, folder, photos)
+        labels_of, missing = table.labels, (*table.missing, *table.ambiguous)
     chosen = []
-    for name in found:
-        own = given.get(name, frozenset())
+    for name in photos:
+        own = labels_of.get(name, frozenset())
         own = own if classes is None else own & set(classes)
         chosen.append(next(iter(own)) if len(own) == 1 else "")
     if classes is not None and not any(chosen):
@@ -354,7 +354,7 @@ def list_images(
             "nothing to learn from. Nothing was charged."
         )
     return ListedImages(
-        np.array(chosen), folder=folder, names=found, inventory=inventory, missing=missing
+        np.array(chosen), folder=folder, names=photos, inventory=inventory, missing=missing
     )
 
 
@@ -517,7 +517,7 @@ def _encode_arrays(
 ) -> LabelledImages:
     if people is not None:
         raise InvalidParameter("people are named for the images of a folder, not of a set.")
-    pictures = [np.asarray(listed.arrays[place]) for place in range(len(listed))]  # type: ignore[index]
+    pictures = [np.asarray(listed.arrays[row]) for row in range(len(listed))]  # type: ignore[index]
     digests = [pixel_digest(picture) for picture in pictures]
     records = tuple(
         digest.hex() if vault is None else vault.record_of(digest) for digest in digests
@@ -537,11 +537,11 @@ def _features(
     from blindsight.data import to_rgb
     from blindsight.encoders.base import resized
 
-    made = []
+    blocks = []
     for start in range(0, len(pictures), _BATCH):
         batch = pictures[start : start + _BATCH]
         if shrunk_to is not None:
             batch = [resized(to_rgb(picture), shrunk_to, shrunk_to) for picture in batch]
-        made.append(encoder.images(np.stack([encoder.prepare(picture) for picture in batch])))
+        blocks.append(encoder.images(np.stack([encoder.prepare(picture) for picture in batch])))
         progress(stage, min(start + _BATCH, len(pictures)), len(pictures))
-    return np.concatenate(made)
+    return np.concatenate(blocks)

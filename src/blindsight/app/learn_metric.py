@@ -434,26 +434,26 @@ def learn_metric(
         people=people,
         progress=progress,
     )
-    given: NDArray[np.int64]
+    tuples: NDArray[np.int64]
     labels: NDArray[np.bool_] | None = None
     if triplets is not None:
-        given = read_triplets(triplets, records)
+        tuples = read_triplets(triplets, records)
     else:
         assert pairs is not None  # noqa: S101  (one of the two was given)
-        given, labels = read_pairs(pairs, records)
+        tuples, labels = read_pairs(pairs, records)
     opened_vault = None
     if random_state is None and (ledger is not None or vault is not None):
         opened_vault = open_vault(vault, model)
     pictures: list[str] = []
     if images is not None:
-        rows = np.unique(given)
+        rows = np.unique(tuples)
         files = [Path(images) / records.ids[row] for row in rows]
         pictures = _pictures(opened_vault, files, records.decoded)
-        given, labels = _join_copies(given, labels, rows, pictures, records.people)
-    compared = tuple_pairs(given) if labels is None else (given, labels)
+        tuples, labels = _join_copies(tuples, labels, rows, pictures, records.people)
+    compared = tuple_pairs(tuples) if labels is None else (tuples, labels)
     graph = PairGraph.from_pairs(*compared, n_nodes=len(records.ids), transitive=transitive)
     if labels is not None:
-        given, labels = graph.edges, graph.similar
+        tuples, labels = graph.edges, graph.similar
     metric = DPPMetric(
         n_components,
         epsilon=epsilon,
@@ -467,11 +467,11 @@ def learn_metric(
         preprocessor=records.X,
         random_state=random_state,
     )
-    forecast = metric.forecast_of(given, labels, people=records.people)
+    forecast = metric.forecast_of(tuples, labels, people=records.people)
     if announce is not None:
         announce(forecast)
     if model.exists() and random_state is None:
-        inputs = metric.inputs_text(given, labels, people=records.people)
+        inputs = metric.inputs_text(tuples, labels, people=records.people)
         _refuse_other_model(model, opened_vault, inputs, force=force)
     account = open_ledger(
         ledger,
@@ -483,7 +483,7 @@ def learn_metric(
     try:
         learn_once(
             metric,
-            given,
+            tuples,
             labels,
             people=records.people,
             vault=opened_vault,
@@ -504,19 +504,19 @@ def learn_metric(
     share_file(model, "metric", metric.guarantee_, opened_vault)
     card = model.with_suffix(".card.json")
     card.write_text(metric.guarantee_.to_json() + "\n", encoding="utf-8")
-    known = metric.curve_.known
+    rates_known = metric.curve_.known
     return LearnedMetric(
         model=model,
         card=card,
         guarantee=metric.guarantee_,
-        n_pairs=len(given),
+        n_pairs=len(tuples),
         n_used_pairs=metric.n_pairs_,
         loss=metric.loss_,
         kappa=metric.kappa_,
         kappa_bounds=_kappa_bounds(graph),
         forecast=forecast,
-        point=metric.curve_.at_threshold(metric.threshold_) if known else None,
-        equal_error=metric.curve_.equal_error() if known else None,
+        point=metric.curve_.at_threshold(metric.threshold_) if rates_known else None,
+        equal_error=metric.curve_.equal_error() if rates_known else None,
         neighbour_test=test,
         vault=None if opened_vault is None else opened_vault.path,
         charged=account is not None,
@@ -547,13 +547,13 @@ def _pictures(
 
     if vault is not None:
         return records_of(vault, files, decoded)
-    shown = []
+    digests = []
     for file in files:
         content = read_bytes(file, largest=LIMITS.image_bytes)
         pixels = None if decoded is None else decoded.find(content)
         digest = pixel_digest(pixels) if pixels is not None else None
-        shown.append((digest or content_digest(content, name=file.name)).hex())
-    return shown
+        digests.append((digest or content_digest(content, name=file.name)).hex())
+    return digests
 
 
 def _join_copies(
@@ -576,8 +576,8 @@ def _join_copies(
         people: the person behind each record; copies of one picture must have the same.
     """
     first: dict[str, int] = {}
-    shown = zip(rows.tolist(), pictures, strict=True)
-    representative = np.array([first.setdefault(picture, row) for row, picture in shown])
+    numbered = zip(rows.tolist(), pictures, strict=True)
+    representative = np.array([first.setdefault(picture, row) for row, picture in numbered])
     joined = representative[np.searchsorted(rows, numbers)]
     if people is not None and (people[representative] != people[rows]).any():
         raise InvalidData(
@@ -590,24 +590,24 @@ def _join_copies(
 
 
 def _scale(
-    given: str, records: Records
+    scale: str, records: Records
 ) -> str | tuple[NDArray[np.float64], NDArray[np.float64]] | None:
     from blindsight.metric.files import read_bounds
 
-    if given == "auto":
+    if scale == "auto":
         # Vectors of an encoder have one length; columns of a table have units of their own.
         return "private" if records.columns else None
-    if given in ("none", "private"):
-        return None if given == "none" else given
-    if not given.lower().endswith(".csv"):
+    if scale in ("none", "private"):
+        return None if scale == "none" else scale
+    if not scale.lower().endswith(".csv"):
         raise InvalidParameter(
-            f"--scale must be auto, none, private or a CSV file of bounds, got {given!r}."
+            f"--scale must be auto, none, private or a CSV file of bounds, got {scale!r}."
         )
     if not records.columns:
         raise InvalidParameter(
             "--scale with bounds needs named columns: a table given by --features."
         )
-    return read_bounds(given, records.columns)
+    return read_bounds(scale, records.columns)
 
 
 def _kappa_bounds(graph: PairGraph) -> dict[str, int]:

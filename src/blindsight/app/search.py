@@ -338,11 +338,11 @@ def search(
         else coder.on_milvus(milvus, codes=folder.codes, collection=collection, token=token)
     )
     with stored:
-        asked = _asked(coder, stored, queries, words, _listed(like), vector, names)
+        queried = _asked(coder, stored, queries, words, _listed(like), vector, names)
         filtered = inside is not None or since is not None or until is not None
         wanted = max(k, rerank or 0, len(stored) if filtered else 0)
-        progress("searching", 0, len(asked.titles))
-        hits = _search(coder, stored, asked, wanted, ranking, radius)
+        progress("searching", 0, len(queried.titles))
+        hits = _search(coder, stored, queried, wanted, ranking, radius)
         if inside is not None:
             hits = hits.only(own.inside(hits, inside))
         if since is not None or until is not None:
@@ -352,11 +352,11 @@ def search(
         most = k if rerank is None else max(k, rerank)
         ranked = [each[:most] if hits.distances is None else each for each in hits]
         # Words that say nothing to the encoder have no hits, rather than arbitrary ones.
-        ranked = [each if meant else [] for each, meant in zip(ranked, asked.meant, strict=True)]
+        ranked = [each if meant else [] for each, meant in zip(ranked, queried.meant, strict=True)]
         if rerank is not None:
-            ranked = _rerank(own, asked, ranked, k)
+            ranked = _rerank(own, queried, ranked, k)
         if html is not None:
-            _write_sheet(Path(html), asked, ranked, stored, own)
+            _write_sheet(Path(html), queried, ranked, stored, own)
         return SearchResult(
             queries=tuple(
                 QueryHits(
@@ -366,9 +366,9 @@ def search(
                     tuple(PhotoHit(hit, tuple(names.of(hit.id))) for hit in each),
                 )
                 for query, present, interpretation, each in zip(
-                    asked.titles,
-                    asked.present,
-                    asked.interpretations or (None,) * len(ranked),
+                    queried.titles,
+                    queried.present,
+                    queried.interpretations or (None,) * len(ranked),
                     ranked,
                     strict=True,
                 )
@@ -378,7 +378,7 @@ def search(
             meaning=coder.meaning(stored),
             guarantee=stored.guarantee,
             html=None if html is None else Path(html),
-            files=asked.files,
+            files=queried.files,
             of_vectors=coder.recipe.of_vectors,
         )
 
@@ -550,8 +550,8 @@ def _asked(
         raise InvalidParameter("ask by photos, --words, --like or --vector: by one of them.")
     if vector is not None:
         if isinstance(vector, (str, PathLike)):
-            titles, given = Embeddings(vector).take(_MAX_QUERY_VECTORS)
-            rows = encoder.prepared(given)
+            titles, vectors = Embeddings(vector).take(_MAX_QUERY_VECTORS)
+            rows = encoder.prepared(vectors)
         else:
             array = checks.finite_array("vector", np.atleast_2d(vector), ndim=2)
             titles = [f"vector {number}" for number in range(1, len(array) + 1)]
@@ -571,25 +571,25 @@ def _asked(
         from blindsight.encoders.words import understood
 
         meanings = [understood(text) for text in words]
-        known = [bool(meaning.names) for meaning in meanings]
+        meaningful = [bool(meaning.names) for meaning in meanings]
         return _Queries(
             words,
-            [there and meant for there, meant in zip(present, known, strict=True)],
+            [is_stored and meant for is_stored, meant in zip(present, meaningful, strict=True)],
             similarity=similarity,
             interpretations=tuple(meaning.line() for meaning in meanings),
-            known=known,
+            known=meaningful,
         )
     records = tuple(names.record(name) for name in like)
     for name, record in zip(like, records, strict=True):
         try:
             stored.codes_of([record])
         except InvalidData:
-            here = names.vault is not None
-            wanted = "a file name as the folder has it, or an id" if here else "an id"
+            has_vault = names.vault is not None
+            wanted = "a file name as the folder has it, or an id" if has_vault else "an id"
             raise InvalidData(
                 f"--like {name}: the index holds no such photo. Give {wanted}; blindsight index "
                 "show lists them."
-                + ("" if here else " File names need the owner's vault (--vault).")
+                + ("" if has_vault else " File names need the owner's vault (--vault).")
             ) from None
     similarity = encoder.similarity_of_stored(stored, records)
     return _Queries(like, [True] * len(records), similarity=similarity, records=records)
@@ -627,28 +627,32 @@ def _read_queries(paths: Sequence[Path]) -> tuple[list[str], list[NDArray[np.uin
 def _search(
     encoder: PhotoEncoder,
     stored: CodeIndex,
-    asked: _Queries,
+    queries: _Queries,
     k: int,
     ranking: str,
     radius: int | None,
 ) -> Hits:
-    if asked.similarity is not None:
+    if queries.similarity is not None:
         if radius is not None:
             raise InvalidParameter("--radius needs a query picture and flipped codes.")
-        return encoder.search_like(stored, asked.similarity, k)
-    if asked.rows is None:
+        return encoder.search_like(stored, queries.similarity, k)
+    if queries.rows is None:
         raise AssertionError("queries without a similarity have rows")
     if radius is not None:
-        return encoder.within(stored, asked.rows, radius)
-    return encoder.search(stored, asked.rows, k, ranking=ranking)
+        return encoder.within(stored, queries.rows, radius)
+    return encoder.search(stored, queries.rows, k, ranking=ranking)
 
 
-def _rerank(own: OwnerPhotos, asked: _Queries, ranked: list[list[Hit]], k: int) -> list[list[Hit]]:
+def _rerank(
+    own: OwnerPhotos, queries: _Queries, ranked: list[list[Hit]], k: int
+) -> list[list[Hit]]:
     """Order candidates by the photos; a stored query is looked up among the owner's photos."""
-    squeezed = asked.squeezed
-    if squeezed is None and asked.records:
-        pictures = [picture for key in asked.records if (picture := own.squeezed(key)) is not None]
-        squeezed = np.stack(pictures) if len(pictures) == len(asked.records) else None
+    squeezed = queries.squeezed
+    if squeezed is None and queries.records:
+        pictures = [
+            picture for key in queries.records if (picture := own.squeezed(key)) is not None
+        ]
+        squeezed = np.stack(pictures) if len(pictures) == len(queries.records) else None
     if squeezed is None:
         raise InvalidParameter(
             "--rerank compares pictures: give a query picture, or --like with a photo that is here "
@@ -663,17 +667,17 @@ def _rerank(own: OwnerPhotos, asked: _Queries, ranked: list[list[Hit]], k: int) 
 
 
 def _write_sheet(
-    target: Path, asked: _Queries, ranked: list[list[Hit]], stored: CodeIndex, own: OwnerPhotos
+    target: Path, queries: _Queries, ranked: list[list[Hit]], stored: CodeIndex, own: OwnerPhotos
 ) -> None:
-    small = own.thumbnails({hit.id for hits in ranked for hit in hits} | set(asked.records))
+    small = own.thumbnails({hit.id for hits in ranked for hit in hits} | set(queries.records))
     thumbnails = {own.names.of(key)[0]: picture for key, picture in small.items()}
     named = [[hit._replace(id=own.names.of(hit.id)[0]) for hit in hits] for hits in ranked]
-    pictures: list[bytes | None] = [thumbnail(image) for image in asked.pixels]
-    pictures = pictures or [small.get(key) for key in asked.records] or [None] * len(named)
+    pictures: list[bytes | None] = [thumbnail(image) for image in queries.pixels]
+    pictures = pictures or [small.get(key) for key in queries.records] or [None] * len(named)
     sheets = [
         Sheet(Path(query).name, picture, hits, thumbnails, present)
         for query, picture, hits, present in zip(
-            asked.titles, pictures, named, asked.present, strict=True
+            queries.titles, pictures, named, queries.present, strict=True
         )
     ]
     page = contact_sheet(

@@ -109,9 +109,9 @@ class SentStatistics(JobResult):
     @property
     def title(self) -> str:
         """One line that says what was written."""
-        what = "Feature statistics" if self.kind == "statistics" else "A classifier"
+        content = "Feature statistics" if self.kind == "statistics" else "A classifier"
         return (
-            f"{what} of {self.n_images:,} images in {len(self.classes)} classes: {self.file} "
+            f"{content} of {self.n_images:,} images in {len(self.classes)} classes: {self.file} "
             f"({self.n_bytes / 1e6:.1f} MB)"
         )
 
@@ -521,18 +521,18 @@ def learn_from_statistics(
     n_test = 0
     files_read = None
     if test is not None:
-        what = f"the file of statistics {', '.join(str(path) for path in paths)}"
-        opened = open_same_encoder(merged.encoder, encoder, what=what)
+        description = f"the file of statistics {', '.join(str(path) for path in paths)}"
+        opened = open_same_encoder(merged.encoder, encoder, what=description)
         listed = list_images(str(test), split, None, merged.classes, leave_out=None)
         images = encode_images(listed, opened, None, None, "", progress)
         files_read = images.files
-        known = np.isin(images.labels, merged.classes)
-        truth = images.labels[known]
+        classified = np.isin(images.labels, merged.classes)
+        truth = images.labels[classified]
         n_test = len(truth)
         if not n_test:
             raise InvalidData(f"no image of {test} has a class of {', '.join(merged.classes)}.")
-        accuracy = float((model.predict(images.features[known]) == truth).mean())
-        chance = float(max((truth == one).mean() for one in merged.classes))
+        accuracy = float((model.predict(images.features[classified]) == truth).mean())
+        chance = float(max((truth == name_of_class).mean() for name_of_class in merged.classes))
     if out is not None:
         model.save(out)
     return LearnedFromStatistics(

@@ -443,14 +443,14 @@ def recover_sketches(
     if originals is not None:
         original_images, files = _read_photos(str(originals), split, progress)
         truth = _originals(original_images, chosen, size, grey)
-    known = None
+    public_pixels = None
     if public is not None:
         public_images, public_files = _read_photos(str(public), None, progress)
         files = files + public_files if files and public_files else files or public_files
-        known = read_like(public_images, stored.image_shape, most=_MAX_PUBLIC_IMAGES)
+        public_pixels = read_like(public_images, stored.image_shape, most=_MAX_PUBLIC_IMAGES)
     suite = Suite(
         stored.parameters,
-        public=known,
+        public=public_pixels,
         steps=steps,
         progress=lambda done, total: progress("learning from public images", done, total),
     )
@@ -542,15 +542,17 @@ def _parameters(
     if max_psnr is None and epsilon_per_pixel is None:
         return resolve(q, p=p, r=r)
     shape = (1 if first.ndim == 3 else 3, *first.shape[1:3])
-    known = None
+    reference_pixels = None
     if reference is not None:
-        known = read_like(read_images(reference, None), shape, most=_MAX_REFERENCE_IMAGES)
+        reference_pixels = read_like(
+            read_images(reference, None), shape, most=_MAX_REFERENCE_IMAGES
+        )
     return calibration.calibrate(
         max_psnr=max_psnr,
         epsilon_per_pixel=epsilon_per_pixel,
         attacker=attacker,
         r=r,
-        reference=known,
+        reference=reference_pixels,
     )
 
 
@@ -600,10 +602,10 @@ def _flip(
         account = vault.account(account, release="", records=records, out=path)
     elif vault is not None and account is None:
         # Whoever forgets the ledger now pays when it is given.
-        release, what = vault.release_of(flipper.mechanism_id_), "flipped bits of photos"
+        release, description = vault.release_of(flipper.mechanism_id_), "flipped bits of photos"
         records = _records(vault, images)
         vault.charge(
-            None, flipper.guarantee_, release=release, what=what, records=records, out=path
+            None, flipper.guarantee_, release=release, what=description, records=records, out=path
         )
     sketch_to(
         path,

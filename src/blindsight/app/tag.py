@@ -215,12 +215,12 @@ def tag(
         raise InvalidParameter(
             "these answers are exact: random ids and a vault are for a model made with publish=."
         )
-    given = _paths(images)
-    listed = image_files(given)
+    paths = _paths(images)
+    listed = image_files(paths)
     files = listed.digests
-    features = _features_of(listed, given, extractor, progress)
+    features = _features_of(listed, paths, extractor, progress)
     answers = tagger.answer(features(list(range(len(files)))))
-    names = _names(list(files), given)
+    names = _names(list(files), paths)
     rows = tuple(
         _image_tags(tagger, name, tags, scores)
         for name, tags, scores in zip(names, answers.tags, answers.scores, strict=True)
@@ -286,12 +286,12 @@ def publish_tags(
             f"the answers of {model_path} are exact and protect no photo: make a model with "
             "train_tagger(publish=...)."
         )
-    given = _paths(images)
-    listed = image_files(given)
+    paths = _paths(images)
+    listed = image_files(paths)
     files = listed.digests
     opened_vault = _existing_vault(vault, model_path)
     records = records_of(opened_vault, files, listed.decoded)
-    features = _features_of(listed, given, extractor, progress)
+    features = _features_of(listed, paths, extractor, progress)
     account = open_ledger(
         ledger, dataset or model_path.stem, opened_vault, actor=actor, purpose=purpose
     )
@@ -303,10 +303,10 @@ def publish_tags(
         ledger=account,
         out=model_path.with_name(model_path.name + ".tags"),
     )
-    names = records if random_ids else _names(list(files), given)
+    names = records if random_ids else _names(list(files), paths)
     rows = [
-        _image_tags(tagger, shown, tags, scores)
-        for shown, tags, scores in zip(names, answers.tags, answers.scores, strict=True)
+        _image_tags(tagger, name, tags, scores)
+        for name, tags, scores in zip(names, answers.tags, answers.scores, strict=True)
     ]
     if random_ids:  # one row per distinct photo, in an order that is independent of the files
         rows = sorted({row.image: row for row in rows}.values(), key=lambda row: row.image)
@@ -339,27 +339,27 @@ def _paths(images: str | Path | Iterable[str | Path]) -> list[Path]:
 
 
 def _features_of(
-    listed: ImageFiles, given: list[Path], extractor: Extractor, progress: Progress
+    listed: ImageFiles, paths: list[Path], extractor: Extractor, progress: Progress
 ) -> Callable[[list[int]], NDArray[np.float32]]:
     """A function from places in the list of files to the features of these files."""
     from blindsight.data import Files
 
     files = list(listed.digests)
-    names = _names(files, given)
+    names = _names(files, paths)
 
-    def features(places: list[int]) -> NDArray[np.float32]:
+    def features(rows: list[int]) -> NDArray[np.float32]:
         return extractor(
-            Files([files[place] for place in places], decoded=listed.decoded),
-            names=[names[place] for place in places],
+            Files([files[row] for row in rows], decoded=listed.decoded),
+            names=[names[row] for row in rows],
             progress=lambda done, total: progress("features", done, total),
         )
 
     return features
 
 
-def _names(files: Sequence[Path], given: Sequence[Path]) -> list[str]:
+def _names(files: Sequence[Path], paths: Sequence[Path]) -> list[str]:
     """Paths relative to the one folder that was given, as a labels file names them."""
-    root = given[0] if len(given) == 1 and given[0].is_dir() else None
+    root = paths[0] if len(paths) == 1 and paths[0].is_dir() else None
     return [path.relative_to(root).as_posix() if root else str(path) for path in files]
 
 
@@ -375,7 +375,7 @@ def _image_tags(
     )
 
 
-def _existing_vault(given: str | Path | None, model: Path) -> Vault:
+def _existing_vault(path: str | Path | None, model: Path) -> Vault:
     """The vault of earlier answers.
 
     A new vault is made only at a path that the caller names: under another key, a photo that was
@@ -383,10 +383,10 @@ def _existing_vault(given: str | Path | None, model: Path) -> Vault:
     """
     from blindsight.index.release_folder import vault_beside
 
-    if given is None and not vault_beside(model).exists():
+    if path is None and not vault_beside(model).exists():
         raise MissingData(
             f"there is no vault at {vault_beside(model)}. Name the existing vault with --vault, so "
             "that photos published before keep their tags; or name a new folder, if this model "
             "never published your photos."
         )
-    return open_vault(given, model)
+    return open_vault(path, model)

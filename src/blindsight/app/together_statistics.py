@@ -163,9 +163,9 @@ class StatisticsPlan(Plan):
         return np.asarray(model.decision_function(X).argmax(axis=1), dtype=np.int64)
 
     def _content(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        kept = ("names", "encoder", "holdout", "patience", "moments", "share")
+        stored = ("names", "encoder", "holdout", "patience", "moments", "share")
         arrays = {"mean": self.basis.mean, "directions": self.basis.directions}
-        fields = {name: getattr(self, name) for name in kept}
+        fields = {name: getattr(self, name) for name in stored}
         return arrays, {"method": self.method, **fields}
 
     @classmethod

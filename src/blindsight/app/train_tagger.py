@@ -433,12 +433,12 @@ def start_tagger(
     from blindsight.tagging.photos import public_knowledge
 
     extractor = _extractor("network", None, encoder)
-    known = read_vocabulary(words) if isinstance(words, str) else words
+    vocabulary = read_vocabulary(words) if isinstance(words, str) else words
     public_rows = None if public is None else _public_rows(Path(public), extractor, progress)
-    prior, notice = public_knowledge(list(known), extractor, public_rows, known)
+    prior, notice = public_knowledge(list(vocabulary), extractor, public_rows, vocabulary)
     if prior is None:
         raise MissingData(f"there is nothing to start from. {notice}")
-    tagger = PrivateTagger.from_public(list(known), prior)
+    tagger = PrivateTagger.from_public(list(vocabulary), prior)
     tagger.public_["extractor"] = extractor.to_fields()
     tagger.save(Path(out))
     share_file(Path(out), "tagger", tagger.guarantee_)

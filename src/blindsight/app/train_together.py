@@ -348,7 +348,7 @@ def load_plan_encoder(
         return None, {}
     opened = open_encoder(encoder)
     name = encoder if isinstance(encoder, str) and encoder.startswith("hub:") else opened.name
-    name = next((short for short, known in BUILT_IN.items() if known == opened), name)
+    name = next((short for short, built_in in BUILT_IN.items() if built_in == opened), name)
     return opened, {"open": name, "identity": dict(opened.identity())}
 
 
@@ -423,14 +423,14 @@ class TrainedTogether(JobResult):
     def facts(self) -> list[tuple[str, str]]:
         """What a reader asks first."""
         held_out = "nothing was held out" if self.accuracy is None else f"{self.accuracy:.1%}"
-        found = [
+        facts = [
             ("records", f"{self.records:,}"),
             ("right, of the held-out records of all sites", held_out),
             ("guarantee", self.guarantee.line()),
         ]
         if self.model is not None:
-            found.append(("model", str(self.model)))
-        return found if self.advice is None else [*found, ("note", self.advice)]
+            facts.append(("model", str(self.model)))
+        return facts if self.advice is None else [*facts, ("note", self.advice)]
 
     def tables(self) -> list[ResultTable]:
         """The rounds, and what became of the files."""
@@ -527,24 +527,30 @@ def train_together(
     # Opened once: every site and the plan have the same encoder.
     chosen = open_encoder(usual if encoder is None else encoder) if photos else None
     tables = [labels] * len(paths) if labels is None or isinstance(labels, str | Path) else labels
-    given = [
+    site_rows = [
         read_labelled(path, labels=table, encoder=chosen, progress=progress)
         for path, table in zip(paths, tables, strict=True)
     ]
-    files = _added(given)
+    files = _added(site_rows)
     if single:
-        given = _dealt(given[0], checks.whole("sites", sites, least=3))
-    shown = None if public is None else read_labelled(public, encoder=chosen, progress=progress)
+        site_rows = _dealt(site_rows[0], checks.whole("sites", sites, least=3))
+    public_rows = (
+        None if public is None else read_labelled(public, encoder=chosen, progress=progress)
+    )
     if not names:
-        names = shown.names if shown is not None else sorted({n for g in given for n in g.names})
-    most = max(len(site.X) for site in given) if records is None else records
+        names = (
+            public_rows.names
+            if public_rows is not None
+            else sorted({n for g in site_rows for n in g.names})
+        )
+    most = max(len(site.X) for site in site_rows) if records is None else records
     planned = plan_federation(
-        sites=len(given),
+        sites=len(site_rows),
         method=method,
         names=names,
-        classes=max(int(site.labels.max()) + 1 for site in given) if not names else None,
-        features=given[0].X.shape[1],
-        public=shown,
+        classes=max(int(site.labels.max()) + 1 for site in site_rows) if not names else None,
+        features=site_rows[0].X.shape[1],
+        public=public_rows,
         encoder=chosen,
         rounds=rounds,
         epsilon=epsilon,
@@ -557,8 +563,8 @@ def train_together(
         from blindsight.privacy.door import Door
 
         Door(planned.guarantee, what="training together", ledger=ledger)
-    made = _trained(planned, given, encrypt=encrypt, out=out, progress=progress)
-    return replace(made, files=files)
+    trained = _trained(planned, site_rows, encrypt=encrypt, out=out, progress=progress)
+    return replace(trained, files=files)
 
 
 def _added(sites: Sequence[LabelledRows]) -> FilesRead | None:
@@ -577,7 +583,7 @@ def _dealt(rows: LabelledRows, sites: int) -> list[LabelledRows]:
 
 def _trained(
     planned: PlannedFederation,
-    given: Sequence[LabelledRows],
+    sites: Sequence[LabelledRows],
     *,
     encrypt: bool,
     out: PathText | None,
@@ -590,7 +596,7 @@ def _trained(
     plan, settings = planned.plan, planned.settings
     tasks = {
         number: plan.task(site.X, class_numbers(site.labels, plan.names), user=number)
-        for number, site in enumerate(given, start=1)
+        for number, site in enumerate(sites, start=1)
     }
     simulation = Simulation(settings, encrypt=encrypt, keep_messages=False)
     weights, accuracy, rounds = plan.initial.copy(), None, []
@@ -625,8 +631,8 @@ def _trained(
         share_file(Path(out), "federated model", planned.guarantee)
     return TrainedTogether(
         classes=plan.names or tuple(map(str, range(plan.classes))),
-        sites=len(given),
-        records=sum(len(site.X) for site in given),
+        sites=len(sites),
+        records=sum(len(site.X) for site in sites),
         rounds=tuple(rounds),
         accuracy=accuracy,
         guarantee=planned.guarantee,

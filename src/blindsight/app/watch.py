@@ -203,13 +203,13 @@ def _notices(folder: Path, own: Iterable[Path], stop: threading.Event) -> Iterat
     )
 
 
-def _run_of(made: ProtectedPhotos) -> WatchedRun:
-    unreadable = len(made.counts.refused)
+def _run_of(protected: ProtectedPhotos) -> WatchedRun:
+    unreadable = len(protected.counts.refused)
     return WatchedRun(
         time=datetime.now(UTC),
-        released=made.counts.released,
-        stored=made.counts.stored,
+        released=protected.counts.released,
+        stored=protected.counts.stored,
         unreadable=unreadable,
-        skipped=made.files.skipped_count - unreadable,
-        charged=made.charged,
+        skipped=protected.files.skipped_count - unreadable,
+        charged=protected.charged,
     )

@@ -366,11 +366,11 @@ def _charge_earlier_vaults(
     datasets: DataSets, data_set: DataSet, ledger: Ledger, actor: str | None
 ) -> None:
     """Charge what data sets with a vault of their own released of this one's photos."""
-    for other in datasets.listed():
-        if not has_own_vault(datasets, other) or not _overlaps(datasets, data_set, other):
+    for earlier in datasets.listed():
+        if not has_own_vault(datasets, earlier) or not _overlaps(datasets, data_set, earlier):
             continue
-        place = datasets.settings.ledger_place
-        with Ledger(place, dataset=other.account, create=False) as account:
+        address = datasets.settings.ledger_place
+        with Ledger(address, dataset=earlier.account, create=False) as account:
             charges = [entry for entry in account.entries() if entry.kind == "charge"]
         for key in dict.fromkeys(entry.key or str(entry.sequence) for entry in charges):
             costs = tuple(
@@ -385,28 +385,28 @@ def _charge_earlier_vaults(
             )
             ledger.charge(
                 costs,
-                what=f"released before from {other.name}",
-                key=f"earlier vault {other.id} {key}"[:200],
+                what=f"released before from {earlier.name}",
+                key=f"earlier vault {earlier.id} {key}"[:200],
                 actor=actor,
                 limited=False,
             )
 
 
-def _overlaps(datasets: DataSets, data_set: DataSet, other: DataSet) -> bool:
-    """Whether two data sets share a photo, where the other one has a vault of its own."""
+def _overlaps(datasets: DataSets, data_set: DataSet, earlier: DataSet) -> bool:
+    """Return whether a data set shares a photo with one that has its own vault."""
     from blindsight.data.limits import LIMITS, read_bytes
     from blindsight.data.sources import recognising
 
-    folder, earlier = Path(data_set.source), Path(other.source)
-    if folder.is_relative_to(earlier) or earlier.is_relative_to(folder):
+    folder, earlier_folder = Path(data_set.source), Path(earlier.source)
+    if folder.is_relative_to(earlier_folder) or earlier_folder.is_relative_to(folder):
         return True
-    known = {photo.id for photo in datasets.photos(other)}
+    records = {photo.id for photo in datasets.photos(earlier)}
     names = owner_vault(datasets).photos(data_set.id)
-    with recognising(vault_of(datasets, other)) as recognise:
+    with recognising(vault_of(datasets, earlier)) as recognise:
         for name in names:
             try:
                 content = read_bytes(folder / name, largest=LIMITS.image_bytes)
-                if recognise(content, name) in known:
+                if recognise(content, name) in records:
                     return True
             except (OSError, BlindsightError):
                 continue  # the scan has named it as one that cannot be read
@@ -438,7 +438,7 @@ def release_note(
 
 
 def _releases_on_disk(datasets: DataSets, data_set: DataSet) -> list[ReleaseOnDisk]:
-    shown = []
+    releases = []
     for path in sorted(datasets.given.glob(f"*/{NOTE_FILE}")):
         try:
             if path.stat().st_size > _LARGEST_RELEASE_FILE:
@@ -447,14 +447,14 @@ def _releases_on_disk(datasets: DataSets, data_set: DataSet) -> list[ReleaseOnDi
             if fields["dataset"] == data_set.id:
                 costs = tuple(Cost.from_dict(cost) for cost in fields["costs"])
                 name = path.parent.name
-                shown.append(
+                releases.append(
                     ReleaseOnDisk(name, str(fields["vault"]), str(fields["release"]), costs)
                 )
         except (ValueError, KeyError, TypeError, OSError, BlindsightError) as error:
             raise HostileFile(
                 f"{path} is not what a release holds. Restore it from a copy, or delete the folder."
             ) from error
-    return shown
+    return releases
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ class DataSet:
     looked: bool = False
     features: str = ""
     encoder: str = ""
-    about: tuple[str, ...] = ()
+    own_names: tuple[str, ...] = ()
     person: str = ""
     most: int = 0
     people: int = 0
@@ -113,11 +113,15 @@ class DataSet:
         return epsilon * max(1, self.most)
 
     def release(self, number: str) -> Release:
-        """One of its releases."""
-        found = next((release for release in self.releases if release.id == number), None)
-        if found is None:
-            raise MissingData(f"the data set {self.name} has no release {number}.")
-        return found
+        """Return the release with this number.
+
+        Raises:
+            MissingData: the data set has no such release.
+        """
+        for release in self.releases:
+            if release.id == number:
+                return release
+        raise MissingData(f"the data set {self.name} has no release {number}.")
 
 
 class LibrarySettings(Protocol):
@@ -165,8 +169,8 @@ class DataSets:
 
     def listed(self) -> list[DataSet]:
         """The newest first."""
-        found = [self.get(path.parent.name) for path in self.vaults.glob("*/about.json")]
-        return sorted(found, key=lambda data_set: data_set.made, reverse=True)
+        data_sets = [self.get(path.parent.name) for path in self.vaults.glob("*/about.json")]
+        return sorted(data_sets, key=lambda data_set: data_set.made, reverse=True)
 
     def get(self, number: str) -> DataSet:
         """Read one data set.
@@ -180,7 +184,7 @@ class DataSets:
             fields = json.loads((self.vaults / number / "about.json").read_bytes())
             fields["refused"] = tuple((str(name), str(why)) for name, why in fields["refused"])
             fields["files"] = tuple(tuple(map(str, row)) for row in fields.get("files", ()))
-            fields["about"] = tuple(str(name) for name in fields.get("about", ()))
+            fields["own_names"] = tuple(str(name) for name in fields.pop("about", ()))
             fields["releases"] = tuple(Release(**release) for release in fields["releases"])
             return DataSet(**fields)
         except (ValueError, TypeError, KeyError) as error:
@@ -196,7 +200,7 @@ class DataSets:
         person: str = "",
         most: int = 0,
         encoder: str = "",
-        about: tuple[str, ...] = (),
+        own_names: tuple[str, ...] = (),
     ) -> DataSet:
         """Add a data set: of a folder, or of what will be dropped.
 
@@ -207,7 +211,7 @@ class DataSets:
             most: the most photos of one person.
             encoder: the encoder that reads the photos: a built-in name, or a folder of ONNX files;
                 empty for the default.
-            about: public words for what the photos show.
+            own_names: public words for what the photos show.
         """
         name = " ".join(name.split())[:60] or "Photos"
         if not name.isprintable():
@@ -229,21 +233,21 @@ class DataSets:
                 person=person,
                 most=most,
                 encoder=encoder,
-                about=about,
+                own_names=own_names,
             )
         )
 
     def save(self, data_set: DataSet) -> DataSet:
-        """Write what is known of it."""
-        write_atomically(
-            self.vault(data_set) / "about.json", json.dumps(asdict(data_set), indent=1).encode()
-        )
+        """Write the description of a data set to its private folder, and return it."""
+        fields = asdict(data_set)
+        fields["about"] = fields.pop("own_names")  # the key in files of all versions
+        write_atomically(self.vault(data_set) / "about.json", json.dumps(fields, indent=1).encode())
         return data_set
 
     def keep_release(self, data_set: DataSet, release: Release) -> DataSet:
         """Add a release, or replace what was known of it."""
         data_set = self.get(data_set.id)
-        others = tuple(known for known in data_set.releases if known.id != release.id)
+        others = tuple(earlier for earlier in data_set.releases if earlier.id != release.id)
         return self.save(replace(data_set, releases=(*others, release)))
 
     def vault(self, data_set: DataSet) -> Path:
@@ -293,11 +297,11 @@ def inside(root: Path, path: str) -> Path | None:
     operating system, and no reason to fail.
     """
     try:
-        found = (root / path).resolve()
-        found.lstat()
+        resolved = (root / path).resolve()
+        resolved.lstat()
     except (OSError, ValueError):
         return None
-    return found if found.is_relative_to(root.resolve()) else None
+    return resolved if resolved.is_relative_to(root.resolve()) else None
 
 
 def today() -> str:

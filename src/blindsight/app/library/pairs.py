@@ -94,9 +94,9 @@ def learn_to_compare(
 
     progress("reading your answers", 0, 3)
     where = {photo.id: i for i, photo in enumerate(datasets.photos(data_set))}
-    said = decided(answers_of(datasets, data_set))
-    pairs = np.array([[where[a], where[b]] for a, b, _ in said if a in where and b in where])
-    labels = np.array([word == "same" for a, b, word in said if a in where and b in where])
+    answered = decided(answers_of(datasets, data_set))
+    pairs = np.array([[where[a], where[b]] for a, b, _ in answered if a in where and b in where])
+    labels = np.array([word == "same" for a, b, word in answered if a in where and b in where])
     rows = np.asarray(rows_of(datasets, data_set), np.float64)
     aside = np.random.default_rng(len(pairs)).permutation(len(pairs))
     held, used = aside[: len(aside) // 5], aside[len(aside) // 5 :]
@@ -143,14 +143,14 @@ def learn_to_compare(
     )
     progress("looking at the answers that were kept aside", 2, 3)
     datasets.keep_release(data_set, release)
-    known = metric.curve_.known
+    rates_known = metric.curve_.known
     measured = {
         "release": release.id,
         "pairs": len(used),
         "held": len(held),
         "met": int(((metric.predict(pairs[held]) == 1) == labels[held]).sum()) if len(held) else 0,
-        "errors": str(metric.curve_.at_threshold(metric.threshold_)) if known else None,
-        "equal_error": metric.curve_.equal_error().error if known else None,
+        "errors": str(metric.curve_.at_threshold(metric.threshold_)) if rates_known else None,
+        "equal_error": metric.curve_.equal_error().error if rates_known else None,
         "when": today(),
         "film": _film(ids, metric.transform(rows)),
     }
@@ -159,15 +159,15 @@ def learn_to_compare(
 
 
 def answer_for(
-    datasets: DataSets, data_set: DataSet, one: str, other: str, point: str = "balanced"
+    datasets: DataSets, data_set: DataSet, first: str, second: str, point: str = "balanced"
 ) -> dict[str, Any]:
     """The distance of two photos, and what the last learned threshold says about them.
 
     Parameters:
         datasets: the data sets of the workbench.
         data_set: the photos' data set.
-        one: id of a photo.
-        other: id of another photo.
+        first: id of a photo.
+        second: id of another photo.
         point: a name of `OPERATING_POINTS`.
 
     Returns:
@@ -177,7 +177,7 @@ def answer_for(
     from blindsight.metric import EuclideanMetric
 
     where = {photo.id: i for i, photo in enumerate(datasets.photos(data_set))}
-    rows = np.asarray(rows_of(datasets, data_set)[[where[one], where[other]]], np.float64)
+    rows = np.asarray(rows_of(datasets, data_set)[[where[first], where[second]]], np.float64)
     away = float(EuclideanMetric().fit(rows).pair_distance(rows[None])[0])
     metric = _last_metric(datasets, data_set)
     answer = None
@@ -250,22 +250,22 @@ def _answered_distances(
     answers = [row for row in decided(answers_of(datasets, data_set)) if {*row[:2]} <= where.keys()]
     if not answers:
         return []
-    places = [[where[one], where[other]] for one, other, _ in answers]
+    places = [[where[first], where[second]] for first, second, _ in answers]
     rows = np.asarray(rows_of(datasets, data_set)[places], np.float64)
     distances = EuclideanMetric().fit(rows[:, 0]).pair_distance(rows)
     return sorted(
-        (float(distance), says, (one, other))
-        for distance, (one, other, says) in zip(distances, answers, strict=True)
+        (float(distance), says, (first, second))
+        for distance, (first, second, says) in zip(distances, answers, strict=True)
     )
 
 
 def _median_mistake(
-    distances: list[tuple[float, str, tuple[str, str]]], said: str, point: OperatingPoint
+    distances: list[tuple[float, str, tuple[str, str]]], answer: str, point: OperatingPoint
 ) -> tuple[str, str] | None:
     wrong = [
         photos
         for distance, says, photos in distances
-        if says == said and (distance <= point.threshold) != (says == "same")
+        if says == answer and (distance <= point.threshold) != (says == "same")
     ]
     return wrong[len(wrong) // 2] if wrong else None
 
@@ -275,10 +275,10 @@ def _last_metric(datasets: DataSets, data_set: DataSet) -> DPPMetric | None:
     from blindsight.metric import DPPMetric
 
     last = last_comparison(datasets, data_set)
-    found = [] if last is None else [r for r in data_set.releases if r.id == last.get("release")]
-    if not found:
+    releases = [] if last is None else [r for r in data_set.releases if r.id == last.get("release")]
+    if not releases:
         return None
-    metric = DPPMetric.load(datasets.folder(found[0]) / METRIC_FILE)
+    metric = DPPMetric.load(datasets.folder(releases[0]) / METRIC_FILE)
     return metric if metric.curve_.known else None
 
 
@@ -341,9 +341,9 @@ def _pair_budget() -> Cost:
 
 def _release(datasets: DataSets, data_set: DataSet, number: str, pairs: int) -> Release:
     """The release with this id: learned again from the same answers, it is the same one."""
-    known = {release.id: release for release in datasets.get(data_set.id).releases}
+    stored = {release.id: release for release in datasets.get(data_set.id).releases}
     folder = datasets.named(data_set, "compare", PAIR_EPSILON, number)
-    return known.get(number[:12]) or Release(
+    return stored.get(number[:12]) or Release(
         number[:12], "metric", folder, PAIR_EPSILON, pairs, today(), False
     )
 
@@ -364,28 +364,28 @@ def bounded_pairs(pairs: NDArray[Any], owners: list[set[str]]) -> list[int]:
     Who is in which pair is public.
     """
     counts: Counter[str] = Counter()
-    kept = []
+    selected = []
     for row, (a, b) in enumerate(pairs):
-        who = owners[a] | owners[b]
-        if all(counts[name] < MAX_ANSWERS_EACH for name in who):
-            counts.update(who)
-            kept.append(row)
-    return kept
+        owners_of_pair = owners[a] | owners[b]
+        if all(counts[name] < MAX_ANSWERS_EACH for name in owners_of_pair):
+            counts.update(owners_of_pair)
+            selected.append(row)
+    return selected
 
 
 def _film(ids: list[str], space: NDArray[Any]) -> dict[str, Any]:
     """The ten nearest to one photo, drawn at random."""
-    asked = int(np.random.default_rng().integers(len(ids)))
-    far = np.linalg.norm(space - space[asked], axis=1)
-    far[asked] = np.inf
-    return {"asked": ids[asked], "nearest": [ids[i] for i in np.argsort(far)[:10]]}
+    query = int(np.random.default_rng().integers(len(ids)))
+    far = np.linalg.norm(space - space[query], axis=1)
+    far[query] = np.inf
+    return {"asked": ids[query], "nearest": [ids[i] for i in np.argsort(far)[:10]]}
 
 
 def affordable(data_set: DataSet, ledger: Ledger) -> bool:
     """Return whether one learning fits into what is left per answer, per photo and per person."""
-    left = {balance.unit: balance.remaining.epsilon for balance in ledger.balances()}
-    left.setdefault(PAIR_UNIT, PAIR_BUDGET)
-    return all(left.get(cost.unit, math.inf) >= cost.epsilon for cost in prices(data_set))
+    remaining = {balance.unit: balance.remaining.epsilon for balance in ledger.balances()}
+    remaining.setdefault(PAIR_UNIT, PAIR_BUDGET)
+    return all(remaining.get(cost.unit, math.inf) >= cost.epsilon for cost in prices(data_set))
 
 
 def answers_of(datasets: DataSets, data_set: DataSet) -> list[list[str]]:

@@ -98,20 +98,20 @@ def scan(
 
     folder, features = Path(data_set.source), _features(data_set)
     recipe = image_encoder(features)
-    shown = _dropped_names(datasets, data_set)
-    found, nobodys = _recognised(datasets, data_set)
-    records = found.records
+    original_names = _dropped_names(datasets, data_set)
+    scanned, nobodys = _recognised(datasets, data_set)
+    records = scanned.records
     photos: list[DataSetPhoto] = []
     refused = [
-        (valid_text(shown.get(name, name)), valid_text(_why(why, name)))
-        for name, why in found.refused
+        (valid_text(original_names.get(name, name)), valid_text(_why(why, name)))
+        for name, why in scanned.refused
     ]
-    refused += [(shown.get(name, name), _NOBODYS) for name in nobodys]
+    refused += [(original_names.get(name, name), _NOBODYS) for name in nobodys]
     waiting: list[NDArray[np.uint8]] = []
     blocks: list[NDArray[Any]] = []
     for done, (record, names) in enumerate(records.items()):
         progress("reading photos", done, len(records))
-        name = valid_text(shown.get(names[0], names[0]))
+        name = valid_text(original_names.get(names[0], names[0]))
         try:
             pixels = read_image(folder / names[0])
         except HostileFile as error:
@@ -140,13 +140,13 @@ def scan(
     storage.write_atomically(vault / "photos.json", json.dumps(listed).encode())
     progress("learning the models from public data", 0, 0)
     says = [
-        asdict(coding(encoder(epsilon, features, data_set.about)))
+        asdict(coding(encoder(epsilon, features, data_set.own_names)))
         for epsilon in defaults.EPSILONS_OFFERED
     ]
     storage.write_atomically(vault / "coding.json", json.dumps(says).encode())
     read = {photo.id for photo in photos}
     people = (
-        len({photo.person for photo in found.photos if photo.record in read})
+        len({photo.person for photo in scanned.photos if photo.record in read})
         if data_set.most
         else 0
     )
@@ -155,18 +155,18 @@ def scan(
     files = _inventory(datasets, data_set).files_read(
         read=len(photos), copies=copies, damaged=refused
     )
-    known = replace(
+    updated = replace(
         datasets.get(data_set.id),
         photos=len(photos),
         refused=tuple(refused),
         files=tuple(files.rows()),
         people=people,
     )
-    known = datasets.save(replace(known, scanned=True, features=features, vault=number))
+    updated = datasets.save(replace(updated, scanned=True, features=features, vault=number))
     with account_ledger(datasets, data_set) as ledger:
         if number and ledger.balances():
-            join_account(datasets, known, ledger, actor=actor)
-    return known
+            join_account(datasets, updated, ledger, actor=actor)
+    return updated
 
 
 def rows_of(datasets: DataSets, data_set: DataSet) -> NDArray[np.float32]:
@@ -181,8 +181,8 @@ def rows_of(datasets: DataSets, data_set: DataSet) -> NDArray[np.float32]:
     path = datasets.vault(data_set) / "features.safetensors"
     rows, identity = _rows(path, path.stat().st_mtime_ns)
     if identity is not None:  # a file of an earlier version names no encoder
-        what = f"the list of features of {data_set.name} ({data_set.source})"
-        require_same_encoder(identity, image_encoder(data_set.features), what=what)
+        description = f"the list of features of {data_set.name} ({data_set.source})"
+        require_same_encoder(identity, image_encoder(data_set.features), what=description)
     return rows
 
 
@@ -280,35 +280,35 @@ def encoder_label(features: str) -> str:
     """The encoder's name as other sites may see it; for one's own, with a digest and no path."""
     from blindsight.encoders.base import identity_digest
 
-    made = image_encoder(features)
-    identity = made.identity()
+    encoder = image_encoder(features)
+    identity = encoder.identity()
     if identity["kind"] == "built-in":
         return features
-    return f"{made.name[:40]} {identity_digest(identity)[:16]}"
+    return f"{encoder.name[:40]} {identity_digest(identity)[:16]}"
 
 
 @lru_cache(maxsize=16)
-def encoder(epsilon: float, features: str, about: tuple[str, ...] = ()) -> PhotoEncoder:
+def encoder(epsilon: float, features: str, own_names: tuple[str, ...] = ()) -> PhotoEncoder:
     """The public model for a budget: learned from public data only, so it is the same for
     everybody.
     """
     from blindsight.index.encoder import make_encoder
 
-    return make_encoder(_recipe(epsilon, features, about))
+    return make_encoder(_recipe(epsilon, features, own_names))
 
 
-def coding(made: PhotoEncoder) -> Coding:
+def coding(photo_encoder: PhotoEncoder) -> Coding:
     """What its codes say."""
-    book = book_of(made)
+    book = book_of(photo_encoder)
     right = float(book.mechanism.truth_probability)
-    return Coding(made.recipe.epsilon, book.k, right, (1 - right) / (book.k - 1))
+    return Coding(photo_encoder.recipe.epsilon, book.k, right, (1 - right) / (book.k - 1))
 
 
-def word_point(made: PhotoEncoder, words: str) -> NDArray[np.float32]:
+def word_point(photo_encoder: PhotoEncoder, words: str) -> NDArray[np.float32]:
     """Where words lie in the codebook's space (1, m): by the encoder's texts or classes."""
     from blindsight.codebooks import text_points
 
-    return text_points(made.recipe.image, book_of(made).embedding, [words])
+    return text_points(photo_encoder.recipe.image, book_of(photo_encoder).embedding, [words])
 
 
 def codings(datasets: DataSets, data_set: DataSet) -> list[Coding]:
@@ -351,7 +351,7 @@ def release_photos(
     read = {photo.id for photo in datasets.photos(data_set)}
     files = [photo.name for photo in contents.photos if photo.record in read]
     folder, vault = datasets.folder(release), vault_of(datasets, data_set)
-    made = protect(
+    protected = protect(
         data_set.source,
         folder,
         epsilon=release.epsilon,
@@ -360,20 +360,20 @@ def release_photos(
         vault=vault.path,
         vault_dataset=data_set.id,
         encoder=image_encoder(data_set.features),
-        own_names=data_set.about or None,
+        own_names=data_set.own_names or None,
         accept_chance=True,  # judged above, on the photos themselves
         files=files,
         people=_persons(datasets, data_set, files) if data_set.most else None,
         max_per_person=data_set.most or None,
         progress=progress,
     )
-    made_with = encoder(release.epsilon, data_set.features, data_set.about)
+    photo_encoder = encoder(release.epsilon, data_set.features, data_set.own_names)
+    guarantee, counts = protected.guarantee, protected.counts
     files_to_add = {
-        "card.txt": _card(release, made_with, made.guarantee, made.counts.stored).encode(),
-        NOTE_FILE: release_note(datasets, data_set, made.release_id, made.guarantee.costs),
+        "card.txt": _card(release, photo_encoder, guarantee, counts.stored).encode(),
+        NOTE_FILE: release_note(datasets, data_set, protected.release_id, guarantee.costs),
     }
-    amend_release(folder, files_to_add, Signer(vault.signing_seed(made.release_id)))
-    counts = made.counts
+    amend_release(folder, files_to_add, Signer(vault.signing_seed(protected.release_id)))
     done = replace(release, photos=counts.stored, left_out=counts.left_out, made=today())
     datasets.keep_release(data_set, done)
     progress("measuring what it is good for", 0, 0)
@@ -389,18 +389,18 @@ def released_cells(
     from blindsight.index.encoder import CodeRecipe, load_encoder
     from blindsight.index.release_folder import ReleaseFolder
 
-    place = ReleaseFolder.read(datasets.folder(release))
-    recipe = CodeRecipe.from_fields(place.recipe)
+    release_folder = ReleaseFolder.read(datasets.folder(release))
+    recipe = CodeRecipe.from_fields(release_folder.recipe)
     if recipe.identity is not None:
-        what = f"the release {release.id} of {data_set.name}"
-        recipe = recipe.with_encoder(image_encoder(data_set.features), what=what)
-    made = load_encoder(recipe, place.path, None)
+        description = f"the release {release.id} of {data_set.name}"
+        recipe = recipe.with_encoder(image_encoder(data_set.features), what=description)
+    photo_encoder = load_encoder(recipe, release_folder.path, None)
     ids: list[str] = []
     cells: list[NDArray[np.int64]] = []
-    for names, codes in made.load(place.codes).items():
+    for names, codes in photo_encoder.load(release_folder.codes).items():
         ids += [str(name) for name in names]
         cells.append(from_codes(codes).astype(np.int64))
-    return ids, np.concatenate(cells) if cells else np.zeros(0, np.int64), made
+    return ids, np.concatenate(cells) if cells else np.zeros(0, np.int64), photo_encoder
 
 
 def _recognised(datasets: DataSets, data_set: DataSet) -> tuple[Scan, list[str]]:
@@ -420,8 +420,8 @@ def _recognised(datasets: DataSets, data_set: DataSet) -> tuple[Scan, list[str]]
     if not data_set.most:
         return scan(folder, names, vault, dataset=name), []
     whose = _persons(datasets, data_set, names)
-    known = [photo for photo in names if photo in whose]
-    return scan(folder, known, vault, persons=whose, dataset=name), [
+    named = [photo for photo in names if photo in whose]
+    return scan(folder, named, vault, persons=whose, dataset=name), [
         photo for photo in names if photo not in whose
     ]
 
@@ -490,15 +490,19 @@ def _persons(datasets: DataSets, data_set: DataSet, names: list[str]) -> dict[st
 
     folder = Path(data_set.source)
     if data_set.dropped:
-        shown = _dropped_names(datasets, data_set)
-        return {name: shown[name].partition("/")[0] for name in names if "/" in shown.get(name, "")}
+        original_names = _dropped_names(datasets, data_set)
+        return {
+            name: original_names[name].partition("/")[0]
+            for name in names
+            if "/" in original_names.get(name, "")
+        }
     rule = (
         data_set.person if data_set.person in ("folder", "dicom") else str(folder / data_set.person)
     )
     return persons_of(folder, names, rule, all_known=False)
 
 
-def _recipe(epsilon: float, features: str, about: tuple[str, ...]) -> CodeRecipe:
+def _recipe(epsilon: float, features: str, own_names: tuple[str, ...]) -> CodeRecipe:
     from blindsight.encoders import OnnxEncoder
     from blindsight.index.encoder import CodeRecipe, default_bits
 
@@ -508,14 +512,14 @@ def _recipe(epsilon: float, features: str, about: tuple[str, ...]) -> CodeRecipe
         epsilon=epsilon,
         features=image.name,
         bits=default_bits("codebook", "record", epsilon),
-        own_names=about,
+        own_names=own_names,
         identity=None if own is None else own.identity(),
         opened=own,
     )
 
 
-def _card(release: Release, made: PhotoEncoder, guarantee: Guarantee, stored: int) -> str:
-    says = coding(made)
+def _card(release: Release, photo_encoder: PhotoEncoder, guarantee: Guarantee, stored: int) -> str:
+    says = coding(photo_encoder)
     looked = (
         "Epsilon was chosen after looking at measurements on these very photos."
         if release.looked
@@ -531,9 +535,9 @@ def _card(release: Release, made: PhotoEncoder, guarantee: Guarantee, stored: in
     )
 
 
-def book_of(made: PhotoEncoder) -> Codebook:
+def book_of(photo_encoder: PhotoEncoder) -> Codebook:
     """The cells and how they are released."""
-    book = made.codebook
+    book = photo_encoder.codebook
     assert book is not None  # noqa: S101  (every recipe here is a codebook's)
     return book
 
@@ -587,18 +591,18 @@ def keep_dropped(
         Image.fromarray(pixels).save(path, "PNG", compress_level=1)
         path.chmod(0o600)
     with _naming:
-        known = vault / "names.jsonl"
-        size = known.stat().st_size if known.exists() else 0
-        listed, taken, seen = _dropping.get(vault, ({}, set(), -1))
-        if seen != size:  # the first photo of this process, or another process wrote
+        name_list = vault / "names.jsonl"
+        size = name_list.stat().st_size if name_list.exists() else 0
+        listed, used, known_size = _dropping.get(vault, ({}, set(), -1))
+        if known_size != size:  # the first photo of this process, or another process wrote
             listed = _read_names(vault)
-            taken = set(listed.values())
+            used = set(listed.values())
         if file not in listed:
-            listed[file] = _plain_name(name, taken)
-            taken.add(listed[file])
-            size += _append_line(known, json.dumps([file, listed[file]]).encode())
+            listed[file] = _plain_name(name, used)
+            used.add(listed[file])
+            size += _append_line(name_list, json.dumps([file, listed[file]]).encode())
         _dropping.clear()  # one drop at a time is remembered
-        _dropping[vault] = (listed, taken, size)
+        _dropping[vault] = (listed, used, size)
 
 
 def _append_line(path: Path, line: bytes) -> int:
@@ -615,13 +619,13 @@ def _append_line(path: Path, line: bytes) -> int:
         os.close(descriptor)
 
 
-def _plain_name(name: str, taken: set[str]) -> str:
+def _plain_name(name: str, used: set[str]) -> str:
     """The last two parts of a name, printable; a second of the same name gets a number."""
     parts = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".", "..")][
         -2:
     ]
     base = "/".join("".join(c for c in part if c.isprintable())[:80] for part in parts) or "photo"
-    found, n = base, 2
-    while found in taken:
-        found, n = f"{base} ({n})", n + 1
-    return found
+    unique, n = base, 2
+    while unique in used:
+        unique, n = f"{base} ({n})", n + 1
+    return unique

@@ -74,14 +74,14 @@ def look_at_own(datasets: DataSets, data_set: DataSet, progress: Progress = no_p
     every = rows_of(datasets, data_set)
     chosen = np.sort(np.random.default_rng().permutation(len(every))[: defaults.MEASURED_PHOTOS])
     kinds = kinds_shown(datasets, data_set, chosen)
-    found = _look(every[chosen], kinds, data_set, progress)
+    measured = _look(every[chosen], kinds, data_set, progress)
     photos = datasets.photos(data_set)
     ids = [photos[row].id for row in chosen]
-    _name(found, ids)
-    found["groups"] = _groups_used(every[chosen], ids, data_set)
-    if found[f"{defaults.EPSILON_CHOSEN_FIRST:g}"]["at_chance"]:
-        found["remedies"] = forecast_remedies(datasets, data_set, progress)
-    storage.write_atomically(_place(datasets, data_set, "own"), json.dumps(found).encode())
+    _name(measured, ids)
+    measured["groups"] = _groups_used(every[chosen], ids, data_set)
+    if measured[f"{defaults.EPSILON_CHOSEN_FIRST:g}"]["at_chance"]:
+        measured["remedies"] = forecast_remedies(datasets, data_set, progress)
+    storage.write_atomically(_place(datasets, data_set, "own"), json.dumps(measured).encode())
 
 
 def look_at_public(datasets: DataSets, data_set: DataSet, progress: Progress = no_progress) -> None:
@@ -96,16 +96,16 @@ def look_at_public(datasets: DataSets, data_set: DataSet, progress: Progress = n
     progress(f"reading public photos of {public.name}", 0, len(public.shows))
     rows = _public_rows(datasets, public, data_set.features, progress)
     kinds = (Kinds(public.shows, (), "the folders they lie in"),)
-    found = _look(rows, kinds, data_set, progress)
+    measured = _look(rows, kinds, data_set, progress)
     ids = [
         hashlib.sha256(f"public {public.name} {i}".encode()).hexdigest()[:32]
         for i in range(len(rows))
     ]
-    for row in {row for each in found.values() for row, _ in each["film"]}:
+    for row in {row for each in measured.values() for row, _ in each["film"]}:
         keep_thumbnail(public.read(row), datasets.thumbnail(data_set, ids[row]))
-    _name(found, ids)
-    found["public"] = {"name": public.name, "photos": len(rows)}
-    storage.write_atomically(_place(datasets, data_set, "public"), json.dumps(found).encode())
+    _name(measured, ids)
+    measured["public"] = {"name": public.name, "photos": len(rows)}
+    storage.write_atomically(_place(datasets, data_set, "public"), json.dumps(measured).encode())
 
 
 def seen(datasets: DataSets, data_set: DataSet, where: str) -> dict[str, Any] | None:
@@ -150,7 +150,7 @@ def _look(
     looked: dict[str, Any] = {"plain": {"film": _film(nearest, fits)}}
     for done, epsilon in enumerate(defaults.EPSILONS_OFFERED):
         progress(f"measuring at ε {epsilon:g}", done, len(defaults.EPSILONS_OFFERED))
-        view = view_of(encoder(epsilon, data_set.features, data_set.about))
+        view = view_of(encoder(epsilon, data_set.features, data_set.own_names))
         released = view.drawn(rows, rng)
         figures = measure_view(view, rows, released, kinds, rng).figures()
         scores = np.asarray(view.scores(rows[[row]], released), np.float64)[0]
@@ -166,7 +166,7 @@ def _groups_used(
     rows: NDArray[np.float32], ids: Sequence[str], data_set: DataSet
 ) -> dict[str, Any]:
     """Which groups the photos use at the default epsilon, and ten photos of the fullest one."""
-    book = book_of(encoder(defaults.EPSILON_CHOSEN_FIRST, data_set.features, data_set.about))
+    book = book_of(encoder(defaults.EPSILON_CHOSEN_FIRST, data_set.features, data_set.own_names))
     cells = book.assign(rows)
     counts = np.bincount(cells, minlength=book.k)
     alike = np.flatnonzero(cells == counts.argmax())[:10]
@@ -219,13 +219,15 @@ def forecast_remedies(
         progress("trying other ways to read these photos", done, len(tried))
         recipe = image_encoder(features)
         rows = recipe.rows(np.stack([recipe.prepare(each) for each in pixels])).astype(np.float32)
-        made = encoder(epsilon, features, data_set.about)
+        photo_encoder = encoder(epsilon, features, data_set.own_names)
         if public:
             try:
-                made = make_encoder(replace(made.recipe, public=public, own_names=()))
+                photo_encoder = make_encoder(
+                    replace(photo_encoder.recipe, public=public, own_names=())
+                )
             except BlindsightError:
                 continue  # too few public pictures to learn groups from
-        measured = measure(made, rows, kinds, rng=np.random.default_rng(0)).figures()
+        measured = measure(photo_encoder, rows, kinds, rng=np.random.default_rng(0)).figures()
         forecasts.append({"name": features, "public": bool(public), **measured})
     return forecasts
 
@@ -234,12 +236,12 @@ def _good_question(
     points: NDArray[np.float32], shows: NDArray[np.int64], rng: np.random.Generator
 ) -> int:
     """A photo whose unprotected neighbours show the same: else pictures would show nothing."""
-    asked = rng.permutation(len(points))[:_ASKED]
+    candidates = rng.permutation(len(points))[:_ASKED]
     fitting = [
         float(np.mean(shows[_first(points @ points[row], int(row), rng)] == shows[row]))
-        for row in asked
+        for row in candidates
     ]
-    return int(asked[int(np.argmax(fitting))])
+    return int(candidates[int(np.argmax(fitting))])
 
 
 def _first(scores: NDArray[Any], own: int, rng: np.random.Generator) -> list[int]:
@@ -252,9 +254,9 @@ def _film(first: list[int], fits: NDArray[np.bool_]) -> list[list[Any]]:
     return [[hit, bool(fits[hit])] for hit in first]
 
 
-def _name(found: dict[str, Any], ids: list[str]) -> None:
+def _name(measured: dict[str, Any], ids: list[str]) -> None:
     """Films by the numbers of their photos, not by rows that another scan would move."""
-    for each in found.values():
+    for each in measured.values():
         each["film"] = [[ids[row], hit] for row, hit in each["film"]]
 
 
@@ -267,7 +269,7 @@ class _Public:
     read: Callable[[int], NDArray[np.uint8]]
 
 
-def _public(place: str, photos: Path) -> _Public | None:
+def _public(source: str, photos: Path) -> _Public | None:
     """A folder with one subfolder for each kind, or a set that is known by name; None where it is
     not there.
     """
@@ -275,8 +277,8 @@ def _public(place: str, photos: Path) -> _Public | None:
     from blindsight.data.listing import list_photos
     from blindsight.index.public_images import refuse_private
 
-    folder, draw = Path(place).expanduser(), np.random.default_rng(0)
-    if not place:
+    folder, draw = Path(source).expanduser(), np.random.default_rng(0)
+    if not source:
         return None
     if folder.is_dir():
         names = list(list_photos(folder).photos)
@@ -288,7 +290,7 @@ def _public(place: str, photos: Path) -> _Public | None:
         folders = [name.rpartition("/")[0].rpartition("/")[2] for name in names]
         shows = np.unique(folders, return_inverse=True)[1]
         return _Public(folder.name, shows.astype(np.int64), lambda i: read_image(folder / names[i]))
-    name, pictures = _known_set((place, defaults.BUNDLED_PICTURES))
+    name, pictures = _known_set((source, defaults.BUNDLED_PICTURES))
     if pictures is None or pictures.labels is None:
         return None
     labels = pictures.labels
@@ -318,8 +320,8 @@ def _public_rows(
     key = hashlib.sha256(f"{public.name} {label} {n}".encode()).hexdigest()[:12]
     path = datasets.settings.state / "public" / f"{key}.safetensors"
     try:
-        kept: NDArray[np.float32] = storage.load(path, kind="public-features")[0]["rows"]
-        return kept
+        stored: NDArray[np.float32] = storage.load(path, kind="public-features")[0]["rows"]
+        return stored
     except (HostileFile, MissingData):
         path.parent.mkdir(exist_ok=True, mode=0o700)
     blocks = []
@@ -357,7 +359,7 @@ def measure_release(datasets: DataSets, data_set: DataSet, release: Release) -> 
     from blindsight.audit.release.measurement import measure, release_draws
     from blindsight.index.release_folder import ReleaseFolder
 
-    ids, cells, made = released_cells(datasets, data_set, release)
+    ids, cells, photo_encoder = released_cells(datasets, data_set, release)
     row_of = {photo.id: row for row, photo in enumerate(datasets.photos(data_set))}
     rng = release_draws(ReleaseFolder.read(datasets.folder(release)).release)
     drawn = np.sort(rng.permutation(len(ids))[: defaults.MEASURED_PHOTOS])
@@ -365,7 +367,7 @@ def measure_release(datasets: DataSets, data_set: DataSet, release: Release) -> 
     at = np.array([row_of[ids[number]] for number in chosen], np.int64)
     kinds = kinds_shown(datasets, data_set, at)
     rows = rows_of(datasets, data_set)[at]
-    return measure(made, rows, kinds, cells=cells[chosen], rng=rng).figures()
+    return measure(photo_encoder, rows, kinds, cells=cells[chosen], rng=rng).figures()
 
 
 #: Photos in a search index below which an attack's counts mean nothing.
@@ -407,7 +409,7 @@ def _index(
     from blindsight.audit.release import audit_release
 
     folder, vault = datasets.folder(release), vault_of(datasets, data_set)
-    found = audit_release(
+    audit = audit_release(
         folder,
         vault.path,
         photos=data_set.source,
@@ -417,20 +419,20 @@ def _index(
         trials=defaults.AUDIT_TRIALS_QUICK,
         progress=lambda done, total, stage: progress(stage, done, total),
     )
-    found.write(report_folder(datasets, data_set, release))
-    audited = found.card.audited
+    audit.write(report_folder(datasets, data_set, release))
+    audited = audit.card.audited
     ids, cells, _ = released_cells(datasets, data_set, release)
-    figures = found.measured.figures()  # those of the report, so that all pages show the same
+    figures = audit.measured.figures()  # those of the report, so that all pages show the same
     datasets.keep_release(
         data_set, replace(datasets.get(data_set.id).release(release.id), figures=figures)
     )
     return {
         "epsilon": 0.0 if audited is None else round(float(audited.epsilon), 2),
-        "refuted": found.refuted,
-        "looked_at": found.looked_at,
+        "refuted": audit.refuted,
+        "looked_at": audit.looked_at,
         **{name: value for name, value in figures.items() if name != "photos"},
         "pairs": _pairs(cells, ids),
-        "advice": found.advice(),
+        "advice": audit.advice(),
     }
 
 
@@ -450,13 +452,13 @@ def _model(datasets: DataSets, release: Release) -> dict[str, Any]:
     }
     if release.kind == "published":
         stated = read_guarantee(folder / "guarantee.json")
-        found = audit(stated.releases[0].mechanism, trials=defaults.AUDIT_TRIALS_QUICK)
+        outcome = audit(stated.releases[0].mechanism, trials=defaults.AUDIT_TRIALS_QUICK)
     else:
-        found = audit_file(folder / files[release.kind], trials=defaults.AUDIT_TRIALS_QUICK)
-    audited = getattr(found.card, "audited", None)
+        outcome = audit_file(folder / files[release.kind], trials=defaults.AUDIT_TRIALS_QUICK)
+    audited = getattr(outcome.card, "audited", None)
     return {
         "epsilon": 0.0 if audited is None else round(float(audited.epsilon), 2),
-        "refuted": bool(found.verdict is not None and found.verdict.refuted),
+        "refuted": bool(outcome.verdict is not None and outcome.verdict.refuted),
         "advice": [],
     }
 

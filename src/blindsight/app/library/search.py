@@ -55,10 +55,10 @@ def words_can_be_asked(features: str) -> bool:
     from blindsight.app.library.photos import image_encoder
     from blindsight.encoders.words import words_available
 
-    made = image_encoder(features)
-    if made.network is not None:
+    encoder = image_encoder(features)
+    if encoder.network is not None:
         return words_available()
-    return made.texts(["photo"]) is not None
+    return encoder.texts(["photo"]) is not None
 
 
 @dataclass(frozen=True)
@@ -83,15 +83,15 @@ class SearchIndex:
     data_set: DataSet
     ids: list[str]
     cells: NDArray[np.int64]
-    made: PhotoEncoder
+    encoder: PhotoEncoder
     rows: NDArray[np.float32]
     names: dict[str, str]
-    place: dict[str, int]
+    row_by_id: dict[str, int]
 
     @cached_property
     def says(self) -> Coding:
         """What one code says."""
-        return coding(self.made)
+        return coding(self.encoder)
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
@@ -101,7 +101,7 @@ class SearchIndex:
     @cached_property
     def reading(self) -> Any:
         """How to read the codes as they stand."""
-        return book_of(self.made).reading(self.counts)
+        return book_of(self.encoder).reading(self.counts)
 
     @property
     def takes_words(self) -> bool:
@@ -112,7 +112,7 @@ class SearchIndex:
 
     def asked(self, row: NDArray[np.float32], own: str | None = None) -> Question:
         """A picture as a question."""
-        book = book_of(self.made)
+        book = book_of(self.encoder)
         cell = int(book.assign(row[None])[0])
         point = directions(row[None])[0]
         return Question(self.data_set.id, book.similarity(row[None]), cell, point, own)
@@ -126,8 +126,8 @@ class SearchIndex:
         """
         from blindsight.encoders.words import understood
 
-        book, point = book_of(self.made), word_point(self.made, words)
-        meant = None if self.made.recipe.image.network is None else understood(words)
+        book, point = book_of(self.encoder), word_point(self.encoder, words)
+        meant = None if self.encoder.recipe.image.network is None else understood(words)
         return Question(
             self.data_set.id,
             book.cells.similarity(point),
@@ -139,31 +139,31 @@ class SearchIndex:
 
     def likeness(self, question: Question, ids: Sequence[str]) -> NDArray[np.float32]:
         """How well a question fits some of the photos themselves: for the owner's own order."""
-        rows = self.rows[[self.place[name] for name in ids]]
-        placed = book_of(self.made).embedding(rows) if question.words else directions(rows)
+        rows = self.rows[[self.row_by_id[name] for name in ids]]
+        placed = book_of(self.encoder).embedding(rows) if question.words else directions(rows)
         return np.asarray(placed @ question.point, np.float32)
 
     def row_of(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         """A picture's features, as the photos' were made."""
-        prepared = self.made.recipe.image.prepare(pixels)
-        row: NDArray[np.float32] = self.made.rows(prepared[None])[0].astype(np.float32)
+        prepared = self.encoder.recipe.image.prepare(pixels)
+        row: NDArray[np.float32] = self.encoder.rows(prepared[None])[0].astype(np.float32)
         return row
 
     @cached_property
     def kinds(self) -> Kinds | None:
         """What the photos show by their folders, for the owner; None where these say nothing."""
-        return folder_kinds([self.names[name] for name in self.place])
+        return folder_kinds([self.names[name] for name in self.row_by_id])
 
     def mix(self, rows: Sequence[int]) -> list[tuple[str, int]]:
         """Return what these entries' photos show and how many of them, the most frequent first."""
         if self.kinds is None:
             return []
-        shown = Counter(
-            self.kinds.names[self.kinds.shows[self.place[self.ids[row]]]]
+        counts = Counter(
+            self.kinds.names[self.kinds.shows[self.row_by_id[self.ids[row]]]]
             for row in rows
-            if self.ids[row] in self.place
+            if self.ids[row] in self.row_by_id
         )
-        return shown.most_common()
+        return counts.most_common()
 
     def by_noise(self) -> tuple[int, int]:
         """Return how many entries noise alone puts into any one group, in 95 of 100 groups."""
@@ -185,11 +185,11 @@ class SearchIndex:
 
 def open_index(datasets: DataSets, data_set: DataSet, release: Release) -> SearchIndex:
     """Read a release, with the owner's features and names beside it."""
-    ids, cells, made = released_cells(datasets, data_set, release)
+    ids, cells, encoder = released_cells(datasets, data_set, release)
     photos = datasets.photos(data_set)
-    place = {photo.id: row for row, photo in enumerate(photos)}
+    row_of = {photo.id: row for row, photo in enumerate(photos)}
     names = {photo.id: photo.name for photo in photos}
-    return SearchIndex(data_set, ids, cells, made, rows_of(datasets, data_set), names, place)
+    return SearchIndex(data_set, ids, cells, encoder, rows_of(datasets, data_set), names, row_of)
 
 
 @dataclass(frozen=True)
@@ -223,10 +223,10 @@ def requested_photos(
     Raises:
         MissingData: No release of the data set has this number.
     """
-    found = _looked_up(datasets, data_set, number, ids)
-    vault = vault_of(datasets, found.data_set).path
-    log_request(vault, number, photos=len(found.photos), unknown=found.unknown)
-    return found
+    requested = _looked_up(datasets, data_set, number, ids)
+    vault = vault_of(datasets, requested.data_set).path
+    log_request(vault, number, photos=len(requested.photos), unknown=requested.unknown)
+    return requested
 
 
 def copy_chosen(
@@ -252,9 +252,9 @@ def copy_chosen(
         InvalidParameter: A chosen id was not asked for, or is not of the release.
         MissingData: A photo is not where it was read.
     """
-    found = _looked_up(datasets, data_set, number, ids)
-    known = {photo.id: photo for photo in found.photos}
-    if not chosen or not set(chosen) <= known.keys():
+    requested = _looked_up(datasets, data_set, number, ids)
+    photo_of = {photo.id: photo for photo in requested.photos}
+    if not chosen or not set(chosen) <= photo_of.keys():
         raise InvalidParameter("choose at least one photo, and only among the requested ones.")
     when = datetime.now(UTC).strftime("%Y-%m-%d %H%M%S.%f")
     target = datasets.settings.state / "handed over" / when
@@ -262,16 +262,16 @@ def copy_chosen(
     staging = durable.staging_folder(target)
     names = []
     try:
-        for place, key in enumerate(dict.fromkeys(chosen)):
-            photo = Path(found.data_set.source) / known[key].name
+        for position, key in enumerate(dict.fromkeys(chosen), start=1):
+            photo = Path(requested.data_set.source) / photo_of[key].name
             if not photo.is_file():
                 raise MissingData(f"{photo} is not there any more. Read the folder again.")
-            names.append(f"{place + 1:03d}-{key[:12]}{photo.suffix.lower()}")
+            names.append(f"{position:03d}-{key[:12]}{photo.suffix.lower()}")
             shutil.copyfile(photo, staging / names[-1])
         durable.replace_folder(staging, target, last="")
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-    log_request(vault_of(datasets, found.data_set).path, number, handed_over=len(names))
+    log_request(vault_of(datasets, requested.data_set).path, number, handed_over=len(names))
     return tuple(target / name for name in names)
 
 
@@ -287,10 +287,10 @@ def _looked_up(
         if ReleaseFolder.read(folder).release != number:
             continue
         released = set(vault_of(datasets, data_set).codes(number))
-        shown = {photo.id: photo for photo in datasets.photos(data_set)}
-        asked = dict.fromkeys(ids)
-        photos = tuple(shown[key] for key in asked if key in released and key in shown)
-        return RequestedPhotos(data_set, release, photos, len(asked) - len(photos))
+        photo_of = {photo.id: photo for photo in datasets.photos(data_set)}
+        requested = dict.fromkeys(ids)
+        photos = tuple(photo_of[key] for key in requested if key in released and key in photo_of)
+        return RequestedPhotos(data_set, release, photos, len(requested) - len(photos))
     raise MissingData(
         f"no release of {data_set.name} has the number in the request. Choose the data set that "
         "was shared."

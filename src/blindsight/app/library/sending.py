@@ -116,17 +116,17 @@ def sending_plan(
         data_set: whose photos.
         together: number of photos of all sites, where the statistics of several will be merged.
     """
-    kept = labels_of(datasets, data_set)
-    names = tuple(str(name) for name in kept["names"])
+    stored = labels_of(datasets, data_set)
+    names = tuple(str(name) for name in stored["names"])
     photos = datasets.photos(data_set)
     of_label: dict[str, list[str]] = {name: [] for name in names}
     for photo in photos:
-        own = set(kept["given"].get(photo.id, ())) & of_label.keys()
+        own = set(stored["given"].get(photo.id, ())) & of_label.keys()
         if len(own) == 1:
             of_label[own.pop()].append(photo.id)
     classified = sum(map(len, of_label.values()))
-    made = [release for release in data_set.releases if release.kind == "statistics"]
-    released = made[-1] if made else None
+    earlier = [release for release in data_set.releases if release.kind == "statistics"]
+    released = earlier[-1] if earlier else None
     if len(names) < 2:
         return SendingPlan(names, len(photos), classified, {}, released)
 
@@ -202,8 +202,8 @@ def release_statistics(
     }
     lines = "\x1e".join("\x1f".join(row) for row in zip(records, names, people, strict=True))
     vault = vault_of(datasets, data_set)
-    law = f"statistics {json.dumps(settings, sort_keys=True)} {_digest(lines)}"
-    number = vault.release_of(law)
+    inputs = f"statistics {json.dumps(settings, sort_keys=True)} {_digest(lines)}"
+    number = vault.release_of(inputs)
     progress("releasing", 1, 2)
     sender = FeatureStatistics(
         added,
@@ -265,12 +265,12 @@ def fit_with_partner(datasets: DataSets, data_set: DataSet, theirs: bytes) -> di
         raise MissingData("no statistics of this data set were released. Release them first.")
     folder = datasets.vault(data_set) / "two-sites"
     folder.mkdir(exist_ok=True, mode=0o700)
-    ours = datasets.folder(plan.released) / STATISTICS_FILE
-    if ours.read_bytes() == theirs:
+    own_file = datasets.folder(plan.released) / STATISTICS_FILE
+    if own_file.read_bytes() == theirs:
         raise InvalidData("this is the file of this site. Choose the one that the other site sent.")
-    other = folder / "theirs.statistics"
-    write_atomically(other, theirs)
-    parts = [FeatureStatistics.load(path).statistics_ for path in (ours, other)]
+    partner_file = folder / "theirs.statistics"
+    write_atomically(partner_file, theirs)
+    parts = [FeatureStatistics.load(path).statistics_ for path in (own_file, partner_file)]
     models = {
         "alone": fit_from_statistics(parts[0]),
         "together": fit_from_statistics(merge_statistics(parts)),
@@ -278,13 +278,13 @@ def fit_with_partner(datasets: DataSets, data_set: DataSet, theirs: bytes) -> di
     models["together"].save(folder / _PARTNER_MODEL)
     _, _, rows, names = _classified(datasets, data_set, plan.classes)
     truth = np.array(names)
-    known = truth != ""
+    classified = truth != ""
     result = {
         "when": today(),
-        "photos": int(known.sum()),
+        "photos": int(classified.sum()),
         "luck": round(100 / len(plan.classes)),
         **{
-            word: round(100 * float(np.mean(model.predict(rows[known]) == truth[known])))
+            word: round(100 * float(np.mean(model.predict(rows[classified]) == truth[classified])))
             for word, model in models.items()
         },
     }
@@ -304,12 +304,12 @@ def _classified(
     datasets: DataSets, data_set: DataSet, classes: tuple[str, ...]
 ) -> tuple[list[str], list[str], NDArray[np.float32], list[str]]:
     """Records, persons, features and class of all photos; "" where it is not exactly one class."""
-    given = labels_of(datasets, data_set)["given"]
+    labels_by_photo = labels_of(datasets, data_set)["given"]
     wanted = set(classes)
     vault = vault_of(datasets, data_set)
     person_of = {photo.record: photo.person for photo in vault.photos(data_set.id).values()}
     records = [photo.id for photo in datasets.photos(data_set)]
-    chosen = [sorted(set(given.get(record, ())) & wanted) for record in records]
+    chosen = [sorted(set(labels_by_photo.get(record, ())) & wanted) for record in records]
     names = [own[0] if len(own) == 1 else "" for own in chosen]
     return records, [person_of.get(r, r) or r for r in records], rows_of(datasets, data_set), names
 
@@ -355,21 +355,21 @@ def try_sketches(
     for done, (word, setting) in enumerate(SETTINGS.items()):
         progress(f"sketching and attacking: {word}", done, len(SETTINGS))
         sent, back, verdict = attack(squares[picked], setting)
-        known = {
+        recognised = {
             name: _recognised(pictures, picked, squares, rows[among], data_set.features)
             for name, pictures in back.items()
         }
-        best = max(known, key=lambda name: sum(known[name]))
+        best = max(recognised, key=lambda name: sum(recognised[name]))
         tried[word] = {
             "sent": [data_uri(image) for image in sent[:SHOWN]],
             "back": {
                 name: [data_uri(image) for image in pictures[:SHOWN]]
                 for name, pictures in back.items()
             },
-            "known": known,
+            "known": recognised,
             "best": best,
             # A photo is found again if any attacker finds it by any matcher.
-            "recognised": sum(any(flags) for flags in zip(*known.values(), strict=True)),
+            "recognised": sum(any(flags) for flags in zip(*recognised.values(), strict=True)),
             "verdict": verdict,
         }
     write_atomically(datasets.vault(data_set) / "send.json", json.dumps(tried).encode())
@@ -389,10 +389,12 @@ def attack(
     sketches = NegativeSketcher(setting, n_jobs=1).fit(squares).sketch(squares)
     public = np.rint(built_in_images(_PUBLIC, SIDES[0]).mean(axis=3)).astype(np.uint8)
     suite = Suite(sketches.parameters, public=public, steps=_STEPS, width=_WIDTH)
-    found = {name: np.clip(pictures, 0, 255) for name, pictures in suite.recover(sketches).items()}
-    measured = [measure(name, squares, pictures) for name, pictures in found.items()]
+    recovered = {
+        name: np.clip(pictures, 0, 255) for name, pictures in suite.recover(sketches).items()
+    }
+    measured = [measure(name, squares, pictures) for name, pictures in recovered.items()]
     sent = np.stack([_sent(counts) for counts in sketches.counts[:, 0]])
-    return sent, found, measured_verdict(measured, squares.shape, missing=suite.missing)
+    return sent, recovered, measured_verdict(measured, squares.shape, missing=suite.missing)
 
 
 def _recognised(

@@ -108,12 +108,12 @@ def learn_tags(
     progress("tagging all photos, here", 2, 3)
     _keep_model(datasets, data_set, tagger)
     publishers = [_publisher(datasets, data_set, epsilon, prior) for epsilon in PUBLISH_EPSILONS]
-    found = _counted(tagger, publishers, rows[held], labels[held]) | {
+    measured = _counted(tagger, publishers, rows[held], labels[held]) | {
         "epsilon": TRAINING_EPSILON,
         "learned": tagger.released_.get("trusted"),
         "when": today(),
     }
-    _keep_answers(datasets, data_set, tagger, found)
+    _keep_answers(datasets, data_set, tagger, measured)
     model = _model(datasets, data_set)
     release = _release(
         datasets, data_set, hashlib.sha256(model).hexdigest(), "tags", TRAINING_EPSILON
@@ -122,7 +122,7 @@ def learn_tags(
     name_release(datasets, data_set, release, charged[-1], costs)
     _give(datasets, release, tagger.guarantee_, {_MODEL_FILE: model}, "tagger", vault)
     datasets.keep_release(data_set, replace(release, photos=len(used)))
-    return found
+    return measured
 
 
 def start_from_words(
@@ -138,9 +138,9 @@ def start_from_words(
     progress("tagging all photos, here", 1, 2)
     _keep_model(datasets, data_set, tagger)
     publishers = [_publisher(datasets, data_set, epsilon, prior) for epsilon in PUBLISH_EPSILONS]
-    found = _counted(tagger, publishers, rows, labels) | {"epsilon": 0.0, "when": today()}
-    _keep_answers(datasets, data_set, tagger, found)
-    return found
+    measured = _counted(tagger, publishers, rows, labels) | {"epsilon": 0.0, "when": today()}
+    _keep_answers(datasets, data_set, tagger, measured)
+    return measured
 
 
 def learning_forecast(datasets: DataSets, data_set: DataSet) -> TaggingForecast | None:
@@ -151,11 +151,11 @@ def learning_forecast(datasets: DataSets, data_set: DataSet) -> TaggingForecast 
         out; None where there is no free start, because no network read the photos or there are no
         labels.
     """
-    kept = labels_of(datasets, data_set)
-    if not kept["names"] or not _knows_words(image_encoder(data_set.features)):
+    stored = labels_of(datasets, data_set)
+    if not stored["names"] or not _knows_words(image_encoder(data_set.features)):
         return None
-    labelled = len(_given(datasets, data_set, kept))
-    predicted = forecast(_training(data_set), expected_training(labelled), len(kept["names"]))
+    labelled = len(_given(datasets, data_set, stored))
+    predicted = forecast(_training(data_set), expected_training(labelled), len(stored["names"]))
     least = predicted.least * HELD_OUT_ONE_IN / (HELD_OUT_ONE_IN - 1)
     return replace(predicted, n_records=labelled, least=math.ceil(least / 10) * 10)
 
@@ -191,7 +191,7 @@ def publish_data_set_tags(
     progress("releasing", 1, 2)
     with account_ledger(datasets, data_set) as ledger:
         require_agreement(datasets, data_set, ledger)
-        told = publish(
+        answers = publish(
             tagger,
             records,
             lambda at: rows[[where[records[i]] for i in at]],
@@ -207,7 +207,7 @@ def publish_data_set_tags(
     writer.writerow(["photo", "tags"])
     writer.writerows(
         (record, plain_cell(";".join(_names_of(tagger, tags, scores))))
-        for record, tags, scores in zip(records, told.tags, told.scores, strict=True)
+        for record, tags, scores in zip(records, answers.tags, answers.scores, strict=True)
     )
     release = _release(datasets, data_set, number, "published", epsilon)
     files = {
@@ -274,21 +274,21 @@ def _labelled(
     """Label names, and ids, features and labels of the photos that were labelled: of a person as
     many as are paid for.
     """
-    kept = labels_of(datasets, data_set)
+    stored = labels_of(datasets, data_set)
     where = {photo.id: row for row, photo in enumerate(datasets.photos(data_set))}
-    given = _given(datasets, data_set, kept)
-    labels = [[name in kept["given"][photo] for name in kept["names"]] for photo in given]
-    rows = rows_of(datasets, data_set)[[where[photo] for photo in given]]
-    table = np.array(labels, np.uint8).reshape(len(given), len(kept["names"]))
-    return kept["names"], given, rows, table
+    photos = _given(datasets, data_set, stored)
+    labels = [[name in stored["given"][photo] for name in stored["names"]] for photo in photos]
+    rows = rows_of(datasets, data_set)[[where[photo] for photo in photos]]
+    table = np.array(labels, np.uint8).reshape(len(photos), len(stored["names"]))
+    return stored["names"], photos, rows, table
 
 
-def _given(datasets: DataSets, data_set: DataSet, kept: dict[str, Any]) -> list[str]:
+def _given(datasets: DataSets, data_set: DataSet, stored: dict[str, Any]) -> list[str]:
     """The ids of labelled photos to learn from: of a person as many as are paid for."""
-    given = sorted(set(kept["given"]) & {photo.id for photo in datasets.photos(data_set)})
+    photos = sorted(set(stored["given"]) & {photo.id for photo in datasets.photos(data_set)})
     if not data_set.most:
-        return given
-    return sorted(vault_of(datasets, data_set).chosen("labelled photos", given, data_set.most))
+        return photos
+    return sorted(vault_of(datasets, data_set).chosen("labelled photos", photos, data_set.most))
 
 
 def _prior(data_set: DataSet, names: list[str]) -> Prior | None:
@@ -323,11 +323,11 @@ def _publisher(
         prior = _prior(data_set, [str(name) for name in tagger.classes_])
     if prior is None or prior.things is None or tagger.weights_ is None:
         one_label = AnswerCodebook(np.eye(labels), np.ones(labels))
-        made = tagger.with_answers(CodebookAnswers(epsilon, words=one_label))
+        publisher = tagger.with_answers(CodebookAnswers(epsilon, words=one_label))
     else:
-        made = tagger.with_answers(CodebookAnswers(epsilon), prior=prior)
-    made.save(path)
-    return made
+        publisher = tagger.with_answers(CodebookAnswers(epsilon), prior=prior)
+    publisher.save(path)
+    return publisher
 
 
 def _truth(publisher: PrivateTagger) -> int:
@@ -354,31 +354,31 @@ def _counted(
     published ones would be, and whether they would say more than how frequent labels are.
     """
     truth = labels.astype(bool)
-    told = np.asarray(tagger.answer(rows).tags, bool) if len(rows) else truth
-    right, found = _right_and_found(told, truth)
+    tags = np.asarray(tagger.answer(rows).tags, bool) if len(rows) else truth
+    right, recalled = _right_and_found(tags, truth)
     offers = []
     for publisher, epsilon in zip(publishers, PUBLISH_EPSILONS, strict=True):
         offer: dict[str, Any] = {"epsilon": epsilon, "truth": _truth(publisher), "worth": False}
         if len(rows) >= MIN_HELD_OUT and truth.any():
             # A trial that leaves nothing: its noise is thrown away with it.
             trial = publisher.noisy(publisher.logits(rows), ledger=NoCharge())
-            kept = _right_and_found(np.asarray(trial.tags, bool), truth)
-            offer |= {"right": kept[0], "found": kept[1]}
+            noisy = _right_and_found(np.asarray(trial.tags, bool), truth)
+            offer |= {"right": noisy[0], "found": noisy[1]}
             offer["worth"] = quality(publisher, rows, labels).worth_it
         offers.append(offer)
     return {
         "held": len(rows),
         "right": right,
-        "found": found,
+        "found": recalled,
         "worth": any(offer["worth"] for offer in offers),
         "offers": offers,
     }
 
 
-def _right_and_found(told: NDArray[np.bool_], truth: NDArray[np.bool_]) -> tuple[int, int]:
+def _right_and_found(tags: NDArray[np.bool_], truth: NDArray[np.bool_]) -> tuple[int, int]:
     """Of 100 tags how many are right, and of 100 that are there how many are found."""
-    hits = float(np.sum(told & truth))
-    return round(100 * hits / max(1, told.sum())), round(100 * hits / max(1, truth.sum()))
+    hits = float(np.sum(tags & truth))
+    return round(100 * hits / max(1, tags.sum())), round(100 * hits / max(1, truth.sum()))
 
 
 def _keep_model(datasets: DataSets, data_set: DataSet, tagger: PrivateTagger) -> None:
@@ -386,20 +386,20 @@ def _keep_model(datasets: DataSets, data_set: DataSet, tagger: PrivateTagger) ->
 
 
 def _keep_answers(
-    datasets: DataSets, data_set: DataSet, tagger: PrivateTagger, found: dict[str, Any]
+    datasets: DataSets, data_set: DataSet, tagger: PrivateTagger, measured: dict[str, Any]
 ) -> None:
     """What the model says of every photo, in the vault."""
     rows, vault = rows_of(datasets, data_set), datasets.vault(data_set)
-    told = np.asarray(tagger.answer(rows).tags, bool)
+    tags = np.asarray(tagger.answer(rows).tags, bool)
     sure = 1 / (1 + np.exp(-np.asarray(tagger.logits(rows), np.float64)))
     chances = np.where(
-        told, np.maximum(sure, 0.51), np.minimum(sure, 0.49)
+        tags, np.maximum(sure, 0.51), np.minimum(sure, 0.49)
     )  # 0.5: where it would begin to say it
     thought = {
         p.id: [round(float(v), 3) for v in chances[i]]
         for i, p in enumerate(datasets.photos(data_set))
     }
-    stored = {"names": list(tagger.classes_), "chances": thought, "quality": found}
+    stored = {"names": list(tagger.classes_), "chances": thought, "quality": measured}
     write_atomically(vault / "tags.json", json.dumps(stored).encode())
 
 
@@ -411,12 +411,12 @@ def _release(
     datasets: DataSets, data_set: DataSet, digest: str, kind: str, epsilon: float
 ) -> Release:
     """The release of a model: made again, it is the same one, in the same folder."""
-    known = next(
+    earlier = next(
         (release for release in datasets.get(data_set.id).releases if release.id == digest[:12]),
         None,
     )
     folder = datasets.named(data_set, kind, epsilon, digest)
-    return known or Release(digest[:12], kind, folder, epsilon, 0, today(), False)
+    return earlier or Release(digest[:12], kind, folder, epsilon, 0, today(), False)
 
 
 def _give(
@@ -455,8 +455,8 @@ def labels_of(datasets: DataSets, data_set: DataSet) -> dict[str, Any]:
     """
     path = datasets.vault(data_set) / "labels.json"
     if path.exists():
-        found: dict[str, Any] = json.loads(path.read_bytes())
-        return found
+        stored: dict[str, Any] = json.loads(path.read_bytes())
+        return stored
     folders = {
         photo.id: photo.name.rpartition("/")[0].rpartition("/")[2]
         for photo in datasets.photos(data_set)
@@ -467,9 +467,9 @@ def labels_of(datasets: DataSets, data_set: DataSet) -> dict[str, Any]:
     return {"names": names, "given": {photo: [name] for photo, name in folders.items() if name}}
 
 
-def keep_labels(datasets: DataSets, data_set: DataSet, kept: dict[str, Any]) -> None:
+def keep_labels(datasets: DataSets, data_set: DataSet, labels: dict[str, Any]) -> None:
     """Store label names and which photos were labelled."""
-    write_atomically(datasets.vault(data_set) / "labels.json", json.dumps(kept).encode())
+    write_atomically(datasets.vault(data_set) / "labels.json", json.dumps(labels).encode())
 
 
 def chances_of(datasets: DataSets, data_set: DataSet) -> dict[str, dict[str, float]]:
@@ -490,9 +490,9 @@ def quality_of(datasets: DataSets, data_set: DataSet) -> dict[str, Any] | None:
     if not path.exists():
         return None
     # A model of an earlier version has no offers: learned again, it is the same one, and free.
-    found: dict[str, Any] = {
+    measured: dict[str, Any] = {
         "learned": None,
         "offers": [],
         **json.loads(path.read_bytes())["quality"],
     }
-    return found
+    return measured

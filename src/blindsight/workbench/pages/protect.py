@@ -124,7 +124,7 @@ class Whose(BaseModel):
         names = tuple(name.strip() for name in self.about.split(",") if name.strip())
         if len(set(names)) == 1:
             raise Problem("one_name")
-        return {"encoder": encoder, "about": names}
+        return {"encoder": encoder, "own_names": names}
 
     def rule(self, folder: Places | None) -> tuple[str, int]:
         """Return the rule of persons as the data set stores it, and the most photos of a person.

@@ -184,9 +184,9 @@ async def by_photo(
 
     def look() -> Found:
         index = _index(workbench, dataset, None, rerank)
-        if photo not in index.place:
+        if photo not in index.row_by_id:
             raise Problem("not_found")
-        question = index.asked(index.rows[index.place[photo]], own=photo)
+        question = index.asked(index.rows[index.row_by_id[photo]], own=photo)
         return _answer(workbench, index, workbench.searches.remember(question), rerank)
 
     return await workbench.ledger_lane.run(look)
@@ -396,7 +396,9 @@ def _with_the_rest(groups: list[Group]) -> list[Group]:
 
 
 def _by_photos(index: SearchIndex, groups: list[Group], question: Question) -> Group:
-    hits = [hit for group in groups for hit in group.photos if hit.id in index.place][:_CANDIDATES]
+    hits = [hit for group in groups for hit in group.photos if hit.id in index.row_by_id][
+        :_CANDIDATES
+    ]
     order = np.argsort(-index.likeness(question, [hit.id for hit in hits]), kind="stable")
     hits = [hits[position] for position in order]
     title = f"First {min(len(hits), _SHOWN):,} of {len(hits):,} candidates, sorted by your photos"

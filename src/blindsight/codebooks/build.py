@@ -182,14 +182,14 @@ def build_codebook(
         >>> build_codebook(built_in("pixels"), 4.0, PublicKnowledge(rows)).k
         29
     """
-    given = public or PublicKnowledge()
-    source, space = cell_source(encoder, given), space_of(encoder, given.rows)
-    if source == "labelled pictures" and given.rows is not None and given.labels is not None:
-        return _from_classes(given.rows, given.labels, epsilon, space)
-    if source in ("pictures", "public vectors") and given.rows is not None:
-        return _from_pictures(given.rows, epsilon, space, n_cells=n_cells)
+    public = public or PublicKnowledge()
+    source, space = cell_source(encoder, public), space_of(encoder, public.rows)
+    if source == "labelled pictures" and public.rows is not None and public.labels is not None:
+        return _from_classes(public.rows, public.labels, epsilon, space)
+    if source in ("pictures", "public vectors") and public.rows is not None:
+        return _from_pictures(public.rows, epsilon, space, n_cells=n_cells)
     if source == "names":
-        return _from_names(encoder, space, given.names, epsilon, n_cells=n_cells)
+        return _from_names(encoder, space, public.names, epsilon, n_cells=n_cells)
     atoms = space.atoms
     if atoms is None:
         raise InvalidParameter(f"{encoder.name} offers no general knowledge to make cells from.")
@@ -232,8 +232,8 @@ def text_points(encoder: Encoder, embedding: Embedding, texts: Sequence[str]) ->
             f"{encoder.name} has neither a text tower nor the classes of a pretrained network, so "
             "it cannot be asked by words. Search with a picture or a vector."
         )
-    known = None if isinstance(encoder, BuiltIn) else classes.names
-    weights = np.stack([class_weights(text, known) for text in texts])
+    own_classes = None if isinstance(encoder, BuiltIn) else classes.names
+    weights = np.stack([class_weights(text, own_classes) for text in texts])
     return embedding.moved(unit_rows(weights @ class_points(embedding, classes.weights)))
 
 
@@ -494,10 +494,10 @@ def from_classes(
 def _from_classes(
     rows: Array, labels: Sequence[Any] | Array, epsilon: float, public: Space
 ) -> Codebook:
-    pictures, given = _enough(rows, 4), np.asarray(labels)
-    if given.shape != (len(pictures),):
-        raise InvalidData(f"give one class per picture: got {given.shape} for {len(pictures)}.")
-    names, y = np.unique(given, return_inverse=True)
+    pictures, classes = _enough(rows, 4), np.asarray(labels)
+    if classes.shape != (len(pictures),):
+        raise InvalidData(f"give one class per picture: got {classes.shape} for {len(pictures)}.")
+    names, y = np.unique(classes, return_inverse=True)
     if len(names) < 2 or np.bincount(y).min() < 2:
         raise InvalidData(
             "labelled pictures need at least two classes, each with at least two pictures."
@@ -601,18 +601,18 @@ def _classifier(points: Floats, labels: Floats) -> tuple[Floats, Floats]:
                 coefficients[label], intercept[label] = fitted.coef_[0], fitted.intercept_[0]
             intercept[labels.all(axis=0)] = 30.0
         else:
-            seen, y = np.unique(labels.argmax(axis=1), return_inverse=True)
-            if len(seen) > 1:
+            occurring, y = np.unique(labels.argmax(axis=1), return_inverse=True)
+            if len(occurring) > 1:
                 fitted = LogisticRegression(C=_STRENGTH, max_iter=500).fit(points, y)
-                two = len(seen) == 2  # scikit-learn keeps one row for two classes
-                coefficients[seen] = (
+                two = len(occurring) == 2  # scikit-learn keeps one row for two classes
+                coefficients[occurring] = (
                     np.concatenate([-fitted.coef_, fitted.coef_]) / 2 if two else fitted.coef_
                 )
-                intercept[seen] = (
+                intercept[occurring] = (
                     np.r_[-fitted.intercept_, fitted.intercept_] / 2 if two else fitted.intercept_
                 )
             else:
-                intercept[seen] = 0.0
+                intercept[occurring] = 0.0
     return coefficients.astype(np.float32), intercept.astype(np.float32)
 
 
@@ -652,19 +652,19 @@ def _slope(cells: ClassCells, answers: Floats, labels: Floats) -> float:
     # Pairs with one picture and all pictures of one cell have one similarity: they are counted, not
     # listed.
     same = shared @ own
-    other = own.sum(axis=0) - own - same
-    if not same.any() or not other.any():
+    different = own.sum(axis=0) - own - same
+    if not same.any() or not different.any():
         return 1.0
     # With few of a class, the picture that is left out is missed; among many stored images it would
     # not be.
     same *= (others + 1) / np.maximum(others, 1)
     similarity, prior = cells.likely(answers), own.mean(axis=0, dtype=np.float64)
-    often = float(same.sum() / (same.sum() + other.sum()))
+    often = float(same.sum() / (same.sum() + different.sum()))
 
     def surprise(log_slope: float) -> float:
-        shown = Reading(prior, 1.0, often, math.exp(log_slope)).relevance(similarity)
-        shown = np.clip(shown, _SELDOM, 1 - _SELDOM)
-        return -float((same * np.log(shown) + other * np.log(1 - shown)).sum())
+        relevance = Reading(prior, 1.0, often, math.exp(log_slope)).relevance(similarity)
+        relevance = np.clip(relevance, _SELDOM, 1 - _SELDOM)
+        return -float((same * np.log(relevance) + different * np.log(1 - relevance)).sum())
 
-    found = minimize_scalar(surprise, bounds=_SLOPES, method="bounded", options={"xatol": 0.01})
-    return math.exp(found.x)
+    fitted = minimize_scalar(surprise, bounds=_SLOPES, method="bounded", options={"xatol": 0.01})
+    return math.exp(fitted.x)

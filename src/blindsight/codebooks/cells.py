@@ -133,8 +133,8 @@ class Embedding:
         # V = W'A / S.
         squares, A = np.linalg.eigh(W @ W.T)
         S, A = np.sqrt(np.maximum(squares[::-1], 0)), A[:, ::-1]
-        kept = 1e-4 * S[0] < S
-        axes = (W.T @ A[:, kept] / S[kept] * (S[kept] / S[0]) ** _POWER).astype(np.float32)
+        used = 1e-4 * S[0] < S
+        axes = (W.T @ A[:, used] / S[used] * (S[used] / S[0]) ** _POWER).astype(np.float32)
         return cls(axes, np.zeros(axes.shape[1], dtype=np.float32))
 
     def _projected(self, X: NDArray[Any]) -> NDArray[np.float32]:
@@ -322,8 +322,8 @@ class PairCells:
 
     def middle(self, cells: Ints) -> Floats:
         """The pairs' own directions."""
-        first, place = np.divmod(cells, self.neighbours.shape[1])
-        second = self.atoms[self.neighbours[first, place]]
+        first, rank = np.divmod(cells, self.neighbours.shape[1])
+        second = self.atoms[self.neighbours[first, rank]]
         return unit_rows(self.atoms[first] + np.float32(_SECOND) * second)
 
     def likeness(self, cells: Ints) -> Floats:
@@ -410,9 +410,9 @@ class ClassCells:
             log if self.groups is None else log - np.log(np.maximum(1 - shared, np.float32(_SURE)))
         )
 
-    def sharing(self, one: Floats, other: Floats) -> Floats:
+    def sharing(self, first: Floats, second: Floats) -> Floats:
         """How likely (m, k) images with these answers share a label."""
-        return one @ other.T
+        return first @ second.T
 
     def middle(self, cells: Ints) -> Floats:
         """The classes' own directions, mixed as the cells' answers are."""
@@ -456,11 +456,11 @@ class LabelCells(ClassCells):
             1 / (1 + np.exp(-np.clip(self._scores(points), _NEVER, -_NEVER))), dtype=np.float32
         )
 
-    def sharing(self, one: Floats, other: Floats) -> Floats:
+    def sharing(self, first: Floats, second: Floats) -> Floats:
         """How likely at least one label is shared: labels are taken one by one."""
-        none = np.ones((len(one), len(other)), dtype=np.float32)
-        for mine, theirs in zip(one.T, other.T, strict=True):
-            none *= 1 - np.outer(mine, theirs)
+        none = np.ones((len(first), len(second)), dtype=np.float32)
+        for first_label, second_label in zip(first.T, second.T, strict=True):
+            none *= 1 - np.outer(first_label, second_label)
         return 1 - none
 
 
@@ -476,10 +476,10 @@ def ward_groups(points: Floats, k: int) -> Ints:
     # of the time.
     rows = points.astype(np.float64)
     squares = np.square(rows).sum(axis=1)
-    left, right = np.triu_indices(len(rows), 1)
-    apart = np.sqrt(np.maximum((squares[:, None] + squares - 2 * rows @ rows.T)[left, right], 0))
-    found = hierarchy.fcluster(hierarchy.linkage(apart, method="ward"), k, criterion="maxclust")
-    _, first, group = np.unique(found, return_index=True, return_inverse=True)
+    a, b = np.triu_indices(len(rows), 1)
+    apart = np.sqrt(np.maximum((squares[:, None] + squares - 2 * rows @ rows.T)[a, b], 0))
+    clusters = hierarchy.fcluster(hierarchy.linkage(apart, method="ward"), k, criterion="maxclust")
+    _, first, group = np.unique(clusters, return_index=True, return_inverse=True)
     if (
         len(first) == 1
     ):  # all points are equal; two cells are the least that a response can be about

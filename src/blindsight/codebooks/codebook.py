@@ -82,10 +82,10 @@ def prior_from_counts(counts: NDArray[Any], *, truth: float, k: int) -> Floats:
     lie = (1 - truth) / (k - 1)
     size = k / groups
     keep = truth - lie  # the released group is the true one by more than chance
-    seen = np.asarray(counts, dtype=np.float64)
+    released = np.asarray(counts, dtype=np.float64)
     for _ in range(_STEPS):
         expected = keep * prior + lie * size
-        ratio = seen / expected
+        ratio = released / expected
         prior = prior * (keep * ratio + lie * size * ratio.sum()) / n
         prior /= prior.sum()
     return prior
@@ -144,8 +144,8 @@ class Reading:
         """
         n = 0.0 if self.counts is None else float(self.counts.sum())
         prior = (n * self.prior + _EVENLY / len(self.prior)) / (n + _EVENLY) if n else self.prior
-        told = self.truth * prior
-        trust = np.clip(told / ((self.truth - self.lie) * prior + self.lie), 1e-9, 1 - 1e-9)
+        truthful = self.truth * prior
+        trust = np.clip(truthful / ((self.truth - self.lie) * prior + self.lie), 1e-9, 1 - 1e-9)
         if self.counts is None or not n:
             return trust
         odds = np.log(trust / (1 - trust))
@@ -201,8 +201,8 @@ class Reading:
         classes, of the likeliest class. "Nothing" is said where, at even odds beforehand, it is at
         least 70% sure that all of them are lies. Few records or a small budget are never that sure.
         """
-        seen, fit = np.asarray(counts, dtype=np.float64), np.asarray(similarity)
-        n = float(seen.sum())
+        released, fit = np.asarray(counts, dtype=np.float64), np.asarray(similarity)
+        n = float(released.sum())
         far = (
             0.0
             if self.slope is not None
@@ -211,32 +211,32 @@ class Reading:
         near = fit >= fit.max(axis=1, keepdims=True) - far
         true = (self.truth - self.lie) * _ALIKE * n  # records that would be there beside the lies
         lies = near.sum(axis=1) * n * self.lie
-        found = near @ seen
+        observed = near @ released
         return np.array(
-            [all_lies(*each, true) < _SURE for each in zip(found, lies, strict=True)],
+            [all_lies(*each, true) < _SURE for each in zip(observed, lies, strict=True)],
             dtype=np.bool_,
         )
 
 
-def all_lies(found: float, lies: float, true: float) -> float:
+def all_lies(observed: float, lies: float, true: float) -> float:
     """How likely `found` records are all lies, of which `lies` are expected; else some `true` ones
     are among them, a number with an exponential law. At even odds beforehand.
     """
-    if true <= 0 or found > 10 * (lies + 10):  # nothing can be told; or far too many
+    if true <= 0 or observed > 10 * (lies + 10):  # nothing can be told; or far too many
         return 0.5 if true <= 0 else 0.0
     lies, often = max(lies, 1e-12), math.log(true / (1 + true))
     # P(found | some) / P(found | lies alone) = sum over i lies among them of a Poisson and a
     # geometric probability.
-    i = np.arange(round(found) + 1)
+    i = np.arange(round(observed) + 1)
     terms = i * (math.log(lies) - often) - np.concatenate([[0.0], np.cumsum(np.log(i[1:]))])
     top = float(terms.max())
     ratio = (
         top
         + math.log(float(np.exp(terms - top).sum()))
-        + found * (often - math.log(lies))
+        + observed * (often - math.log(lies))
         - math.log1p(true)
     )
-    ratio += math.lgamma(found + 1)
+    ratio += math.lgamma(observed + 1)
     return 1 / (1 + math.exp(min(ratio, 700.0)))
 
 
@@ -257,16 +257,16 @@ def _level(half: NDArray[np.float32], prior: Floats, target: float) -> float:
     at = ((half - np.float32(low)) * np.float32((1 - 1e-6) / width)).astype(np.int32)
     mass = np.bincount(at, weights=prior, minlength=_BINS)
     middle = low + (np.arange(len(mass)) + 0.5) * width
-    left, right = -high - 20.0, -low + 20.0
-    shift = 0.5 * (left + right)
+    low_shift, high_shift = -high - 20.0, -low + 20.0
+    shift = 0.5 * (low_shift + high_shift)
     for _ in range(40):
-        seen = _sigmoid(middle + shift)
-        excess = float(mass @ seen) - target
-        left, right = (left, shift) if excess > 0 else (shift, right)
-        steepness = 2 * float(mass @ (seen - seen * seen))
+        sigmoid = _sigmoid(middle + shift)
+        excess = float(mass @ sigmoid) - target
+        low_shift, high_shift = (low_shift, shift) if excess > 0 else (shift, high_shift)
+        steepness = 2 * float(mass @ (sigmoid - sigmoid * sigmoid))
         before, shift = shift, shift - excess / max(steepness, 1e-300)
-        if not left < shift < right:
-            shift = 0.5 * (left + right)
+        if not low_shift < shift < high_shift:
+            shift = 0.5 * (low_shift + high_shift)
         if abs(shift - before) < 1e-10:
             break
     return shift
@@ -441,18 +441,18 @@ class Codebook:
     def from_parts(cls, arrays: dict[str, NDArray[Any]], fields: dict[str, Any]) -> Codebook:
         """The inverse of `to_parts`; `HostileFile` where anything does not fit."""
         try:
-            given = {name: _checked(name, array) for name, array in arrays.items()}
+            checked = {name: _checked(name, array) for name, array in arrays.items()}
             kind = _CELLS[checks.one_of("cells", fields["cells"], tuple(_CELLS))]
             embedding = Embedding(
-                given.pop("axes"),
-                given.pop("centre"),
-                given.pop("text_centre", None),
+                checked.pop("axes"),
+                checked.pop("centre"),
+                checked.pop("text_centre", None),
                 fields.get("row_mean", True) is not False,
             )
             slope, classes = fields["slope"], tuple(str(name) for name in fields["classes"])
             slope = None if slope is None else checks.positive("slope", slope)
             book = cls(
-                embedding, kind(**given), fields["epsilon"], fields["source"], slope, classes
+                embedding, kind(**checked), fields["epsilon"], fields["source"], slope, classes
             )
             book.similarity(
                 np.zeros((1, len(embedding.axes)), np.float32)

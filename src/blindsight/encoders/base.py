@@ -170,7 +170,7 @@ class Preparation:
             )
         size = _side("size", fields.get("size"))
         shortest = fields.get("shortest_side")
-        made = cls(
+        preparation = cls(
             size=size,
             resize="squash" if resize == "squash" else "shortest",
             shortest_side=None if shortest is None else _side("shortest_side", shortest),
@@ -181,7 +181,7 @@ class Preparation:
             reduced=fields.get("reduced") is True,
             pinned=fields.get("order", "horizontal first") == "horizontal first",
         )
-        return made._checked()
+        return preparation._checked()
 
     @classmethod
     def from_hugging_face(cls, config: Mapping[str, object]) -> Preparation:
@@ -212,7 +212,7 @@ class Preparation:
             )
         scaled = config.get("do_rescale", True) is True
         normalised = config.get("do_normalize", True) is True
-        made = cls(
+        preparation = cls(
             size=size,
             resize="shortest" if shortest is not None else "squash",
             shortest_side=shortest,
@@ -223,12 +223,12 @@ class Preparation:
             mean=_triple("image_mean", config.get("image_mean")) if normalised else None,
             deviation=_triple("image_std", config.get("image_std")) if normalised else None,
         )
-        if normalised and (made.mean is None or made.deviation is None):
+        if normalised and (preparation.mean is None or preparation.deviation is None):
             raise HostileFile(
                 "preprocessor_config.json normalises but lacks image_mean or image_std. Take both "
                 "from the network's training; a wrong value would go unnoticed."
             )
-        return made._checked()
+        return preparation._checked()
 
     def _checked(self) -> Preparation:
         """Refuse values that no training used together."""

@@ -241,13 +241,13 @@ def _encoders(pinned: bool, names: dict[str, str]) -> dict[str, BuiltIn]:
         "lite0-224": (224, "lite0"),
         "lite2": (224, "lite2"),
     }
-    made = {}
+    encoders = {}
     for short, name in names.items():
         plain = short.removesuffix("-reduced")
         size, network = sizes.get(plain, (224, plain))
         preparation = Preparation(size=size, reduced=plain != short, pinned=pinned)
-        made[short if pinned else name] = BuiltIn(name, preparation, network)
-    return made
+        encoders[short if pinned else name] = BuiltIn(name, preparation, network)
+    return encoders
 
 
 #: The built-in encoders by the name that a user gives.

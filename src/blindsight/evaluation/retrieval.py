@@ -134,23 +134,28 @@ def distance_counts(
     Raises:
         InvalidData: codes and labels do not fit each other.
     """
-    left, right = (
+    query_codes, database_codes = (
         codes.check_codes(queries, name="queries"),
         codes.check_codes(database, name="database"),
     )
-    if left.shape[1] != right.shape[1]:
+    if query_codes.shape[1] != database_codes.shape[1]:
         raise InvalidData(
-            f"queries and database must be equally wide, got {left.shape[1]} and {right.shape[1]} "
-            "bytes."
+            f"queries and database must be equally wide, got {query_codes.shape[1]} and "
+            f"{database_codes.shape[1]} bytes."
         )
     a, b = label_words(query_labels, database_labels)
-    if (len(a), len(b)) != (len(left), len(right)):
+    if (len(a), len(b)) != (len(query_codes), len(database_codes)):
         raise InvalidData(
-            f"need a label for each code, got {len(a)} and {len(b)} for {len(left)} and "
-            f"{len(right)}."
+            f"need a label for each code, got {len(a)} and {len(b)} for {len(query_codes)} and "
+            f"{len(database_codes)}."
         )
     return _count_by_distance(
-        codes.to_words(left), codes.to_words(right), a, b, 8 * left.shape[1] + 1, progress
+        codes.to_words(query_codes),
+        codes.to_words(database_codes),
+        a,
+        b,
+        8 * query_codes.shape[1] + 1,
+        progress,
     )
 
 
@@ -242,8 +247,8 @@ def _keys(scores: Floats32, relevant: Bools) -> Ints:
 
 
 def _mean(values: Floats) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else float("nan")
+    defined = values[~np.isnan(values)]
+    return float(defined.mean()) if len(defined) else float("nan")
 
 
 # The inner loops, compiled.
@@ -357,19 +362,22 @@ def _count_by_distance(
     counts = np.zeros((len(queries), 2, width), np.int64)
     single = queries.shape[1] == 1 and _single(labels) and _single(others)
     if single:
-        mine, theirs = _bit_index(labels), _bit_index(others)
+        query_index, database_index = _bit_index(labels), _bit_index(others)
         # numpy sorts 16-bit numbers by radix, in linear time.
         order = np.argsort(
-            theirs.astype(np.uint16) if labels.shape[1] <= 1024 else theirs, kind="stable"
+            database_index.astype(np.uint16) if labels.shape[1] <= 1024 else database_index,
+            kind="stable",
         )
         database = database[order, 0]
         starts = np.concatenate(
-            [[0], np.cumsum(np.bincount(theirs, minlength=64 * labels.shape[1]))]
+            [[0], np.cumsum(np.bincount(database_index, minlength=64 * labels.shape[1]))]
         )
     for start in range(0, len(queries), _QUERIES_PER_STEP):
         rows = slice(start, start + _QUERIES_PER_STEP)
         if single:
-            _count_one_word(queries[rows, 0].copy(), database, starts, mine[rows], counts[rows])
+            _count_one_word(
+                queries[rows, 0].copy(), database, starts, query_index[rows], counts[rows]
+            )
         else:
             _count_any_words(queries[rows], database, labels[rows], others, counts[rows])
         if progress is not None:

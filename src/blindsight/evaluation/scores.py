@@ -206,8 +206,8 @@ def _same_shape(y: Array, other: Array, name: str) -> None:
         raise InvalidData(f"{name} must have the labels' shape {y.shape}, got {other.shape}.")
 
 
-def _ratio(part: ArrayLike, whole: ArrayLike) -> Floats:
-    divisor = np.asarray(whole, np.float64)
+def _ratio(part: ArrayLike, total: ArrayLike) -> Floats:
+    divisor = np.asarray(total, np.float64)
     return np.asarray(np.divide(part, divisor, out=np.zeros_like(divisor), where=divisor > 0))
 
 

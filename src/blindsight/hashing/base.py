@@ -84,10 +84,10 @@ KIND = "hasher"
 T = TypeVar("T")
 
 
-def require(holds: bool, what: str) -> None:
+def require(holds: bool, reason: str) -> None:
     """Raise `HostileFile` with the reason `what` unless `holds`."""
     if not holds:
-        raise HostileFile(f"not a hasher that can be used: {what}. Fit and save it again.")
+        raise HostileFile(f"not a hasher that can be used: {reason}. Fit and save it again.")
 
 
 def hasher_to_parts(hasher: Hasher) -> tuple[dict[str, Array], dict[str, Any]]:

@@ -276,8 +276,8 @@ _MIN_SIMILAR_SHARE = 0.05
 
 def _balanced(values: Any, similar: Tensor) -> Any:
     """The mean over similar pairs and the mean over dissimilar ones, averaged."""
-    alike, other = similar.sum().clamp(min=1), (1 - similar).sum().clamp(min=1)
-    return ((values * similar).sum() / alike + (values * (1 - similar)).sum() / other) / 2
+    n_similar, n_different = similar.sum().clamp(min=1), (1 - similar).sum().clamp(min=1)
+    return ((values * similar).sum() / n_similar + (values * (1 - similar)).sum() / n_different) / 2
 
 
 def _mean_of_pairs(values: Any, similar: Tensor) -> Any:

@@ -183,11 +183,11 @@ class ReleasesCodes(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Protected
 
     @classmethod
     def _read_parameters(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        given = dict(fields)
-        name = given.pop("class")
+        parameters = dict(fields)
+        name = parameters.pop("class")
         if name != cls.__name__:
             raise HostileFile(f"the file holds a {name}, not a {cls.__name__}.")
-        return super()._read_parameters(given)
+        return super()._read_parameters(parameters)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -246,7 +246,7 @@ def plan_for(shares: Sequence[Share], *, epsilon: float, delta: float) -> Plan:
 
 @lru_cache(maxsize=64)  # computed for the guarantee, and again for the door
 def _plan_for(shares: tuple[Share, ...], epsilon: float, delta: float) -> Plan:
-    whole = Gaussian.calibrate(epsilon, delta=delta, sensitivity=1.0, unit="record").sigma
+    sigma_in_all = Gaussian.calibrate(epsilon, delta=delta, sensitivity=1.0, unit="record").sigma
 
     def planned(sigma: float) -> Plan:
         return tuple(
@@ -264,10 +264,10 @@ def _plan_for(shares: tuple[Share, ...], epsilon: float, delta: float) -> Plan:
             for item in shares
         )
 
-    plan = planned(whole)
+    plan = planned(sigma_in_all)
     while price(plan, delta=delta).epsilon > epsilon:  # rounding to the grid costs a little
-        whole *= 1.0005
-        plan = planned(whole)
+        sigma_in_all *= 1.0005
+        plan = planned(sigma_in_all)
     return plan
 
 

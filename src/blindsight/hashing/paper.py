@@ -301,10 +301,10 @@ class PHashing(ReleasesCodes):
 
     @classmethod
     def _read_parameters(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        given = dict(fields)
-        base = given.pop("base")
+        parameters = dict(fields)
+        base = parameters.pop("base")
         return {
-            **super()._read_parameters(given),
+            **super()._read_parameters(parameters),
             "base": new_hasher(base["class"], base["params"]),
         }
 

@@ -352,12 +352,12 @@ class DPPMetric(LinearMetric, Protected):
         self.public_["threshold"] = float(self.threshold_)
         return self
 
-    def describe(self, **about: Any) -> Self:
+    def describe(self, **facts: Any) -> Self:
         """Store public facts with the model, for example how features were computed.
 
         They are available as `about_`, also after the model was saved and loaded.
         """
-        self.public_["about"] = about
+        self.public_["about"] = facts
         return self._settle_in()
 
     def _read(
@@ -613,18 +613,18 @@ def learn_once(
     if vault is None:
         return metric.fit(pairs, y, people=people, ledger=ledger, progress=progress)
     number = vault.release_of(metric.inputs_text(pairs, y, people=people))
-    given = metric.random_state
+    random_state = metric.random_state
     charged = None
     if account is not None:
         charged = account(number)
-    elif ledger is not None or given is None:
+    elif ledger is not None or random_state is None:
         charged = vault.account(ledger, release=number, records=records, out=out)
-    if given is None:
+    if random_state is None:
         metric.random_state = vault.training_source(number)
     try:
         return metric.fit(pairs, y, people=people, ledger=charged, progress=progress)
     finally:
-        metric.random_state = given
+        metric.random_state = random_state
 
 
 def _sigma(door: Door, what: str) -> float:

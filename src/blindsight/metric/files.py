@@ -192,12 +192,12 @@ def read_triplets(path: str | Path, records: Records) -> Ints:
         rows = rows[1:]
     if not rows:
         raise InvalidData(f"{name} holds no triplets.")
-    given = np.column_stack(
+    triplets = np.column_stack(
         [records.numbers([row[i] for row in rows], where=name) for i in range(3)]
     )
-    if (np.diff(np.sort(given, axis=1), axis=1) == 0).any():
+    if (np.diff(np.sort(triplets, axis=1), axis=1) == 0).any():
         raise InvalidData(f"{name}: a triplet must name three different records.")
-    return given
+    return triplets
 
 
 def read_pairs(path: str | Path, records: Records | None = None) -> tuple[Ints, Bools]:
@@ -214,8 +214,10 @@ def read_pairs(path: str | Path, records: Records | None = None) -> tuple[Ints, 
         raise InvalidData(
             f"{name} must have three columns (two ids and a label), found {len(rows[0])}."
         )
-    known = {cell for row in rows[1:] for cell in row[:2]} if records is None else set(records.ids)
-    if _header(rows, known):
+    ids_of_records = (
+        {cell for row in rows[1:] for cell in row[:2]} if records is None else set(records.ids)
+    )
+    if _header(rows, ids_of_records):
         rows = rows[1:]
     if not rows:
         raise InvalidData(f"{name} holds no pairs.")
@@ -234,9 +236,9 @@ def read_pairs(path: str | Path, records: Records | None = None) -> tuple[Ints, 
     )
 
 
-def _header(rows: list[list[str]], known: set[str]) -> bool:
+def _header(rows: list[list[str]], ids: set[str]) -> bool:
     """Whether the first row names the columns: "a,b,similar" does if the labels are 1 and 0."""
-    if known & {*rows[0][:2]}:
+    if ids & {*rows[0][:2]}:
         return False
     word = rows[0][2].lower()
     return word not in _SIMILAR | _DISSIMILAR or word not in {
@@ -309,27 +311,28 @@ def nearest_neighbours(
     """
     import faiss
 
-    known, wanted = np.asarray(classes), np.asarray(truth)
-    if len(np.unique(known)) < 2:
+    gallery_classes, true_classes = np.asarray(classes), np.asarray(truth)
+    if len(np.unique(gallery_classes)) < 2:
         raise InvalidData(
             "the gallery must have at least two classes for nearest neighbours, found one."
         )
-    if len(wanted) == 0:
+    if len(true_classes) == 0:
         raise InvalidData("there are no held-out records to test on.")
     index = faiss.IndexFlatL2(np.shape(gallery)[1])
     index.add(np.ascontiguousarray(gallery, dtype=np.float32))
     _, nearest = index.search(
-        np.ascontiguousarray(queries, dtype=np.float32), min(checks.whole("k", k), len(known))
+        np.ascontiguousarray(queries, dtype=np.float32),
+        min(checks.whole("k", k), len(gallery_classes)),
     )
-    names, codes = np.unique(known, return_inverse=True)
-    votes = np.zeros((len(wanted), len(names)))
+    names, codes = np.unique(gallery_classes, return_inverse=True)
+    votes = np.zeros((len(true_classes), len(names)))
     near = codes[nearest]
     for rank in range(near.shape[1]):
         # Slightly smaller votes for farther records break ties in favour of the nearer.
-        votes[np.arange(len(wanted)), near[:, rank]] += 1 - 1e-6 * rank
-    hit = names[votes.argmax(axis=1)] == wanted
-    per_class = [float(hit[wanted == name].mean()) for name in np.unique(wanted)]
-    return Scores(float(hit.mean()), float(np.mean(per_class)), len(wanted))
+        votes[np.arange(len(true_classes)), near[:, rank]] += 1 - 1e-6 * rank
+    hit = names[votes.argmax(axis=1)] == true_classes
+    per_class = [float(hit[true_classes == name].mean()) for name in np.unique(true_classes)]
+    return Scores(float(hit.mean()), float(np.mean(per_class)), len(true_classes))
 
 
 def split_by_pairs(edges: Ints, n_records: int) -> tuple[Ints, Ints]:

@@ -247,9 +247,9 @@ def _compress(
         start[v + 1] += start[v]
         free[v] = start[v]
     for e in range(len(edges)):
-        for here, there in ((edges[e, 0], edges[e, 1]), (edges[e, 1], edges[e, 0])):
-            links[free[here], 0], links[free[here], 1] = there, e
-            free[here] += 1
+        for node, neighbour in ((edges[e, 0], edges[e, 1]), (edges[e, 1], edges[e, 0])):
+            links[free[node], 0], links[free[node], 1] = neighbour, e
+            free[node] += 1
 
 
 def connected(n_nodes: int, edges: Ints) -> Ints:
@@ -458,14 +458,14 @@ def check_pairs(
     """
     if n_classes is not None and checks.whole("n_classes", n_classes) < 2:
         raise InvalidData(f"n_classes must be at least 2, got {n_classes}.")
-    given, labels = np.asarray(pairs), pair_labels(y)
-    graph = PairGraph.from_pairs(given, labels)
-    edges = np.sort(given.astype(np.int64), axis=1)
+    numbers, labels = np.asarray(pairs), pair_labels(y)
+    graph = PairGraph.from_pairs(numbers, labels)
+    edges = np.sort(numbers.astype(np.int64), axis=1)
     _, number, counts = np.unique(edges, axis=0, return_inverse=True, return_counts=True)
     alike = np.bincount(number.ravel(), weights=labels)
     return PairReport(
         pairs=len(graph),
-        repeated=len(given) - len(graph),
+        repeated=len(numbers) - len(graph),
         similar=int(graph.similar.sum()),
         both_ways=int(((alike > 0) & (alike < counts)).sum()),
         chains=_chains(graph) if transitive else None,

@@ -142,9 +142,9 @@ def metric_plan(
         sizes["margin"] = math.sqrt(2), 2
     sizes["distances"] = math.sqrt(2) if tuples else 1.0, 2 * bins
     shares = {name: _SHARES[name] for name in sizes}
-    left = 1 - sum(shares.values())
+    remaining = 1 - sum(shares.values())
     if loss == "plain":
-        shares["distances"] += left
+        shares["distances"] += remaining
 
     def planned(what: str, norm: float, coordinates: int, share: float, count: int = 1) -> Planned:
         moved = group * reach(what, unit) * norm
@@ -164,8 +164,8 @@ def metric_plan(
         return tuple(small)
     if loss == "moments":
         coordinates, norm = release_size(columns)
-        return (*small, planned("second moments", norm, coordinates, left))
-    return (*small, planned("gradients", CLIP, rows * columns, left, STEPS))
+        return (*small, planned("second moments", norm, coordinates, remaining))
+    return (*small, planned("gradients", CLIP, rows * columns, remaining, STEPS))
 
 
 def metric_guarantee(

@@ -79,34 +79,34 @@ def _walk(
             if w >= 0:  # a node that is discovered now, through the edge e
                 time += 1
                 top += 1
-                here = path[top]
-                discovery[w] = here[_DISCOVERY] = here[_LOW] = time
-                here[_NODE], here[_ENTRY], here[_BLOCKS] = w, e, 0
-                here[_CURSOR], here[_END] = start[w], start[w + 1]
+                frame = path[top]
+                discovery[w] = frame[_DISCOVERY] = frame[_LOW] = time
+                frame[_NODE], frame[_ENTRY], frame[_BLOCKS] = w, e, 0
+                frame[_CURSOR], frame[_END] = start[w], start[w + 1]
                 w = -1
-            here = path[top]
-            at = here[_CURSOR]
-            if at < here[_END]:
-                here[_CURSOR] = at + 1
+            frame = path[top]
+            at = frame[_CURSOR]
+            if at < frame[_END]:
+                frame[_CURSOR] = at + 1
                 e = links[at, 1]
-                if e == here[_ENTRY] or not (every or allowed[e]):
+                if e == frame[_ENTRY] or not (every or allowed[e]):
                     continue
                 w = links[at, 0]
                 if discovery[w]:
-                    here[_LOW] = min(here[_LOW], discovery[w])
+                    frame[_LOW] = min(frame[_LOW], discovery[w])
                     w = -1
                 continue
             # A node other than the root is also in the block that contains its parent.
-            blocks[here[_NODE]] = here[_BLOCKS] + (top > 0)
+            blocks[frame[_NODE]] = frame[_BLOCKS] + (top > 0)
             top -= 1
             if top < 0:
                 break
-            above, low = path[top], here[_LOW]
+            above, low = path[top], frame[_LOW]
             above[_LOW] = min(above[_LOW], low)
             if low >= above[_DISCOVERY]:
                 # No edge of this subtree leads above the parent, so a block ends at the parent.
                 above[_BLOCKS] += 1
-                bridge[here[_ENTRY]] = low > above[_DISCOVERY]
+                bridge[frame[_ENTRY]] = low > above[_DISCOVERY]
 
 
 def block_counts(graph: PairGraph, allowed: Bools | None = None) -> Ints:

@@ -68,51 +68,51 @@ def read_tuples(
     Raises:
         InvalidData: the shape is wrong, there are no tuples, or an index is unknown.
     """
-    given = np.asarray(tuples)
-    if given.ndim == 2:
-        records, numbers = _from_indices(given, preprocessor)
-    elif given.ndim == 3:
+    array = np.asarray(tuples)
+    if array.ndim == 2:
+        records, numbers = _from_indices(array, preprocessor)
+    elif array.ndim == 3:
         if preprocessor is not None:
             raise InvalidData(
                 "pairs must be indices (m, 2) when a preprocessor is given, got features (m, 2, d)."
             )
-        records = finite_rows(checks.number_array("pairs", given)).reshape(-1, given.shape[2])
-        numbers = np.arange(len(records)).reshape(given.shape[:2])
+        records = finite_rows(checks.number_array("pairs", array)).reshape(-1, array.shape[2])
+        numbers = np.arange(len(records)).reshape(array.shape[:2])
     else:
         raise InvalidData(
-            f"pairs must be (m, 2, d) features or (m, 2) indices into X, got shape {given.shape}."
+            f"pairs must be (m, 2, d) features or (m, 2) indices into X, got shape {array.shape}."
         )
     if len(numbers) == 0:
         raise InvalidData("pairs must not be empty: there is nothing to learn from.")
-    given_width = numbers.shape[1]
-    if given_width != width if width is not None else given_width < 3:
+    found_width = numbers.shape[1]
+    if found_width != width if width is not None else found_width < 3:
         wanted = (
             f"{width} records each"
             if width is not None
             else "at least 3 records: anchor, positive, negatives"
         )
-        raise InvalidData(f"tuples must have {wanted}, got {given_width}.")
+        raise InvalidData(f"tuples must have {wanted}, got {found_width}.")
     return records, numbers
 
 
-def _from_indices(given: Array, preprocessor: Any) -> tuple[Floats, Ints]:
+def _from_indices(indices: Array, preprocessor: Any) -> tuple[Floats, Ints]:
     if preprocessor is None:
         raise InvalidData(
             "indices need the records they point to: pass preprocessor=X, or features (m, 2, d)."
         )
-    if given.dtype.kind not in "iu":
-        raise InvalidData(f"indices must be whole numbers, got dtype {given.dtype}.")
-    numbers = given.astype(np.int64)
+    if indices.dtype.kind not in "iu":
+        raise InvalidData(f"indices must be whole numbers, got dtype {indices.dtype}.")
+    numbers = indices.astype(np.int64)
     if callable(preprocessor):
         named, numbers = np.unique(numbers, return_inverse=True)
-        made = checks.number_array("what the preprocessor returns", preprocessor(named), ndim=2)
-        records = finite_rows(made)
+        rows = checks.number_array("what the preprocessor returns", preprocessor(named), ndim=2)
+        records = finite_rows(rows)
         if len(records) != len(named):
             raise InvalidData(
                 f"the preprocessor must return one row for each index: {len(named)} indices, "
                 f"{len(records)} rows."
             )
-        return records, numbers.reshape(given.shape)
+        return records, numbers.reshape(indices.shape)
     records = finite_rows(checks.number_array("X", preprocessor, ndim=2))
     outside = (numbers < 0) | (numbers >= len(records))
     if outside.any():
@@ -227,10 +227,10 @@ class LinearMetric(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         """Return scikit-learn's text, without the records of a preprocessor."""
-        shown = copy.copy(self)
+        printable = copy.copy(self)
         if getattr(self, "preprocessor", None) is not None:
-            shown.preprocessor = _Hidden()
-        return str(BaseEstimator.__repr__(shown, N_CHAR_MAX))
+            printable.preprocessor = _Hidden()
+        return str(BaseEstimator.__repr__(printable, N_CHAR_MAX))
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(repr(self))}</pre>"
@@ -355,14 +355,14 @@ class LinearMetric(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def _width(self, columns: int) -> int:
         """Return the number of rows of the map: `n_components`, or the number of columns."""
-        asked: int | None = getattr(self, "n_components", None)
-        if asked is None:
+        n_components: int | None = getattr(self, "n_components", None)
+        if n_components is None:
             return columns
-        if checks.whole("n_components", asked) > columns:
+        if checks.whole("n_components", n_components) > columns:
             raise InvalidParameter(
-                f"n_components must be at most the {columns} columns of X, got {asked}."
+                f"n_components must be at most the {columns} columns of X, got {n_components}."
             )
-        return asked
+        return n_components
 
     def _prepared(self, rows: Floats) -> Floats:
         return normalised(rows * self.stretch_, self.norm_)  # type: ignore[arg-type]
@@ -370,10 +370,10 @@ class LinearMetric(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def _distances(self, tuples: ArrayLike, *, width: int) -> Floats:
         """Return the distances from the first record of each tuple to the others."""
         check_is_fitted(self)
-        given = np.asarray(tuples)
+        array = np.asarray(tuples)
         # A preprocessor applies to indices only, not to features.
-        preprocessor = getattr(self, "preprocessor", None) if given.ndim == 2 else None
-        records, numbers = read_tuples(given, preprocessor, width=width)
+        preprocessor = getattr(self, "preprocessor", None) if array.ndim == 2 else None
+        records, numbers = read_tuples(array, preprocessor, width=width)
         mapped = self.transform(records)[numbers]
         return np.asarray(np.linalg.norm(mapped[:, :1] - mapped[:, 1:], axis=2))
 

@@ -304,10 +304,10 @@ def group_size(
         fresh[:, 1:] = listed[:, 1:] != listed[:, :-1]
         return int(np.bincount(listed[fresh]).max())
     if unit == "label":
-        asked = np.column_stack([indices[:, :1], np.sort(indices[:, 1:], axis=1)])
+        labelled = np.column_stack([indices[:, :1], np.sort(indices[:, 1:], axis=1)])
         if indices.shape[1] == 2:
-            asked = np.sort(indices, axis=1)
-        return int(np.unique(asked, axis=0, return_counts=True)[1].max())
+            labelled = np.sort(indices, axis=1)
+        return int(np.unique(labelled, axis=0, return_counts=True)[1].max())
     pairs = np.sort(tuple_pairs(indices)[0], axis=1)
     most = int(np.unique(pairs, axis=0, return_counts=True)[1].max())
     if unit == "kappa pairs":

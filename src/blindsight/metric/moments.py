@@ -222,11 +222,11 @@ def counted_stretch(counts: Floats, columns: int, *, noise: float) -> Floats:
     table = counts.reshape(columns, BUCKETS)
     # Noise alone exceeds this in any cell with a probability of about a tenth of a per cent.
     least = noise * math.sqrt(2 * math.log(max(2, 1000 * table.size)))
-    seen = np.where(table > least, table, 0.0)
+    visible = np.where(table > least, table, 0.0)
     # Differences of exponent e lie in [2^(e-1), 2^e): their mean square is about 0.58 of 4^e.
     square = 0.58 * 4.0 ** (SMALLEST + np.arange(BUCKETS))
     # Pairs that do not differ in a column count as zero, so columns that seldom differ are narrow.
-    size = np.sqrt(seen @ square / max(1.0, float(seen.sum(axis=1).max())))
+    size = np.sqrt(visible @ square / max(1.0, float(visible.sum(axis=1).max())))
     if (size > 0).mean() < _MIN_VISIBLE_COLUMNS:
         return np.ones(columns)
     return np.asarray(1 / (np.where(size > 0, size, size.max()) * math.sqrt(columns)))

@@ -195,24 +195,24 @@ def _pass(
         return full.transpose(0, 1, 3, 2, 4).reshape(channels, rows, columns)
 
     noisy = np.pad(values, rim, mode="symmetric")
-    known = None if pilot is None else np.pad(pilot, rim, mode="symmetric")
+    padded_pilot = None if pilot is None else np.pad(pilot, rim, mode="symmetric")
     total, weight, error = (np.zeros_like(noisy) for _ in range(3))
     for top in range(0, side, max(1, side // 4)):
         for left in range(0, side, max(1, side // 4)):
             coefficients = grid(noisy, top, left)
-            if known is None:
+            if padded_pilot is None:
                 gain = (np.abs(coefficients) > KEEP * noise).astype(np.float32)
             else:
-                power = grid(known, top, left) ** 2
+                power = grid(padded_pilot, top, left) ** 2
                 gain = power / (power + np.float32(noise**2))
             gain[..., 0, 0] = 1
             # Blocks with few coefficients contain little noise and get a larger weight.
             share = 1 / (gain**2).sum(axis=(-1, -2), keepdims=True)
             left_over = gain.mean(axis=(-1, -2), keepdims=True) * np.float32(noise**2)
-            here = np.s_[:, top : top + rows, left : left + columns]
-            total[here] += laid(basis.T @ (coefficients * gain) @ basis * share)
-            weight[here] += laid(share)
-            error[here] += laid(share * left_over)
+            block = np.s_[:, top : top + rows, left : left + columns]
+            total[block] += laid(basis.T @ (coefficients * gain) @ basis * share)
+            weight[block] += laid(share)
+            error[block] += laid(share * left_over)
     inner = np.s_[:, side : side + height, side : side + width]
     return total[inner] / weight[inner], error[inner] / weight[inner]
 
@@ -324,18 +324,18 @@ def rehearse(
 
     This is not a release.
     """
-    given = as_images(images, parameters.depth)
-    n, channels, height, width = given.shape
+    pixels = as_images(images, parameters.depth)
+    n, channels, height, width = pixels.shape
     shape = (n, channels, parameters.depth, 2, height, width)
     if isinstance(parameters, FlipParameters):
-        return SketchSet(_flipped(given, parameters, rng).reshape(shape), parameters)
-    strings = given.reshape(n * channels, height * width)
+        return SketchSet(_flipped(pixels, parameters, rng).reshape(shape), parameters)
+    strings = pixels.reshape(n * channels, height * width)
     counts = draw_sketches(strings, parameters, dice=Dice.throw(rng), n_jobs=n_jobs)
     return SketchSet(counts.reshape(shape), parameters)
 
 
-def _flipped(given: Array, parameters: FlipParameters, rng: np.random.Generator) -> Bytes:
-    bits = np.moveaxis(to_bits(given, parameters.depth), -1, 2)
+def _flipped(pixels: Array, parameters: FlipParameters, rng: np.random.Generator) -> Bytes:
+    bits = np.moveaxis(to_bits(pixels, parameters.depth), -1, 2)
     wrong = rng.random(bits.shape) < np.asarray(parameters.beta)[:, None, None]
     ones = bits ^ wrong
     return np.stack([1 - ones, ones], axis=3).astype(np.uint8)
@@ -448,7 +448,7 @@ class Suite:
         }
         start = 0
         for part in sketches.batches(max(1, BATCH // math.prod(sketches.image_shape))):
-            here, reading = slice(start, start + len(part)), read(part)
+            rows, reading = slice(start, start + len(part)), read(part)
             smoothed = np.stack([smooth(values, reading.noise)[0] for values in reading.values])
             guesses = {
                 "smoothing": smoothed,
@@ -458,7 +458,7 @@ class Suite:
             if self._network is not None:
                 guesses["network"] = self._network.recover(reading)
             for name, guess in guesses.items():
-                recovered[name][here] = guess.clip(0, peak)
+                recovered[name][rows] = guess.clip(0, peak)
             start += len(part)
         return recovered
 
@@ -503,17 +503,17 @@ def measured_verdict(
     best = max(results, key=lambda result: result.psnr)
     alike = best.ssim if best.ssim is not None else float(np.clip((best.psnr - 8) / 24, 0, 1))
     if best.psnr > 35 or alike > 0.95:
-        seen = "the images are handed over"
+        finding = "the images are handed over"
     elif best.psnr > 24 or alike > 0.7:
-        seen = "the images are recognisable in detail"
+        finding = "the images are recognisable in detail"
     elif best.psnr > 16 or alike > 0.35:
-        seen = "what the images show can be made out"
+        finding = "what the images show can be made out"
     else:
-        seen = "these attackers see little; others may see more"
+        finding = "these attackers see little; others may see more"
     quality = f"{best.psnr:.1f} dB" + ("" if best.ssim is None else f", SSIM {best.ssim:.2f}")
     untried = "" if missing is None else f" Not tried: {missing}."
     return (
-        f"At {image_shape[-1]} x {image_shape[-2]} pixels {seen}: {best.attack} reaches "
+        f"At {image_shape[-1]} x {image_shape[-2]} pixels {finding}: {best.attack} reaches "
         f"{quality}.{untried}"
     )
 
@@ -576,14 +576,14 @@ def quietest_needed(
         )
     rng = np.random.default_rng(random_state)
     order = rng.permutation(len(images))
-    known, private = images[order[: len(images) // 2]], images[order[len(images) // 2 :]]
+    public, private = images[order[: len(images) // 2]], images[order[len(images) // 2 :]]
     private = private[: min(ATTACKED, max(4, VALUES // int(np.prod(private.shape[1:]))))]
 
     def excess(at: float, *, learn: bool) -> float:
         parameters = setting(at)
         suite = Suite(
             parameters,
-            public=known if learn else None,
+            public=public if learn else None,
             steps=steps,
             width=width,
             random_state=random_state,

@@ -123,9 +123,10 @@ class ImageStatistics:
     def psnr(self, differing: ArrayLike, agreeing: float) -> float:
         """Return the PSNR of the best linear estimate of a pixel from its own counts."""
         scale = np.sqrt(signal(differing, agreeing))
-        seen = scale * self.with_value
+        covariance = scale * self.with_value
         explained = float(
-            seen @ np.linalg.solve(np.eye(scale.size) + scale[:, None] * self.bits * scale, seen)
+            covariance
+            @ np.linalg.solve(np.eye(scale.size) + scale[:, None] * self.bits * scale, covariance)
         )
         return 10 * math.log10(self.peak**2 / max(self.variance - explained, 1e-9))
 

@@ -267,9 +267,9 @@ class CodebookSketcher(TransformerMixin, Protected):  # type: ignore[misc]
     def pictures(self, released: ArrayLike) -> Floats32:
         """Return the posterior mean image given each released number, which an attacker sees."""
         truth = self.mechanism_.truth_probability
-        other = (1 - truth) / (self.mechanism_.k - 1)
-        shown = (truth - other) * self.prototypes_ + other * self.prototypes_.sum(axis=0)
-        return np.asarray(shown[np.asarray(released)].reshape(-1, *self.image_shape_))
+        lie = (1 - truth) / (self.mechanism_.k - 1)
+        means = (truth - lie) * self.prototypes_ + lie * self.prototypes_.sum(axis=0)
+        return np.asarray(means[np.asarray(released)].reshape(-1, *self.image_shape_))
 
 
 class CodebookClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]

@@ -246,8 +246,8 @@ class FeatureStatistics(Protected):
             )
         if self.unit == "person" and units is None:
             raise InvalidParameter('unit="person" needs units=, whose each image is.')
-        given = sorted(set(names.tolist())) if self.classes is None else list(self.classes)
-        classes = [str(name) for name in given]
+        class_list = sorted(set(names.tolist())) if self.classes is None else list(self.classes)
+        classes = [str(name) for name in class_list]
         count = len(features) if self.n_records is None else self.n_records
         checks.whole("n_records", count)
         if self.delta * count >= 1:
@@ -298,16 +298,16 @@ class FeatureStatistics(Protected):
         width = self.width
         if width is None:
             width = width_for(count, n_classes, epsilon=self.epsilon, delta=self.delta, most=most)
-        made = self.basis
-        if made is None:
+        basis = self.basis
+        if basis is None:
             assert self.public is not None  # noqa: S101  (checked before)
-            made = FeatureBasis.learn(self.public, width=width)
-        if made.n_features != n_features:
+            basis = FeatureBasis.learn(self.public, width=width)
+        if basis.n_features != n_features:
             raise InvalidData(
-                f"the public pictures have {made.n_features} features, and X has {n_features}. Use "
-                "one encoder for both."
+                f"the public pictures have {basis.n_features} features, and X has {n_features}. "
+                "Use one encoder for both."
             )
-        return made
+        return basis
 
     def _settle(self) -> None:
         """Read the statistics from what was released and what is public."""
@@ -454,8 +454,8 @@ class PrivateHead(ClassifierMixin, Protected):  # type: ignore[misc]
                 f"X must be a non-empty table of features and y one name for each row, got shapes "
                 f"{features.shape} and {names.shape}."
             )
-        given = sorted(set(names.tolist())) if self.classes is None else list(self.classes)
-        classes = [str(name) for name in given]
+        class_list = sorted(set(names.tolist())) if self.classes is None else list(self.classes)
+        classes = [str(name) for name in class_list]
         count = len(features) if self.n_records is None else self.n_records
         if self.delta * checks.whole("n_records", count) >= 1:
             raise InvalidParameter(
@@ -532,10 +532,10 @@ def _descend(
     rate: float,
 ) -> Floats:
     """Full-batch gradient descent with momentum; images of unknown classes have no gradient."""
-    known = ((labels >= 0) & (labels < n_classes) & rows.any(axis=1)).astype(np.float64)
-    inputs = _beside(rows) * known[:, None]
+    counted = ((labels >= 0) & (labels < n_classes) & rows.any(axis=1)).astype(np.float64)
+    inputs = _beside(rows) * counted[:, None]
     target = np.zeros((len(rows), n_classes))
-    target[np.arange(len(rows)), np.where(known > 0, labels, 0)] = 1.0
+    target[np.arange(len(rows)), np.where(counted > 0, labels, 0)] = 1.0
     weights = np.zeros((n_classes, inputs.shape[1]))
     velocity = np.zeros_like(weights)
     for _ in range(steps):

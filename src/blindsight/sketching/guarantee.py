@@ -91,8 +91,8 @@ class PixelFlip:
 
     def log_prob(self, released: ArrayLike, x: ArrayLike) -> Floats:
         """Return ln Pr(released | x) of each pixel."""
-        seen, true = (to_bits(np.asarray(value), len(self.beta)) for value in (released, x))
-        parts = [bit.log_prob(seen[..., j], true[..., j]) for j, bit in enumerate(self._bits)]
+        flipped, true = (to_bits(np.asarray(value), len(self.beta)) for value in (released, x))
+        parts = [bit.log_prob(flipped[..., j], true[..., j]) for j, bit in enumerate(self._bits)]
         return np.asarray(np.sum(parts, axis=0))
 
 

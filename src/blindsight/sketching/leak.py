@@ -91,9 +91,9 @@ def _posteriors(counts: Integers, table: Integers, out: Integers) -> None:
     top = table.shape[1] // 2
     for s in range(n):
         for j in range(depth):
-            row, zeros, ones, here = table[j], counts[s, j, 0], counts[s, j, 1], out[s, j]
+            row, zeros, ones, target = table[j], counts[s, j, 0], counts[s, j, 1], out[s, j]
             for a in range(M):
-                here[a] = row[np.int32(ones[a]) - np.int32(zeros[a]) + top]
+                target[a] = row[np.int32(ones[a]) - np.int32(zeros[a]) + top]
 
 
 @njit(nogil=True, cache=True)
@@ -102,12 +102,12 @@ def _means(counts: Integers, table: Integers, out: Integers) -> None:
     n, depth, _, M = counts.shape
     top = table.shape[1] // 2
     for s in range(n):
-        here = out[s]
-        here[:] = 0
+        target = out[s]
+        target[:] = 0
         for j in range(depth):
             row, zeros, ones = table[j], counts[s, j, 0], counts[s, j, 1]
             for a in range(M):
-                here[a] += row[np.int32(ones[a]) - np.int32(zeros[a]) + top]
+                target[a] += row[np.int32(ones[a]) - np.int32(zeros[a]) + top]
 
 
 def _flat(counts: Array, depth: int) -> Array:
@@ -462,8 +462,10 @@ class Gains:
         gain = 0.25 / (0.25 + noise)  # Wiener's gain for a fair bit
         gain[:LEADING] = 1.0
         gain[noise > HOPELESS] = 0.0
-        left = np.where(gain > 0, gain**2 * np.minimum(noise, HOPELESS), 0) + (1 - gain) ** 2 / 4
-        return cls(weights * gain / lean, float(np.sqrt((weights**2 * left).sum())))
+        remaining = (
+            np.where(gain > 0, gain**2 * np.minimum(noise, HOPELESS), 0) + (1 - gain) ** 2 / 4
+        )
+        return cls(weights * gain / lean, float(np.sqrt((weights**2 * remaining).sum())))
 
 
 def leak_of(parameters: QKParameters, *, delta: float = DELTA) -> Leak:

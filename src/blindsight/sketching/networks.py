@@ -353,10 +353,10 @@ class LearnedPrior:
                 0.5 * (1 + math.cos(math.pi * step / self.steps)) + 0.003
             )
             truth, reading = tiles.draw()
-            given = self._given(reading)
-            error = (self.module_(*given) - truth) ** 2
+            inputs = self._inputs(reading)
+            error = (self.module_(*inputs) - truth) ** 2
             # Relative to the initial error, so that one learning rate fits weak and strong noise.
-            before = torch.maximum(((given[1] - truth) ** 2).mean(), (given[2] ** 2).mean())
+            before = torch.maximum(((inputs[1] - truth) ** 2).mean(), (inputs[2] ** 2).mean())
             loss = error.mean() / before.clamp_min(1e-12)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
@@ -375,9 +375,9 @@ class LearnedPrior:
         with torch.inference_mode():
             for _ in range(4):
                 truth, reading = tiles.draw()
-                given = self._given(reading)
-                added = self.module_(*given) - given[1]
-                across += float((added * (truth - given[1])).sum())
+                inputs = self._inputs(reading)
+                added = self.module_(*inputs) - inputs[1]
+                across += float((added * (truth - inputs[1])).sum())
                 power += float((added**2).sum())
         return min(max(across / power, 0.0), 1.5) if power > 0 else 0.0
 
@@ -390,11 +390,11 @@ class LearnedPrior:
                 f"got {channels}."
             )
         with torch.inference_mode():
-            given = self._given(reading)
-            images = given[1] + self.gate_ * (self.module_(*given) - given[1])
+            inputs = self._inputs(reading)
+            images = inputs[1] + self.gate_ * (self.module_(*inputs) - inputs[1])
         return np.asarray(images.clamp(0, 1).numpy() * np.float32(2.0**depth - 1), np.float32)
 
-    def _given(self, reading: SketchReading) -> tuple[Tensor, Tensor, Tensor]:
+    def _inputs(self, reading: SketchReading) -> tuple[Tensor, Tensor, Tensor]:
         """Return the network's inputs (n, planes, h, w), and the initial estimate with its standard
         deviation, in 0..1.
         """
@@ -407,13 +407,13 @@ class LearnedPrior:
             max(1.0, reading.noise / 2.0 ** (depth - 2))
         )
         bits = reading.planes.reshape(n, channels * depth, height, width)
-        seen = np.concatenate(
+        planes = np.concatenate(
             [2 * bits - 1, 2 * mean - 1, level, 2 * again - 1, REACH * doubt], axis=1
         )
         base, reach = (
             (again, np.hypot(doubt, self.widen_ * deviation)) if self.again_ else (mean, deviation)
         )
-        return torch.from_numpy(seen), torch.from_numpy(base), torch.from_numpy(reach)
+        return torch.from_numpy(planes), torch.from_numpy(base), torch.from_numpy(reach)
 
 
 class _Tiles:
@@ -453,8 +453,8 @@ class _Tiles:
         posterior's variance is added so that they agree; the network can correct only what is
         uncertain.
         """
-        (given, reading), peak = self.draw(), 2.0**self.parameters.depth - 1
-        truth, (mean, deviation) = given.numpy(), moments(reading.planes)
+        (images, reading), peak = self.draw(), 2.0**self.parameters.depth - 1
+        truth, (mean, deviation) = images.numpy(), moments(reading.planes)
         error = float(np.mean((reading.again / peak - truth) ** 2))
         surplus = max(0.0, error - float(np.mean((reading.doubt / peak) ** 2)))
         widen = math.sqrt(surplus / max(float(np.mean(deviation**2)), 1e-12))
@@ -483,8 +483,8 @@ class _Gated(nn.Module):  # type: ignore[misc]
         nn.init.zeros_(self.last.weight)
         nn.init.zeros_(self.last.bias)
 
-    def forward(self, seen: Tensor, base: Tensor, reach: Tensor) -> Tensor:
-        fine = self.fine(seen)
+    def forward(self, planes: Tensor, base: Tensor, reach: Tensor) -> Tensor:
+        fine = self.fine(planes)
         second = self.second(fine)
         fourth = self.fourth(second)
         up = self.up_fourth(torch.cat([fourth, _like(self.eighth(fourth), fourth)], 1))

@@ -423,13 +423,13 @@ def _spend(budget: float, depth: int, steps: int = 512) -> list[float]:
 
     # The gain of a single small step on an unused bit is of second order only, so larger steps are
     # tried too.
-    left = steps
-    while left > 0:
-        sizes = [size for size in (1, 4, 16, 64, 256) if size <= left]
+    remaining = steps
+    while remaining > 0:
+        sizes = [size for size in (1, 4, 16, 64, 256) if size <= remaining]
         gains = np.array([(error(spent) - error(spent + size * step)) / size for size in sizes])
         size_at, bit = np.unravel_index(int(gains.argmax()), gains.shape)
         spent[bit] += sizes[int(size_at)] * step
-        left -= sizes[int(size_at)]
+        remaining -= sizes[int(size_at)]
     return spent.tolist()
 
 

@@ -306,14 +306,14 @@ def _planes(
 
 
 @njit(nogil=True, cache=True)
-def _sorted_planes(left: Integers, M: int, positions: Integers) -> None:
+def _sorted_planes(remaining: Integers, M: int, positions: Integers) -> None:
     """Move the positions, in order, to the planes; `left[j]` positions remain for plane j."""
     k = 0
-    for j in range(left.size):
-        take = min(left[j], positions.size - k)
-        for here in range(k, k + take):
-            positions[here] += u32(j * M)
-        left[j] -= take
+    for j in range(remaining.size):
+        take = min(remaining[j], positions.size - k)
+        for index in range(k, k + take):
+            positions[index] += u32(j * M)
+        remaining[j] -= take
         k += take
 
 
@@ -411,7 +411,7 @@ def _count(
     # Not literals: `fill` would be compiled once more for each of them.
     lane, counter = np.int64(0), np.int64(0)
     for i in range(1, K + 1):  # records of type i: i differing bits, K - i agreeing ones
-        left = first[i - 1].copy()
+        remaining = first[i - 1].copy()
         used = _share(i, K, M, m, word_of, span)
         for start in range(0, of_type[i - 1], BATCH):
             n = min(BATCH, of_type[i - 1] - start)
@@ -421,10 +421,10 @@ def _count(
             again = marks[:n]
             again[:] = 0
             for t in range(K):
-                given = words[word_of[t] * n : (word_of[t] + 1) * n]
+                random_words = words[word_of[t] * n : (word_of[t] + 1) * n]
                 if t + 1 < K and word_of[t + 1] == word_of[t]:
                     _two(
-                        given,
+                        random_words,
                         M if t < i else m,
                         M if t + 1 < i else m,
                         positions[t, :n],
@@ -432,8 +432,8 @@ def _count(
                         again,
                     )
                 elif t == 0 or word_of[t - 1] != word_of[t]:
-                    _one(given, M if t < i else m, positions[t, :n], again)
-            _sorted_planes(left, M, positions[0, :n])
+                    _one(random_words, M if t < i else m, positions[t, :n], again)
+            _sorted_planes(remaining, M, positions[0, :n])
             for t in range(1, i):
                 _planes(
                     words[(used + t - 1) * n : (used + t) * n], base, edges, M, positions[t, :n]

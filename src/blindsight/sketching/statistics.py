@@ -124,14 +124,14 @@ class FeatureBasis:
         """
         checks.whole("width", width)
         unit = _unit_roots(checks.finite_array("public", public))
-        given = np.asarray(checks.finite_array("weights", weights), np.float64)
-        if unit.ndim != 2 or given.ndim != 2 or given.shape[1] != unit.shape[1]:
+        matrix = np.asarray(checks.finite_array("weights", weights), np.float64)
+        if unit.ndim != 2 or matrix.ndim != 2 or matrix.shape[1] != unit.shape[1]:
             raise InvalidData(
-                f"weights and public features must have as many columns, got {given.shape} and "
+                f"weights and public features must have as many columns, got {matrix.shape} and "
                 f"{unit.shape}."
             )
         mean = unit.mean(axis=0)
-        _, values, vectors = np.linalg.svd(given - given.mean(axis=0), full_matrices=False)
+        _, values, vectors = np.linalg.svd(matrix - matrix.mean(axis=0), full_matrices=False)
         rank = int((values > _LEAST_EIGENVALUE * max(values[0], 1e-300)).sum())
         vectors = vectors[: max(1, min(width, rank))]
         spread = ((unit - mean) @ vectors.T).std(axis=0)
@@ -160,20 +160,20 @@ class FeatureBasis:
         Raises:
             InvalidData: if the vectors do not have `n_features` numbers.
         """
-        given = checks.number_array("features", features)
-        if given.ndim != 2 or given.shape[1] != self.n_features:
+        vectors = checks.number_array("features", features)
+        if vectors.ndim != 2 or vectors.shape[1] != self.n_features:
             raise InvalidData(
-                f"features must have shape (n, {self.n_features}), got {given.shape}."
+                f"features must have shape (n, {self.n_features}), got {vectors.shape}."
             )
-        made = np.empty((len(given), self.width), np.float32)
-        for start in range(0, len(given), 4096):
-            part = np.asarray(finite_rows(given[start : start + 4096]), np.float64)
+        result = np.empty((len(vectors), self.width), np.float32)
+        for start in range(0, len(vectors), 4096):
+            part = np.asarray(finite_rows(vectors[start : start + 4096]), np.float64)
             rows = (_unit_roots(part) - self.mean) @ self.directions.T.astype(np.float64)
             norms = np.linalg.norm(rows, axis=1, keepdims=True)
             rows *= np.minimum(1.0, (1 - 1e-6) / np.maximum(norms, 1e-300))
             rows[~part.any(axis=1)] = 0.0
-            made[start : start + 4096] = rows
-        return made
+            result[start : start + 4096] = rows
+        return result
 
 
 @dataclass(frozen=True)
@@ -269,12 +269,12 @@ class StatisticsLayout:
                 by default every row is a unit of its own.
             most: the sum of one unit's vectors is clipped to norm sqrt(most).
         """
-        given = UnitRows(self, rows, labels, units)
+        summands = UnitRows(self, rows, labels, units)
         bound = self.bound(most)
         with np.errstate(over="ignore", invalid="ignore"):
-            norms = given.norms(2)
+            norms = summands.norms(2)
         shrunk = np.minimum(1.0, bound * (1 - 2.0**-15) / np.maximum(norms, 1e-300))
-        return given.weighted_sum(np.where(np.isfinite(norms), shrunk, 0.0))
+        return summands.weighted_sum(np.where(np.isfinite(norms), shrunk, 0.0))
 
 
 class UnitRows:
@@ -308,13 +308,13 @@ class UnitRows:
             self.unit_of = np.arange(len(z))
             self.count = len(z)
         else:
-            given = np.asarray(units)
-            if given.shape != (len(z),):
+            unit_array = np.asarray(units)
+            if unit_array.shape != (len(z),):
                 raise InvalidData(
                     f"units must be one number or name for each of {len(z)} rows, got shape "
-                    f"{given.shape}."
+                    f"{unit_array.shape}."
                 )
-            names, self.unit_of = np.unique(given, return_inverse=True)
+            names, self.unit_of = np.unique(unit_array, return_inverse=True)
             self.count = len(names)
         squared = np.einsum("ij,ij->i", z, z, dtype=np.float64)
         # A row of zeros is an image that could not be encoded; a basis gives no row longer than 1.
@@ -525,18 +525,19 @@ def merge_statistics(parts: Sequence[Statistics]) -> Statistics:
     if not parts:
         raise InvalidData("there are no statistics to merge.")
     first = parts[0]
-    for other in parts[1:]:
-        for what, mine, theirs in (
-            ("classes", first.layout.classes, other.layout.classes),
-            ("width", first.layout.width, other.layout.width),
-            ("share of moments", first.layout.moments, other.layout.moments),
-            ("basis", first.basis.digest[:12], other.basis.digest[:12]),
-            ("encoder", first.encoder, other.encoder),
+    for part in parts[1:]:
+        for setting, first_value, part_value in (
+            ("classes", first.layout.classes, part.layout.classes),
+            ("width", first.layout.width, part.layout.width),
+            ("share of moments", first.layout.moments, part.layout.moments),
+            ("basis", first.basis.digest[:12], part.basis.digest[:12]),
+            ("encoder", first.encoder, part.encoder),
         ):
-            if mine != theirs:
+            if first_value != part_value:
                 raise InvalidData(
-                    f"statistics can be merged only if they have the same {what}, got {mine} and "
-                    f"{theirs}. Agree on classes, width, moments and public pictures first."
+                    f"statistics can be merged only if they have the same {setting}, got "
+                    f"{first_value} and {part_value}. Agree on classes, width, moments and public "
+                    "pictures first."
                 )
     total = np.sum([part.vector for part in parts], axis=0)
     sigma = math.sqrt(math.fsum(part.sigma**2 for part in parts))

@@ -74,14 +74,14 @@ class SketchDataset(Dataset):  # type: ignore[misc]
 
     def _estimate(self, rows: Any) -> Tensor:
         part = self.sketches[rows]
-        given: list[Floats32] = []
+        planes: list[Floats32] = []
         if self.inputs != "mean":
-            given.append(part.posteriors())
+            planes.append(part.posteriors())
         if self.inputs != "bits":
             means = part.means()
             means /= np.float32(2**self.sketches.parameters.depth - 1)
-            given.append(means)
-        return torch.from_numpy(given[0] if len(given) == 1 else np.concatenate(given, axis=1))
+            planes.append(means)
+        return torch.from_numpy(planes[0] if len(planes) == 1 else np.concatenate(planes, axis=1))
 
     def __len__(self) -> int:
         return len(self.sketches)
@@ -229,12 +229,12 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.network_ = default_network(*image_shape) if self.network == "auto" else self.network
         own = recipe_of(self.network_)
         names = ("inputs", "optimizer", "schedule", "batch_size", "augment")
-        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        stated = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         if self.learning_rate is not None:
-            given |= {"learning_rate": self.learning_rate, "per_sample": False}
-        elif given.get("optimizer", own.optimizer) != own.optimizer:
-            given |= {"learning_rate": RATES[given["optimizer"]], "per_sample": False}
-        self.recipe_: TrainingRecipe = replace(own, **given)
+            stated |= {"learning_rate": self.learning_rate, "per_sample": False}
+        elif stated.get("optimizer", own.optimizer) != own.optimizer:
+            stated |= {"learning_rate": RATES[stated["optimizer"]], "per_sample": False}
+        self.recipe_: TrainingRecipe = replace(own, **stated)
 
     def _network(self, classes: int) -> nn.Module:
         if isinstance(self.network_, str):
@@ -317,9 +317,9 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.losses_.append(total / len(data))
         self.module_.eval()
 
-    def _loss(self, given: Tensor, targets: Tensor, rng: np.random.Generator) -> Tensor:
+    def _loss(self, x: Tensor, targets: Tensor, rng: np.random.Generator) -> Tensor:
         recipe = self.recipe_
-        x = (given - self.shift_) / self.scale_
+        x = (x - self.shift_) / self.scale_
         if recipe.augment:
             x = flipped(cropped(x, rng, recipe.shift), rng)
         if recipe.bfloat16:
@@ -457,13 +457,13 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self, "module_")
         checks.optional_module("onnx", extra="torch")
-        whole = self._answer()
+        network = self._answer()
         example = torch.zeros(2, *self.input_shape_)
         with warnings.catch_warnings():
             # The exporter that needs no further package announces its retirement.
             warnings.simplefilter("ignore")
             torch.onnx.export(
-                whole, (example,), str(path), dynamo=False, opset_version=17, input_names=["x"],
+                network, (example,), str(path), dynamo=False, opset_version=17, input_names=["x"],
                 output_names=["logits"], dynamic_axes={"x": {0: "n"}, "logits": {0: "n"}},
             )  # fmt: skip
 

@@ -244,8 +244,8 @@ class AnswerCodebook:
         checks.probability("threshold", self.threshold)
         if len(self.weights) != words.shape[1]:
             raise InvalidData("a codebook needs one weight per label.")
-        known = self.posterior
-        if known is not None and (known.shares.shape, known.usual.shape) != (
+        posterior = self.posterior
+        if posterior is not None and (posterior.shares.shape, posterior.usual.shape) != (
             (len(words),),
             self.weights.shape,
         ):
@@ -262,20 +262,20 @@ class AnswerCodebook:
             "threshold": float(self.threshold),
             "sizes": list(self.sizes),
         }
-        known = self.posterior
+        posterior = self.posterior
         return (
             fields
-            if known is None
-            else fields | {"word_shares": known.shares, "usual": known.usual}
+            if posterior is None
+            else fields | {"word_shares": posterior.shares, "usual": posterior.usual}
         )
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> AnswerCodebook:
-        known = (
+        posterior = (
             Posterior(fields["word_shares"], fields["usual"]) if "word_shares" in fields else None
         )
         threshold, sizes = float(fields["threshold"]), tuple(fields["sizes"])
-        return cls(fields["words"], fields["word_weights"], threshold, sizes, known)
+        return cls(fields["words"], fields["word_weights"], threshold, sizes, posterior)
 
     @property
     def stages(self) -> list[slice]:
@@ -289,18 +289,18 @@ class AnswerCodebook:
 
     def nearest(self, probabilities: Floats) -> Ints:
         """The word nearest to each row of probabilities, stage by stage."""
-        left, cells = probabilities, np.zeros(len(probabilities), np.int64)
+        residual, cells = probabilities, np.zeros(len(probabilities), np.int64)
         for stage, size in zip(self.stages, self.sizes, strict=True):
-            near = _nearest(left * self.weights, self.words[stage] * self.weights)
-            left, cells = left - self.words[stage][near], cells * size + near
+            near = _nearest(residual * self.weights, self.words[stage] * self.weights)
+            residual, cells = residual - self.words[stage][near], cells * size + near
         return cells
 
     def decode(self, cells: Any, epsilon: float) -> Floats:
         """The answer's scores: what released words stand for, by k-ary response at epsilon."""
-        left = np.asarray(cells, np.int64)
-        scores, share = np.zeros((len(left), self.words.shape[1])), np.ones(len(left))
+        remaining = np.asarray(cells, np.int64)
+        scores, share = np.zeros((len(remaining), self.words.shape[1])), np.ones(len(remaining))
         for stage, size in zip(self.stages[::-1], self.sizes[::-1], strict=True):
-            left, word = np.divmod(left, size)
+            remaining, word = np.divmod(remaining, size)
             scores += self.words[stage][word]
             if self.posterior is not None:
                 share *= self.posterior.shares[stage][word]
@@ -327,15 +327,15 @@ def choose_codebook(
     # Every label has its own average precision: count deviations in the label's own units.
     weights = 1.0 / (answers.std(axis=0) + 0.01)
     wanted = number_of_cells(epsilon) if size is None else checks.whole("size", size, least=2)
-    left, stages, shares, sizes = answers, list[Floats](), list[Floats](), list[int]()
+    residual, stages, shares, sizes = answers, list[Floats](), list[Floats](), list[int]()
     while not sizes or (wanted >= _LEAST and len(sizes) < _STAGES):
-        centres = _centres(left * weights, min(wanted, _STAGE), rng) / weights
+        centres = _centres(residual * weights, min(wanted, _STAGE), rng) / weights
         centres = centres if stages else np.clip(centres, 0.0, 1.0)
-        near = _nearest(left * weights, centres * weights)
+        near = _nearest(residual * weights, centres * weights)
         stages.append(centres)
         shares.append(np.bincount(near, minlength=len(centres)) / len(near))
         sizes.append(len(centres))
-        left, wanted = left - centres[near], wanted // len(centres)
+        residual, wanted = residual - centres[near], wanted // len(centres)
     posterior = Posterior(np.concatenate(shares), answers.mean(axis=0))
     book = AnswerCodebook(np.vstack(stages), weights, sizes=tuple(sizes), posterior=posterior)
     # Where F1 is highest, on simulated answers and simulated releases of them.

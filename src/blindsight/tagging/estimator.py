@@ -232,18 +232,18 @@ class PrivateTagger(Protected):
             InvalidParameter: there is nothing to make words from, or the model has words already.
         """
         check_is_fitted(self, "public_")
-        made = copy.copy(self)
-        made.answers, made.public_ = answers, dict(self.public_)
-        made._check()
+        tagger = copy.copy(self)
+        tagger.answers, tagger.public_ = answers, dict(self.public_)
+        tagger._check()
         if isinstance(answers, CodebookAnswers):
             if "words" in self.released_:
                 raise InvalidParameter("this model has learned the words of its answers already.")
             words = answers.words
             if words is None:
                 words = words_from_scenes(self, prior or self.prior, answers)
-            made.public_ |= words.to_fields()
-        made._settle()
-        return made
+            tagger.public_ |= words.to_fields()
+        tagger._settle()
+        return tagger
 
     def promise(self, **public: object) -> Guarantee:
         """What will be promised per training record, from parameters and public facts only."""
@@ -373,9 +373,11 @@ class PrivateTagger(Protected):
             return mean_average_precision(truth, scores)
         from sklearn.metrics import average_precision_score
 
-        seen = truth.any(axis=0)
+        present = truth.any(axis=0)
         return float(
-            average_precision_score(truth[:, seen], scores[:, seen], sample_weight=sample_weight)
+            average_precision_score(
+                truth[:, present], scores[:, present], sample_weight=sample_weight
+            )
         )
 
     def query_cost(self, n: int = 1) -> Cost:
@@ -478,8 +480,8 @@ class PrivateTagger(Protected):
             not isinstance(self.training, Untrained),
         )
         learns_words = isinstance(self.answers, CodebookAnswers) and self.answers.words is None
-        made = self.prior is not None and self.prior.things is not None
-        self.public_["spread"] = learns_words and self.public is None and not made
+        makes_scenes = self.prior is not None and self.prior.things is not None
+        self.public_["spread"] = learns_words and self.public is None and not makes_scenes
         if not isinstance(self.training, Untrained):
             self.public_ |= self._public_directions(n_records, n_features)
         if isinstance(self.answers, CodebookAnswers) and self.answers.words is not None:
@@ -560,9 +562,9 @@ class PrivateTagger(Protected):
             self.answer_mechanism_ = self.answers.with_quotas(released["quotas"])
             if len(released["quotas"]) != self.n_labels_:
                 raise InvalidData("its thresholds do not fit its labels")
-        told = released if "words" in released else public
-        if isinstance(self.answers, CodebookAnswers) and "words" in told:
-            self.answer_mechanism_ = self.answers.with_words(AnswerCodebook.from_fields(told))
+        tables = released if "words" in released else public
+        if isinstance(self.answers, CodebookAnswers) and "words" in tables:
+            self.answer_mechanism_ = self.answers.with_words(AnswerCodebook.from_fields(tables))
         if isinstance(self.answer_mechanism_, CodebookAnswers):
             columns = (
                 0
@@ -604,11 +606,11 @@ def _settings(value: Any) -> dict[str, Any]:
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
-def _first_difference(given: Sequence[str], fitted: Sequence[str]) -> str:
-    for own, other in zip(given, fitted, strict=False):
-        if own != other:
-            return f"{own!r} in place of {other!r}"
-    return f"their number, {len(given)} in place of {len(fitted)}"
+def _first_difference(requested: Sequence[str], fitted: Sequence[str]) -> str:
+    for own, expected in zip(requested, fitted, strict=False):
+        if own != expected:
+            return f"{own!r} in place of {expected!r}"
+    return f"their number, {len(requested)} in place of {len(fitted)}"
 
 
 def _named(value: Any) -> dict[str, Any]:
@@ -621,6 +623,6 @@ def _named(value: Any) -> dict[str, Any]:
     return {"type": type(value).__name__, **fields}
 
 
-def _from_named(fields: dict[str, Any], known: tuple[type, ...]) -> Any:
-    chosen = {kind.__name__: kind for kind in known}[fields["type"]]
+def _from_named(fields: dict[str, Any], kinds: tuple[type, ...]) -> Any:
+    chosen = {kind.__name__: kind for kind in kinds}[fields["type"]]
     return chosen(**{name: value for name, value in fields.items() if name != "type"})

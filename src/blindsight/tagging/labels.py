@@ -201,7 +201,9 @@ def read_labels(
             f"{table.source} names {len(vocabulary)} labels; at most {_MOST_LABELS} are taken."
         )
     column = {
-        _plain(other): index for index, others in enumerate(vocabulary.values()) for other in others
+        _plain(synonym): index
+        for index, synonyms in enumerate(vocabulary.values())
+        for synonym in synonyms
     }
     column |= {_plain(label): index for index, label in enumerate(vocabulary)}
     labels = np.zeros((len(records), len(vocabulary)), np.uint8)

@@ -76,18 +76,18 @@ def learn(
     rates = label_rates(released["counts"], facts.n_records)
     inputs = inputs_of(tagger.public_, released)
 
-    def seen(given: Any) -> tuple[Floats, Floats]:
+    def head_input(features: Any) -> tuple[Floats, Floats]:
         """Return the head's input, and the score to which its output is added."""
-        start = np.broadcast_to(log_odds(rates), (len(given), labels.shape[1]))
+        start = np.broadcast_to(log_odds(rates), (len(features), labels.shape[1]))
         return inputs(
-            given
-        ), start if tagger.prior is None else start + training.prior_weight * tagger.prior(given)
+            features
+        ), start if tagger.prior is None else start + training.prior_weight * tagger.prior(features)
 
-    x, offset = seen(rows)
+    x, offset = head_input(rows)
     look = (
         None
         if held is None
-        else held.looking(*seen(held.rows), tagger.owner_only_["learning curve"])
+        else held.looking(*head_input(held.rows), tagger.owner_only_["learning curve"])
     )
     if isinstance(training, DPTraining):
         head, steps = (
@@ -103,7 +103,7 @@ def learn(
         offset,
         steps=steps,
         n_records=facts.n_records,
-        total=lambda residuals, given: total(GRADIENT, Outer(residuals, given)),
+        total=lambda residuals, features: total(GRADIENT, Outer(residuals, features)),
         look=look,
         progress=progress,
     )
@@ -115,10 +115,10 @@ def learn(
         )
         released |= _codebook(tagger.answers, spread).to_fields()
     elif isinstance(tagger.answers, CodebookAnswers) and tagger.answers.words is None:
-        answers = _public_answers(tagger, released, rates, seen, SCENES)
+        answers = _public_answers(tagger, released, rates, head_input, SCENES)
         released |= _codebook(tagger.answers, answers).to_fields()
     elif isinstance(tagger.answers, Exact) and tagger.answers.threshold is None:
-        simulated = _public_answers(tagger, released, rates, seen, FEWER_SCENES)
+        simulated = _public_answers(tagger, released, rates, head_input, FEWER_SCENES)
         released["quotas"] = quota_thresholds(simulated.logits, rates)
     return released
 
@@ -143,7 +143,7 @@ def _public_answers(
     tagger: PrivateTagger,
     released: dict[str, Any],
     rates: Floats,
-    seen: Callable[[Any], tuple[Floats, Floats]],
+    head_input: Callable[[Any], tuple[Floats, Floats]],
     count: int,
 ) -> PublicAnswers:
     """Return the model's answers for public images and simulated scenes, shifted to the released
@@ -156,19 +156,19 @@ def _public_answers(
     scenes = None
     if tagger.prior is not None:
         scenes = tagger.prior.scenes(rates, centre, count, rng=rng)
-    given = [scenes, None if tagger.public is None else feature_rows(tagger.public)]
-    seen_rows = [seen(rows) for rows in given if rows is not None]
-    if not seen_rows:
+    public_features = [scenes, None if tagger.public is None else feature_rows(tagger.public)]
+    head_inputs = [head_input(rows) for rows in public_features if rows is not None]
+    if not head_inputs:
         width = int(tagger.public_["width"])
         rows = unit_rows(rng.standard_normal((count, width - 1)))
         inputs = np.hstack([rows, np.full((count, 1), CONSTANT)])
         start = np.zeros((count, len(rates)))
         if tagger.prior is not None:
             start = tagger.training.prior_weight * rng.standard_normal(start.shape)
-        seen_rows = [(inputs, start)]
+        head_inputs = [(inputs, start)]
     weights = released["weights"]
     return PublicAnswers(
-        np.vstack([shifted_to(start + at @ weights.T, rates) for at, start in seen_rows])
+        np.vstack([shifted_to(start + at @ weights.T, rates) for at, start in head_inputs])
     )
 
 
@@ -190,8 +190,8 @@ def _spread(
         ).clip(1e-12)
         maps = np.hstack([maps, tagger.training.prior_weight * prior])
     directions = main_directions(maps)[:, : facts.directions]
-    seen = spread_rows(logits, rates, directions)
-    moments = total(SPREAD, Outer(seen, seen))
+    projected = spread_rows(logits, rates, directions)
+    moments = total(SPREAD, Outer(projected, projected))
     sigma = 0.0
     if isinstance(tagger.training, DPTraining):
         sigma = next(

@@ -138,23 +138,24 @@ class Extractor:
         """
         stated = tagger.public_.get("extractor", {"kind": "none", "size": 0})
         try:
-            made = cls(**stated)
+            extractor = cls(**stated)
         except (TypeError, InvalidParameter) as error:
             raise HostileFile(
                 f"this model's file does not say how images become features: {error}"
             ) from error
-        if made.kind == "encoder" or encoder is not None:
-            made = made._opened(encoder, what)
-        given = {
-            "pixels": 3 * made.size**2,
-            "efficientnet": DIMENSIONS if made.size <= _LARGEST else 0,
-            "encoder": made.encoder.dimensions if made.encoder is not None else 0,
+        if extractor.kind == "encoder" or encoder is not None:
+            extractor = extractor._opened(encoder, what)
+        widths = {
+            "pixels": 3 * extractor.size**2,
+            "efficientnet": DIMENSIONS if extractor.size <= _LARGEST else 0,
+            "encoder": extractor.encoder.dimensions if extractor.encoder is not None else 0,
         }
-        if given.get(made.kind, tagger.n_features_in_) != tagger.n_features_in_:
+        if widths.get(extractor.kind, tagger.n_features_in_) != tagger.n_features_in_:
             raise HostileFile(
-                f"this model takes {tagger.n_features_in_} features, which are not those of {made}."
+                f"this model takes {tagger.n_features_in_} features, which are not those of "
+                f"{extractor}."
             )
-        return made
+        return extractor
 
     def to_fields(self) -> dict[str, object]:
         """Plain values for the model's file; what was not used is left out."""
@@ -190,13 +191,13 @@ class Extractor:
         names = None if public.names is None else public.names.tolist()
         return self(public.images, names=names, public=True, progress=progress)
 
-    def _opened(self, given: str | Path | Encoder | None, what: str) -> Extractor:
+    def _opened(self, source: str | Path | Encoder | None, what: str) -> Extractor:
         if self.identity is None:
             raise InvalidParameter(
                 f"{what} was made with the features {self.kind!r}, not with an encoder of your "
                 "own: leave the encoder out."
             )
-        encoder = open_same_encoder(self.identity, given, what=what)
+        encoder = open_same_encoder(self.identity, source, what=what)
         return replace(self, encoder=encoder)
 
 
@@ -217,7 +218,7 @@ class ImageFiles:
     decoded: DecodedPhotos
 
 
-def image_files(given: Sequence[Path]) -> ImageFiles:
+def image_files(paths: Sequence[Path]) -> ImageFiles:
     """The images that are named, and those in folders that are named, as training lists them.
 
     An image in a folder that cannot be read is left out and counted; one that is named is refused.
@@ -230,7 +231,7 @@ def image_files(given: Sequence[Path]) -> ImageFiles:
 
     unreadable: list[tuple[Path, str]] = []
     total = FilesRead(0)
-    for path in given:
+    for path in paths:
         if path.is_dir():
             listed = list_photos(path)
             damaged: list[tuple[str, str]] = []
@@ -246,7 +247,7 @@ def image_files(given: Sequence[Path]) -> ImageFiles:
         else:
             raise MissingData(f"{path} does not exist. Name images, or folders of images.")
     if not digests:
-        raise MissingData(no_photos(", ".join(map(str, given)), total.skipped))
+        raise MissingData(no_photos(", ".join(map(str, paths)), total.skipped))
     different = len(set(digests.values()))
     files = total + FilesRead(different, len(digests) - different)
     return ImageFiles(digests, tuple(unreadable), files, decoded)
@@ -416,10 +417,10 @@ def publish(
             stored |= {record: code.tobytes() for record, code in zip(some, standing, strict=True)}
         if progress is not None:
             progress(min(start + _TOGETHER, len(missing)), len(missing))
-    told = np.frombuffer(b"".join(stored[record] for record in records), shape.dtype).reshape(
+    released = np.frombuffer(b"".join(stored[record] for record in records), shape.dtype).reshape(
         -1, *shape.shape[1:]
     )
-    return mechanism.read(told)
+    return mechanism.read(released)
 
 
 def release_of(tagger: PrivateTagger, vault: Vault) -> str:
@@ -487,14 +488,14 @@ def train_once(
         own.public_ |= dict(notes or {})
         tagger.owner_only_ = own.owner_only_
         durable.make_folder(path.parent)
-        made = path.parent / f".{secrets.token_hex(8)}.part"
+        partial = path.parent / f".{secrets.token_hex(8)}.part"
         try:
-            own.save(made)
+            own.save(partial)
             # If another process stored its model first, that model is used.
             with contextlib.suppress(FileExistsError):
-                durable.link_new(made, path)
+                durable.link_new(partial, path)
         finally:
-            durable.remove(made)
+            durable.remove(partial)
     model = PrivateTagger.load(path)
     if charged is not None:
         charged.charge(model.guarantee_.costs, what=TRAINING)
@@ -504,11 +505,11 @@ def train_once(
 
 def _training(tagger: PrivateTagger, X: ArrayLike, y: ArrayLike, n_records: int | None) -> str:
     """Return digests of the records and of public tables, and the settings, as text."""
-    known = {"rows": np.asarray(X), "labels": label_rows(y)}
+    tables = {"rows": np.asarray(X), "labels": label_rows(y)}
     if tagger.public is not None:
-        known["public"] = np.asarray(tagger.public)
+        tables["public"] = np.asarray(tagger.public)
     if tagger.prior is not None:
-        known |= {f"prior.{name}": value for name, value in tagger.prior.tables().items()}
+        tables |= {f"prior.{name}": value for name, value in tagger.prior.tables().items()}
     fields: dict[str, Any] = {
         "training": repr(tagger.training),
         "random_state": repr(tagger.random_state),
@@ -517,19 +518,23 @@ def _training(tagger: PrivateTagger, X: ArrayLike, y: ArrayLike, n_records: int 
     # The repr of a large array is abbreviated, so tables are included by their bytes.
     answers, classes = tagger.answers, tagger.classes
     if isinstance(answers, CodebookAnswers) and answers.words is not None:
-        told = answers.words.to_fields()
-        known |= {
-            f"answers.{key}": value for key, value in told.items() if isinstance(value, np.ndarray)
+        codebook_fields = answers.words.to_fields()
+        tables |= {
+            f"answers.{key}": value
+            for key, value in codebook_fields.items()
+            if isinstance(value, np.ndarray)
         }
         fields["words"] = {
-            key: value for key, value in told.items() if not isinstance(value, np.ndarray)
+            key: value
+            for key, value in codebook_fields.items()
+            if not isinstance(value, np.ndarray)
         }
         answers = replace(answers, words=None)
     fields |= {"answers": repr(answers), "names": isinstance(classes, FromLabels)}
     fields["classes"] = (
-        label_names(classes, known["labels"].shape[1]) if classes is not None else None
+        label_names(classes, tables["labels"].shape[1]) if classes is not None else None
     )
-    return storage.digest(TRAINING, known) + json.dumps(fields, sort_keys=True)
+    return storage.digest(TRAINING, tables) + json.dumps(fields, sort_keys=True)
 
 
 def _function(tagger: PrivateTagger, plan: Any) -> str:

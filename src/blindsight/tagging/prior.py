@@ -230,8 +230,8 @@ class Prior:
         """
         if self.things is None or self.meaning is None or self.directions is None:
             return None
-        known = self.meaning.sum(axis=1) > 0
-        chance = np.where(known, np.asarray(rates, np.float64), 0.0)
+        has_meaning = self.meaning.sum(axis=1) > 0
+        chance = np.where(has_meaning, np.asarray(rates, np.float64), 0.0)
         if not chance.any():
             return None
         present = rng.random((n, len(chance))) < chance
@@ -239,22 +239,22 @@ class Prior:
         present[empty, rng.choice(len(chance), len(empty), p=chance / chance.sum())] = True
         scene, label = np.nonzero(present)
         reach = np.cumsum(self.meaning, axis=1)
-        made = np.zeros((n, self.things.shape[1]))
+        scenes = np.zeros((n, self.things.shape[1]))
         for _ in range(2):
             drawn = rng.random(len(label)) * reach[label, -1]
             thing = np.array(
                 [np.searchsorted(reach[c], u) for c, u in zip(label, drawn, strict=True)]
             ).clip(max=len(self.things) - 1)
             part = _LABEL_PART / 2 * np.exp(_LABEL_SPREAD * rng.standard_normal(len(label)))
-            made += sparse.csr_matrix((part, (scene, thing)), (n, len(self.things))) @ self.things
+            scenes += sparse.csr_matrix((part, (scene, thing)), (n, len(self.things))) @ self.things
         # A column of `directions` has the length size^-1/2: this gives back axis times size.
         length = np.linalg.norm(self.directions, axis=0)
         axes = self.directions / length**3
         axes = axes / np.linalg.norm(axes)
-        made += _OTHER_PART * rng.standard_normal((n, axes.shape[1])) @ axes.T
+        scenes += _OTHER_PART * rng.standard_normal((n, axes.shape[1])) @ axes.T
         middle = np.asarray(centre, np.float64)
         distance = np.sqrt(max(1.0 - float(middle @ middle), 0.01))
-        return np.asarray(middle + distance * unit_rows(made))
+        return np.asarray(middle + distance * unit_rows(scenes))
 
 
 def encoder_prior(

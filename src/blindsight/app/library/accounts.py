@@ -1,11 +1,11 @@
-"""The owner's vault and the data sets' accounts: what may be released, and what was.
+"""The owner's vault and the accounts of the data sets: what may be released, and what was.
 
-    STATE/vault/        one vault for all data sets: the key, which photo is which record, what was
+    STATE/vault/        one vault for all data sets: the key, the record of each photo, and what was
                         released of it
     STATE/ledger.db     one account for each data set
-    STATE/limits/       what single people may spend of each data set
+    STATE/limits/       what each person may spend of each data set
     STATE/releases/*/release.json
-                        for each release its id, the vault's number and its cost
+                        the id of each release, the vault's number and the cost
 
 A photo is one record of the vault, whichever data sets it is in. Every release is charged through
 the vault to the account of each data set that contains one of its photos, and a data set that is
@@ -17,10 +17,10 @@ Data sets of version 0.2 and earlier have a vault of their own, in their private
 searched, tagged and attacked as before, but nothing more is released from them; a new data set that
 contains some of their photos is charged for what was released of them.
 
-Copies for backups are made here: while one is made the vault is held, so that nothing is charged
-or released, and vault and ledger of the copy belong together. A copy is for restoring. Whoever
-releases from a copy and from the original releases twice, so a restored state waits for the
-owner's decision (`mark_restored`).
+Backups are made here too. The vault is locked during a backup, so that nothing is charged or
+released meanwhile and the copies of vault and ledger belong together. Releasing from a copy and
+from the original would release a photo twice, so a restored state waits for the owner's decision
+(`mark_restored`).
 """
 
 from __future__ import annotations
@@ -51,8 +51,7 @@ from blindsight.core.errors import (
 from blindsight.core.storage import open_json, seal_json, write_atomically
 from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.ledger import backup, to_json
-from blindsight.privacy.ledger import datasets as accounts_in
-from blindsight.privacy.ledger import datasets as datasets_in
+from blindsight.privacy.ledger import datasets as account_names
 from blindsight.privacy.ledger.export import restore
 from blindsight.privacy.reconcile import (
     Reconciliation,
@@ -100,15 +99,15 @@ __all__ = [
 ]
 
 _PATIENCE = 10.0  # seconds to wait for other writers of the ledger before a request is refused
-_BUDGET_DELTA = 1e-3
+_BUDGET_DELTA = 1e-3  # delta of every budget that is granted here
 _LARGEST_RELEASE_FILE = 1 << 20
 
 
 class Budgets:
     """Open ledgers by the name of their account.
 
-    No lock is held while a ledger is opened: whoever asks for the same account waits for the first
-    to open it, and all others pass.
+    No lock is held while a ledger is opened: threads that need the same account wait until the
+    first of them has opened it, and threads that need another account do not wait.
     """
 
     def __init__(self, settings: LibrarySettings) -> None:
@@ -117,11 +116,11 @@ class Budgets:
         self._guard = threading.Lock()
 
     def named(self, account: str, *, create: bool = False) -> Ledger:
-        """The ledger of an account.
+        """Return the ledger of an account, and open it if it is not open yet.
 
         Parameters:
             account: name of the account.
-            create: make the ledger's file where there is none.
+            create: create the ledger's file if there is none.
 
         Returns:
             The open ledger, which `close` closes.
@@ -153,12 +152,12 @@ class Budgets:
     def names(self) -> list[str]:
         """Return the names of all accounts; none before the first budget is granted."""
         try:
-            return datasets_in(self._settings.ledger_place)
+            return account_names(self._settings.ledger_place)
         except LedgerError:
             return []
 
     def totals(self) -> dict[str, float]:
-        """Counts over all accounts, for metrics: no name of a data set is in them."""
+        """Return sums over all accounts for monitoring, without any name of a data set."""
         ledgers = [self.named(name) for name in self.names()]
         balances = [balance for ledger in ledgers for balance in ledger.balances()]
         return {
@@ -169,22 +168,22 @@ class Budgets:
         }
 
     def to_json(self, ledgers: Sequence[Ledger]) -> str:
-        """Return all entries of these accounts, with what proves them."""
+        """Return all entries of these accounts with the hashes that prove them."""
         return to_json(ledgers)
 
     def close(self) -> None:
-        """Close every ledger that was opened."""
+        """Close all ledgers that `named` opened."""
         for opened in self._opened.values():
             opened.result().close()
 
 
 def owner_vault(datasets: DataSets) -> Vault:
-    """The one vault of this workbench's owner.
+    """Open the vault of this workbench's owner, and create it if there are no data sets yet.
 
     Raises:
-        MissingData: data sets were read with a vault that is not there. A new one would release
-            every photo a second time.
-        RolledBack: the vault is another one than the data sets were read with.
+        MissingData: the vault that the data sets were read with is missing. A new vault would
+            release every photo a second time.
+        RolledBack: the data sets were read with another vault.
     """
     from blindsight.privacy.vault import Vault
 
@@ -209,22 +208,17 @@ def owner_vault(datasets: DataSets) -> Vault:
 def open_account(
     settings: LibrarySettings, data_set: DataSet, ledger: Ledger, *, actor: str | None = None
 ) -> None:
-    """Grant a new data set's budget, before any photo is looked at."""
-    ledger.grant(
-        Cost(epsilon=settings.photo_budget, delta=_BUDGET_DELTA, unit="record"),
-        what="budget set by you",
-        actor=actor,
-    )
+    """Grant the budgets of a new data set from the settings, before any photo is read."""
+    budgets: dict[Unit, float] = {"record": settings.photo_budget}
     if data_set.most:
-        ledger.grant(
-            Cost(epsilon=settings.person_budget, delta=_BUDGET_DELTA, unit="person"),
-            what="budget set by you",
-            actor=actor,
-        )
+        budgets["person"] = settings.person_budget
+    for unit, epsilon in budgets.items():
+        budget = Cost(epsilon=epsilon, delta=_BUDGET_DELTA, unit=unit)
+        ledger.grant(budget, what="budget set by you", actor=actor)
 
 
 def settings_purpose(settings: LibrarySettings) -> str:
-    """What releases are for where nobody says; library settings may leave it out."""
+    """Return the purpose that the settings state for releases; "" if they state none."""
     return str(getattr(settings, "purpose", ""))
 
 
@@ -246,7 +240,7 @@ def spending_limit(settings: LibrarySettings, person: str) -> float | None:
     """Return the epsilon that a person's charges may add up to in each data set; None for no limit.
 
     Raises:
-        HostileFile: the file of the limit was changed or cut off, so that nothing is charged.
+        HostileFile: the file of the limit is damaged. Nothing is charged.
     """
     path = _limit_file(settings, person)
     try:
@@ -263,9 +257,9 @@ def set_spending_limit(settings: LibrarySettings, person: str, epsilon: float | 
     """Let a person's charges add up to at most this epsilon in each data set.
 
     Parameters:
-        settings: where the state is.
+        settings: the settings of the library, which name the folder of its state.
         person: the name under which the person's charges are in the ledger.
-        epsilon: the limit, 0 for no charges at all; None for no limit.
+        epsilon: the limit. 0 allows no charge; None removes the limit.
     """
     path = _limit_file(settings, person)
     if epsilon is None:
@@ -282,12 +276,12 @@ def _limit_file(settings: LibrarySettings, person: str) -> Path:
 
 
 def has_own_vault(datasets: DataSets, data_set: DataSet) -> bool:
-    """Whether an earlier version read this data set, with a vault of its own."""
+    """Return whether an earlier version read this data set, with a vault of its own."""
     return (datasets.vault(data_set) / "vault" / "key").exists()
 
 
 def vault_of(datasets: DataSets, data_set: DataSet) -> Vault:
-    """The vault that knows a data set's photos: the owner's, or its own if it has one."""
+    """Open the vault of a data set's photos: its own if it has one, else the owner's."""
     from blindsight.privacy.vault import Vault
 
     if has_own_vault(datasets, data_set):
@@ -298,9 +292,10 @@ def vault_of(datasets: DataSets, data_set: DataSet) -> Vault:
 def join_account(
     datasets: DataSets, data_set: DataSet, ledger: Ledger, *, actor: str | None = None
 ) -> None:
-    """Note which photos a data set contains, and charge it for what was released of them before.
+    """Store which photos a data set contains, and charge what was released of them before.
 
-    Where the budget does not cover that, nothing more can be released: `compare_state` says so.
+    If the budget does not cover these charges, the account is closed and nothing more can be
+    released; `check_state` reports it.
     """
     vault = owner_vault(datasets)
     records = [photo.id for photo in datasets.photos(data_set)]
@@ -312,12 +307,12 @@ def join_account(
 
 
 def close_account(ledger: Ledger, what: str, *, actor: str | None = None) -> None:
-    """Close every open budget of an account, for good.
+    """Close every open budget of an account permanently.
 
     Parameters:
         ledger: the account.
-        what: why, for the history.
-        actor: who closes it.
+        what: the reason, which the ledger stores.
+        actor: the name of the person who closes it.
     """
     for balance in ledger.balances():
         if not balance.closed:
@@ -338,24 +333,24 @@ def change_budget(
     actor: str | None = None,
     purpose: str = "",
 ) -> Balance:
-    """Set a data set's budget in all, per photo or per person.
+    """Set a data set's total budget per photo or per person.
 
     Parameters:
         data_set: the data set.
         ledger: its account.
-        epsilon: the budget in all; at least what is spent.
-        unit: whom it is counted for.
-        actor: who sets it.
-        purpose: what for.
+        epsilon: the total budget, at least what is spent already.
+        unit: "photo" or "person".
+        actor: the name of the person who sets it.
+        purpose: the purpose, which the ledger stores.
 
     Returns:
-        Where the account stands.
+        The balance of the account afterwards.
     """
     kind: Unit = "record" if unit == "photo" else "person"
     delta = max(_BUDGET_DELTA, ledger.balance(kind).budget.delta)
     ledger.grant(
         Cost(epsilon=epsilon, delta=delta, unit=kind),
-        what=f"budget of {data_set.name} set by its keeper",
+        what=f"budget of {data_set.name} set by the owner",
         actor=actor,
         purpose=purpose,
     )
@@ -416,7 +411,7 @@ def _overlaps(datasets: DataSets, data_set: DataSet, earlier: DataSet) -> bool:
 def name_release(
     datasets: DataSets, data_set: DataSet, release: Release, number: str, costs: Sequence[Cost]
 ) -> None:
-    """Write into a release's folder which release it is, so that an older vault is noticed."""
+    """Write the release's number into its folder, so that an older vault can be detected."""
     folder = datasets.folder(release)
     folder.mkdir(parents=True, exist_ok=True)
     note = release_note(datasets, data_set, number, costs)
@@ -426,7 +421,7 @@ def name_release(
 def release_note(
     datasets: DataSets, data_set: DataSet, number: str, costs: Sequence[Cost]
 ) -> bytes:
-    """The content of the file that says which release a folder is."""
+    """Return the file that states the number, the vault and the costs of a release."""
     fields = {
         "format": "blindsight release 1",
         "vault": vault_of(datasets, data_set).number,
@@ -452,20 +447,20 @@ def _releases_on_disk(datasets: DataSets, data_set: DataSet) -> list[ReleaseOnDi
                 )
         except (ValueError, KeyError, TypeError, OSError, BlindsightError) as error:
             raise HostileFile(
-                f"{path} is not what a release holds. Restore it from a copy, or delete the folder."
+                f"{path} is damaged. Restore it from a copy, or delete the folder of this release."
             ) from error
     return releases
 
 
 @dataclass(frozen=True)
 class StateReport:
-    """How vault, ledger and releases of one data set compare, for the pages.
+    """Whether vault, ledger and releases of one data set agree, for the pages.
 
     Parameters:
         data_set: the data set.
-        findings: what disagrees and what to do, in sentences; empty where all agree.
+        findings: sentences on what disagrees and what to do; empty if all agree.
         can_decide: whether the owner can take over or close, rather than only restore a copy.
-        note: what else the owner must know, such as a vault of an earlier version.
+        note: another reason why nothing may be released, such as a vault of an earlier version.
     """
 
     data_set: DataSet
@@ -475,7 +470,7 @@ class StateReport:
 
     @property
     def may_release(self) -> bool:
-        """Whether releases of this data set may go on."""
+        """Whether more may be released from this data set."""
         return not self.findings and not self.note
 
 
@@ -500,13 +495,15 @@ _OVERDRAWN = (
 
 
 def compare_state(datasets: DataSets, data_set: DataSet, ledger: Ledger) -> Reconciliation:
-    """Compare vault, account and releases on the disk of a data set; nothing is written."""
+    """Compare the vault, the account and the release folders of a data set; write nothing."""
     vault = vault_of(datasets, data_set)
     return reconcile(vault, ledger, _releases_on_disk(datasets, data_set))
 
 
 def check_state(datasets: DataSets, data_set: DataSet, ledger: Ledger) -> StateReport:
-    """The same in sentences for the pages, with what else keeps a data set from being released."""
+    """Return the result of `compare_state` in sentences, with every other reason that prevents
+    releases from the data set.
+    """
     if has_own_vault(datasets, data_set):
         return StateReport(data_set, note=_EARLIER)
     if not data_set.vault:  # not read yet
@@ -527,10 +524,11 @@ def check_state(datasets: DataSets, data_set: DataSet, ledger: Ledger) -> StateR
 
 
 def require_agreement(datasets: DataSets, data_set: DataSet, ledger: Ledger) -> None:
-    """Refuse to go on where something is an older copy, or the data set cannot be released.
+    """Raise an error unless the data set may be released.
 
     Raises:
-        RolledBack: with the sentences that the page Budget shows.
+        RolledBack: a part of the state is an older copy, or there is another reason of
+            `check_state`. The message is what the page Budget shows.
     """
     report = check_state(datasets, data_set, ledger)
     if not report.may_release:
@@ -545,7 +543,11 @@ def decide(
     *,
     actor: str,
 ) -> Reconciliation:
-    """Carry out the owner's decision about what `compare_state` found."""
+    """Carry out the owner's decision on the findings of `check_state`.
+
+    Raises:
+        InvalidData: the data set has a vault of its own, of an earlier version.
+    """
     if has_own_vault(datasets, data_set):
         raise InvalidData(_EARLIER)
     releases = _releases_on_disk(datasets, data_set)
@@ -560,7 +562,9 @@ def decide(
 
 
 def restored_from(datasets: DataSets) -> dict[str, str]:
-    """The data sets that came from a backup and wait for the owner's decision, with its moment."""
+    """Return the ids of restored data sets that wait for the owner's decision, with the time of
+    their backup.
+    """
     path = datasets.settings.state / _RESTORED_FILE
     if not path.is_file():
         return {}
@@ -569,8 +573,8 @@ def restored_from(datasets: DataSets) -> dict[str, str]:
 
 
 def mark_restored(datasets: DataSets, moments: dict[str, str]) -> None:
-    """Note from which moment's backup data sets came: nothing is released from them until the
-    owner has decided.
+    """Store the time of the backup that each data set was restored from; nothing is released from
+    these data sets until the owner has decided.
     """
     fields = {"format": "blindsight restored 1", "datasets": moments}
     write_atomically(datasets.settings.state / _RESTORED_FILE, seal_json(fields))
@@ -587,11 +591,11 @@ def charge_training(
     actor: str | None = None,
     purpose: str = "",
 ) -> None:
-    """Charge training together through the vault, to every account that contains a photo of it.
+    """Charge a federated training run to every account that contains one of its photos.
 
-    The limit is per photo over all rounds, one photo replaced by another. What the sums tell about
-    a person is priced by how many photos of a person count. Exact sums (`limit` None) carry no
-    epsilon and are not charged.
+    The `limit` is epsilon and delta per photo over all rounds, for one photo replaced by another;
+    the cost per person follows from the number of photos per person. Exact sums (`limit` None) have
+    no epsilon and are not charged.
     """
     from blindsight.privacy.mechanisms.gaussian import gaussian_epsilon
     from blindsight.sketching.statistics_rules import gaussian_mu
@@ -601,17 +605,15 @@ def charge_training(
     require_agreement(datasets, data_set, ledger)
     epsilon, delta = limit
     costs = [Cost(epsilon=epsilon, delta=delta, unit="record")]
-    if data_set.most:  # k photos move a sum k times as far as one
+    if data_set.most:  # k photos change a sum k times as much as one
         mu = gaussian_mu(epsilon, delta) * data_set.most
         costs.append(Cost(epsilon=gaussian_epsilon(mu, delta), delta=delta, unit="person"))
     vault = vault_of(datasets, data_set)
-    release = vault.release_of(f"training together {run}")
-    what = "training together"
     vault.charge(
         ledger,
         tuple(costs),
-        release=release,
-        what=what,
+        release=vault.release_of(f"training together {run}"),
+        what="training together",
         records=records,
         actor=actor,
         purpose=purpose or settings_purpose(datasets.settings),
@@ -623,7 +625,7 @@ _BACKUP_PATIENCE = 600.0  # seconds for which a backup waits until a running rel
 
 @contextlib.contextmanager
 def hold_state(settings: LibrarySettings) -> Iterator[None]:
-    """Hold the owner's vault: releases wait until the copy is made."""
+    """Lock the owner's vault, so that releases wait until the backup is made."""
     if not (settings.state / "vault" / "key").is_file():
         yield
         return
@@ -635,30 +637,30 @@ def copy_ledger(settings: LibrarySettings, target: Path) -> dict[str, Head]:
     """Copy the whole ledger into a new SQLite file.
 
     Returns:
-        The head of each account; empty where there is no ledger yet.
+        The head of each account; empty if there is no ledger yet.
     """
     try:
-        accounts_in(settings.ledger_place)
+        account_names(settings.ledger_place)
     except LedgerError:
         return {}
     return backup(settings.ledger_place, target)
 
 
 def restore_ledger(settings: LibrarySettings, copy: Path) -> bool:
-    """Put a copy in the place of an empty ledger.
+    """Restore a copy of a ledger, unless the present ledger has entries.
 
     Returns:
-        Whether it was used: a ledger with entries is never replaced by an older one.
+        Whether the copy was used.
     """
     with contextlib.suppress(LedgerError):
-        if accounts_in(settings.ledger_place):
+        if account_names(settings.ledger_place):
             return False
     restore(copy, settings.ledger_place)
     return True
 
 
 def copy_database(source: Path, target: Path) -> None:
-    """Copy a SQLite file that others may be writing to, through SQLite itself."""
+    """Copy a SQLite database while other processes may write to it."""
     with (
         contextlib.closing(sqlite3.connect(source)) as reading,
         contextlib.closing(sqlite3.connect(target)) as writing,
@@ -667,14 +669,14 @@ def copy_database(source: Path, target: Path) -> None:
 
 
 def reports_after_restore(settings: LibrarySettings, moment: str) -> list[StateReport]:
-    """Stop releases from every data set until the owner has decided, and say what is older.
+    """Mark every data set as restored, so that nothing is released until the owner has decided.
 
     Parameters:
-        settings: where the restored state is.
-        moment: when the backup was made.
+        settings: the settings of the library, whose state was restored.
+        moment: the time of the backup.
 
     Returns:
-        How vault, ledger and releases of each data set compare.
+        The report of `check_state` for each data set.
     """
     datasets = DataSets(settings)
     sets = datasets.listed()

@@ -4,9 +4,9 @@
     STATE/releases/NAME/  codes under random numbers, the public model, the card: no name, no path
                           and no time of a photo
 
-Everything in a private folder is for the owner; the key of the noise is in the one vault of all
-data sets (`app.library.accounts`). Files are written in one piece, so that a crash leaves the old
-or the new.
+A private folder is for the owner only. The key of the noise is in the vault that all data sets
+share (`app.library.accounts`). Files are replaced atomically: after a crash there is the old or
+the new one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ID, _RECORD = re.compile(r"[0-9a-f]{12}"), re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True)
 class DataSetPhoto:
-    """A photo of a data set: a random number for others, a name for the owner."""
+    """A photo of a data set: its random id, which may be shared, and its name, for the owner."""
 
     id: str
     name: str
@@ -47,20 +47,19 @@ class DataSetPhoto:
 
 @dataclass(frozen=True)
 class Release:
-    """Something that was made to be shared.
+    """A release of a data set.
 
     Parameters:
-        id: its number.
-        kind: "search", "tags", "published" or "metric".
+        id: the first 12 digits of its number in the vault.
+        kind: "search", "tags", "published", "statistics" or "metric".
         folder: the name of its folder.
-        epsilon: the privacy limit per photo (per pair for "metric").
-        photos: how many photos are in it.
-        made: when.
+        epsilon: the privacy limit per photo (per answer for "metric").
+        photos: number of photos in it (of pairs for "metric").
+        made: when it was made, in UTC.
         looked: whether epsilon was chosen after measuring on these photos.
-        attack: what the last attack measured, for the owner.
-        left_out: photos that the bound per person left out.
-        figures: what the release is good for and what strangers learn from it, as every page shows
-            it (`app.library.risks.measure_release`).
+        attack: the result of the last attack, for the owner.
+        left_out: number of photos that were left out by the bound per person.
+        figures: utility and risk of the release (`app.library.risks.measure_release`).
     """
 
     id: str
@@ -77,7 +76,28 @@ class Release:
 
 @dataclass(frozen=True)
 class DataSet:
-    """What is known of a data set without opening a photo."""
+    """A data set of photos, as its file `about.json` describes it.
+
+    Parameters:
+        id: its random number.
+        name: the owner's name for it.
+        source: the folder of the photos.
+        made: when it was added, in UTC.
+        dropped: whether the photos were uploaded, and lie in the private folder.
+        photos: number of photos that could be read.
+        refused: name and reason of each photo that could not be read.
+        files: the rows of the table of files that were read and skipped.
+        scanned: whether the photos have been read.
+        looked: whether the owner has seen measurements on these photos.
+        features: the name of the encoder that read the photos, or its folder.
+        encoder: the encoder that the owner chose; "" for the default.
+        own_names: public words for what the photos show.
+        person: the rule that says whose photos they are; "" if photos are protected.
+        most: the largest number of photos of one person; 0 if photos are protected.
+        people: number of people on the photos.
+        vault: the number of the vault that the photos were read with.
+        releases: everything that was released from it.
+    """
 
     id: str
     name: str
@@ -100,16 +120,16 @@ class DataSet:
 
     @property
     def account(self) -> str:
-        """Its name in the ledger; two data sets of one name have two accounts."""
+        """The name of its account in the ledger, which differs between data sets of one name."""
         return f"{self.name} ({self.id[:4]})"
 
     @property
     def unit(self) -> str:
-        """Who is protected: each photo, or each person with at most `most` photos of theirs."""
+        """The unit of protection: "photo", or "person" with at most `most` photos each."""
         return "person" if self.most else "photo"
 
     def price(self, epsilon: float) -> float:
-        """What a release at so much per photo costs per unit."""
+        """Return the epsilon per unit of a release with this epsilon per photo."""
         return epsilon * max(1, self.most)
 
     def release(self, number: str) -> Release:
@@ -125,7 +145,7 @@ class DataSet:
 
 
 class LibrarySettings(Protocol):
-    """What a library is told: where its state and its ledger are, and which photos it may read."""
+    """Settings of a library: where its state and ledger are, and which photos it may read."""
 
     @property
     def state(self) -> Path:
@@ -141,11 +161,11 @@ class LibrarySettings(Protocol):
 
     @property
     def public(self) -> str:
-        """Public pictures for previews: a folder, the name of a known set, or empty."""
+        """Public pictures for previews: a folder, the name of a known data set, or ""."""
 
     @property
     def drop_files(self) -> int:
-        """The most photos of one data set."""
+        """The largest number of photos of one data set."""
 
     @property
     def photo_budget(self) -> float:
@@ -160,7 +180,7 @@ class DataSets:
     """All data sets of a state folder.
 
     Parameters:
-        settings: where the folder is, and which photos may be read.
+        settings: the settings of the library.
     """
 
     def __init__(self, settings: LibrarySettings) -> None:
@@ -168,7 +188,7 @@ class DataSets:
         self.vaults, self.given = settings.state / "vaults", settings.state / "releases"
 
     def listed(self) -> list[DataSet]:
-        """The newest first."""
+        """Return all data sets, the newest first."""
         data_sets = [self.get(path.parent.name) for path in self.vaults.glob("*/about.json")]
         return sorted(data_sets, key=lambda data_set: data_set.made, reverse=True)
 
@@ -189,7 +209,7 @@ class DataSets:
             return DataSet(**fields)
         except (ValueError, TypeError, KeyError) as error:
             raise HostileFile(
-                f"the vault {number} is not what it should be. Restore it from a copy."
+                f"the description of the data set {number} is damaged. Restore it from a copy."
             ) from error
 
     def add(
@@ -202,15 +222,15 @@ class DataSets:
         encoder: str = "",
         own_names: tuple[str, ...] = (),
     ) -> DataSet:
-        """Add a data set: of a folder, or of what will be dropped.
+        """Add a data set.
 
         Parameters:
-            name: what the owner calls it.
-            source: the folder; None for what will be dropped.
-            person: the rule that says whose photos they are; empty where photos are protected.
-            most: the most photos of one person.
+            name: the owner's name for it.
+            source: the folder of the photos; None if they will be uploaded.
+            person: the rule that says whose photos they are; "" if photos are protected.
+            most: the largest number of photos of one person.
             encoder: the encoder that reads the photos: a built-in name, or a folder of ONNX files;
-                empty for the default.
+                "" for the default.
             own_names: public words for what the photos show.
         """
         name = " ".join(name.split())[:60] or "Photos"
@@ -245,56 +265,73 @@ class DataSets:
         return data_set
 
     def keep_release(self, data_set: DataSet, release: Release) -> DataSet:
-        """Add a release, or replace what was known of it."""
+        """Store a release of a data set, in place of one with the same id."""
         data_set = self.get(data_set.id)
         others = tuple(earlier for earlier in data_set.releases if earlier.id != release.id)
         return self.save(replace(data_set, releases=(*others, release)))
 
     def vault(self, data_set: DataSet) -> Path:
-        """What is kept."""
+        """Return the private folder of a data set."""
         return self.vaults / data_set.id
 
     def photos(self, data_set: DataSet) -> list[DataSetPhoto]:
-        """All photos that could be read, in a fixed order."""
-        path = self.vault(data_set) / "photos.json"
-        return (
-            [DataSetPhoto(*row) for row in json.loads(path.read_bytes())] if path.exists() else []
-        )
+        """Return all photos that could be read, in a fixed order."""
+        return [DataSetPhoto(*row) for row in self.read_private(data_set, "photos.json") or ()]
+
+    def read_private(self, data_set: DataSet, name: str) -> Any:
+        """Return the content of a JSON file in the private folder; None if there is no file."""
+        path = self.vault(data_set) / name
+        return json.loads(path.read_bytes()) if path.exists() else None
+
+    def write_private(self, data_set: DataSet, name: str, content: object) -> None:
+        """Write a JSON file in the private folder."""
+        write_atomically(self.vault(data_set) / name, json.dumps(content).encode())
 
     def thumbnail(self, data_set: DataSet, photo: str) -> Path:
-        """A small picture for the owner."""
+        """Return the path of a photo's thumbnail, which is for the owner only."""
         if not _RECORD.fullmatch(photo):
             raise MissingData(f"there is no photo {photo[:40]!r} in the data set {data_set.name}.")
         return self.vault(data_set) / "thumbnails" / f"{photo}.jpg"
 
     def folder(self, release: Release) -> Path:
-        """The folder that is shared."""
+        """Return the folder of a release, which may be shared."""
         return self.given / release.folder
 
-    def named(self, data_set: DataSet, kind: str, epsilon: float, number: str) -> str:
-        """A release's folder, by its own number: two that wait together must not share one.
+    def release_numbered(
+        self, data_set: DataSet, number: str, kind: str, epsilon: float, photos: int = 0
+    ) -> Release:
+        """Return the stored release with this number in the vault, or a new one."""
+        for release in self.get(data_set.id).releases:
+            if release.id == number[:12]:
+                return release
+        folder = self.named(data_set, "compare" if kind == "metric" else kind, epsilon, number)
+        return Release(number[:12], kind, folder, epsilon, photos, today(), False)
 
-        It tells no more than the owner's own name for the set.
+    def named(self, data_set: DataSet, kind: str, epsilon: float, number: str) -> str:
+        """Return the folder name of a release: the data set's name, kind and epsilon.
+
+        Digits of the release's number keep two releases of the same kind apart.
         """
         word = re.sub(r"[^a-z0-9]+", "-", f"{data_set.name}-{kind}-{epsilon:g}".lower()).strip("-")
         return f"{word}-{number[:6]}"
 
     def allowed(self, path: str) -> Path:
-        """A folder under one of the roots that the owner allowed, links resolved; anything else is
-        refused.
+        """Return a folder with its links resolved.
+
+        Raises:
+            MissingData: the folder is not inside one of the folders that the owner allowed.
         """
         for root in self.settings.photos:
             folder = inside(root, path)
             if folder is not None and folder.is_dir():
                 return folder
-        raise MissingData(f"{path[:200]!r} is no folder that this library may read.")
+        raise MissingData(f"{path[:200]!r} is not a folder that this library may read.")
 
 
 def inside(root: Path, path: str) -> Path | None:
-    """A path with its links resolved, or None where it lies outside `root` or cannot exist.
+    """Return a path with its links resolved, or None if it is outside `root` or does not exist.
 
-    A NUL byte, a name that is too long or a character that no file system knows are errors of the
-    operating system, and no reason to fail.
+    A path that the operating system refuses (a NUL byte, a name that is too long) does not exist.
     """
     try:
         resolved = (root / path).resolve()
@@ -305,13 +342,18 @@ def inside(root: Path, path: str) -> Path | None:
 
 
 def today() -> str:
-    """The moment, in UTC."""
+    """Return the present time in UTC, in ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def lock_state(state: Path) -> IO[str]:
-    """Hold a state folder for this process alone: a second workbench on it would run its jobs
-    twice.
+    """Lock a state folder for this process, because a second workbench would run its jobs again.
+
+    Returns:
+        The lock, which is held until this file is closed.
+
+    Raises:
+        InvalidParameter: another process holds the lock.
     """
     state.mkdir(parents=True, exist_ok=True, mode=0o700)
     file = (state / "lock").open("a", encoding="ascii")

@@ -1,14 +1,13 @@
 """Pairs of photos: the owner's answers, and a threshold with error rates that is learned from them.
 
-The distance is that of the encoder's whole features, which costs nothing. With that many columns a
-map of one's own would take tens of thousands of answers (`predict_metric`), so the whole budget
-goes into the threshold and its error rates.
+The distance is the Euclidean distance of the encoder's features, which costs no budget. To learn a
+linear map of so many columns would take tens of thousands of answers (`predict_metric`), so the
+whole budget is spent on the threshold and its error rates.
 """
 
 from __future__ import annotations
 
 import functools
-import json
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -27,11 +26,10 @@ from blindsight.app.library.accounts import (
     require_agreement,
     vault_of,
 )
-from blindsight.app.library.datasets import DataSet, DataSets, Release, today
+from blindsight.app.library.datasets import DataSet, DataSets, today
 from blindsight.app.library.photos import points_of, rows_of
 from blindsight.app.result import Progress
 from blindsight.core.errors import InvalidParameter
-from blindsight.core.storage import write_atomically
 from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.mechanisms.gaussian import gaussian_epsilon
 from blindsight.release.manifest import share_folder
@@ -62,20 +60,20 @@ __all__ = [
     "strictness",
 ]
 
-#: What is protected: one answer, replaced by the other one.
+#: The unit of protection: one answer, which is replaced by the opposite one.
 PAIR_UNIT: Final = "label"
 #: First budget for answers, in epsilon per answer.
 PAIR_BUDGET = 6.0
 METRIC_FILE: Final = "metric.safetensors"
-#: Where the owner may put the threshold: largest share of wrong "same" or of wrong "different".
+#: Thresholds on offer: the largest share of wrong "same" or of wrong "different" answers.
 OPERATING_POINTS: dict[str, dict[str, float]] = {
     "balanced": {},
     "few wrong same": {"false_accept": 0.1},
     "few wrong different": {"false_reject": 0.1},
 }
-#: Decided answers that learning needs, and as many as it is good with.
+#: Decided answers that learning needs, and the number with which the result is good.
 MIN_ANSWERS, GOOD_ANSWERS = 40, 200
-#: Answers about one photo that are learned from, or about one person where people are protected.
+#: The most answers on one photo (on one person, where people are protected) that are used.
 MAX_ANSWERS_EACH = 3
 
 
@@ -86,8 +84,16 @@ def learn_to_compare(
     *,
     actor: str | None = None,
 ) -> dict[str, Any]:
-    """Find the threshold with a fifth of the pairs kept aside, and see how often the answers to
-    those are met.
+    """Learn the threshold from four fifths of the answers, and test it on the rest.
+
+    Parameters:
+        datasets: all data sets.
+        data_set: the photos' data set.
+        progress: called with (stage, done, total).
+        actor: the name of the person who asks for the release, for the ledger.
+
+    Returns:
+        The measured figures, which are stored for the owner too (`last_comparison`).
     """
     from blindsight.metric import DPPMetric
     from blindsight.metric.estimator import learn_once
@@ -130,7 +136,7 @@ def learn_to_compare(
             account=account,
         )
     number = charged[-1]
-    release = _release(datasets, data_set, number, len(used))
+    release = datasets.release_numbered(data_set, number, "metric", PAIR_EPSILON, len(used))
     costs = _all_units(metric.guarantee_.costs, persons=bool(data_set.most))
     name_release(datasets, data_set, release, number, costs)
     share_folder(
@@ -154,25 +160,25 @@ def learn_to_compare(
         "when": today(),
         "film": _film(ids, metric.transform(rows)),
     }
-    write_atomically(datasets.vault(data_set) / "compared.json", json.dumps(measured).encode())
+    datasets.write_private(data_set, "compared.json", measured)
     return measured
 
 
 def answer_for(
     datasets: DataSets, data_set: DataSet, first: str, second: str, point: str = "balanced"
 ) -> dict[str, Any]:
-    """The distance of two photos, and what the last learned threshold says about them.
+    """Return the distance of two photos, and the answer of the last learned threshold.
 
     Parameters:
-        datasets: the data sets of the workbench.
+        datasets: all data sets.
         data_set: the photos' data set.
         first: id of a photo.
         second: id of another photo.
         point: a name of `OPERATING_POINTS`.
 
     Returns:
-        "distance", and "answer" ("same, wrong in about 5 of 100"), which is None before anything
-        was learned, where noise hides the error rates, or where it hides rates as fine as `point`.
+        "distance", and "answer" (for example "same, wrong in about 5 of 100"). The answer is None
+        if nothing was learned yet, or if noise hides the error rates that `point` asks for.
     """
     from blindsight.metric import EuclideanMetric
 
@@ -189,15 +195,15 @@ def answer_for(
 
 @dataclass(frozen=True)
 class Strictness:
-    """One place of the threshold, in counts of 100.
+    """A threshold that the owner may choose, with its error rates in per cent.
 
     Parameters:
         point: a name of `OPERATING_POINTS`.
         called_same: of 100 different pairs, how many are called the same.
         missed: of 100 same pairs, how many are called different.
-        wrong_same: two photos that the owner calls different and this threshold calls the same, of
-            all such pairs the one of median distance; None without such a pair.
-        wrong_different: likewise, of pairs that the owner calls the same.
+        wrong_same: an example of two photos that the owner calls different and the threshold calls
+            the same: the pair of median distance; None if there is no such pair.
+        wrong_different: an example of the opposite mistake.
     """
 
     point: str
@@ -210,16 +216,16 @@ class Strictness:
 def strictness(
     datasets: DataSets, data_set: DataSet
 ) -> tuple[list[Strictness], list[tuple[int, int]]]:
-    """Where the threshold may lie, and the whole curve as pairs (called same, missed) of 100.
+    """Return the thresholds on offer, and the error curve as pairs (called same, missed) of 100.
 
-    Both are computed from what was released, so they cost nothing; both are empty before anything
-    was learned, and where noise hides the rates. The examples of mistakes are the owner's own
-    photos and answers: only the owner may see them.
+    Both are computed from released values, so they cost nothing. Both are empty if nothing was
+    learned yet, or if noise hides the error rates. The examples of mistakes show the owner's own
+    photos and answers, and are for the owner only.
     """
     metric = _last_metric(datasets, data_set)
     if metric is None:
         return [], []
-    # Where two settings share a threshold, "balanced" (the first) stands for both.
+    # If two settings have the same threshold, only the first one is offered.
     points: dict[float, tuple[str, OperatingPoint]] = {}
     for name in OPERATING_POINTS:
         if (point := _operating_point(metric, name)) is not None:
@@ -243,15 +249,15 @@ def strictness(
 def _answered_distances(
     datasets: DataSets, data_set: DataSet
 ) -> list[tuple[float, str, tuple[str, str]]]:
-    """The distance, the owner's answer and the photos of each decided pair, nearest first."""
+    """Return distance, answer and photos of each decided pair, the nearest first."""
     from blindsight.metric import EuclideanMetric
 
     where = {photo.id: i for i, photo in enumerate(datasets.photos(data_set))}
     answers = [row for row in decided(answers_of(datasets, data_set)) if {*row[:2]} <= where.keys()]
     if not answers:
         return []
-    places = [[where[first], where[second]] for first, second, _ in answers]
-    rows = np.asarray(rows_of(datasets, data_set)[places], np.float64)
+    pairs = [[where[first], where[second]] for first, second, _ in answers]
+    rows = np.asarray(rows_of(datasets, data_set)[pairs], np.float64)
     distances = EuclideanMetric().fit(rows[:, 0]).pair_distance(rows)
     return sorted(
         (float(distance), says, (first, second))
@@ -271,7 +277,7 @@ def _median_mistake(
 
 
 def _last_metric(datasets: DataSets, data_set: DataSet) -> DPPMetric | None:
-    """What was learned last, where its error rates are known."""
+    """Return the metric that was learned last; None if its error rates are not known."""
     from blindsight.metric import DPPMetric
 
     last = last_comparison(datasets, data_set)
@@ -283,7 +289,7 @@ def _last_metric(datasets: DataSets, data_set: DataSet) -> DPPMetric | None:
 
 
 def _operating_point(metric: DPPMetric, name: str) -> OperatingPoint | None:
-    """One of `OPERATING_POINTS`; None where it is finer than the counts tell."""
+    """Return one of `OPERATING_POINTS`; None if the released counts are too noisy for it."""
     rates = OPERATING_POINTS[name]
     if not rates:
         return metric.curve_.at_threshold(metric.threshold_)
@@ -293,9 +299,7 @@ def _operating_point(metric: DPPMetric, name: str) -> OperatingPoint | None:
 
 
 def prices(data_set: DataSet) -> tuple[Cost, ...]:
-    """What one learning costs per answer, per pair, per photo and per person, before anything is
-    learned.
-    """
+    """Return the largest cost of one learning per answer, per pair, per photo and per person."""
     return _most_it_costs(bool(data_set.most))
 
 
@@ -310,13 +314,12 @@ def _most_it_costs(persons: bool) -> tuple[Cost, ...]:
 
 
 def _all_units(costs: Sequence[Cost], *, persons: bool) -> tuple[Cost, ...]:
-    """A metric's stated costs in the units of the accounts.
+    """Convert the costs that a metric states to the units of the accounts.
 
-    The estimator states what one replaced answer costs, what one pair costs that is added or
-    removed, and what one photo costs that is added or removed. A
-    photo that is replaced takes its pairs away and brings as many new ones, so it moves every sum
-    twice as far. A person is in no more of the pairs than a photo may be (`MAX_ANSWERS_EACH`), so a
-    person costs the same.
+    The estimator states the cost of one answer that is replaced, of one pair and of one photo that
+    are added or removed. Replacing a photo removes its pairs and adds as many, so it changes every
+    sum twice as much. A person is in at most as many pairs as a photo (`MAX_ANSWERS_EACH`), so the
+    cost per person is the same.
     """
     answers = [cost for cost in costs if cost.unit in (PAIR_UNIT, "pair")]
     (photo,) = (cost for cost in costs if cost.unit == "record")
@@ -339,17 +342,8 @@ def _pair_budget() -> Cost:
     )
 
 
-def _release(datasets: DataSets, data_set: DataSet, number: str, pairs: int) -> Release:
-    """The release with this id: learned again from the same answers, it is the same one."""
-    stored = {release.id: release for release in datasets.get(data_set.id).releases}
-    folder = datasets.named(data_set, "compare", PAIR_EPSILON, number)
-    return stored.get(number[:12]) or Release(
-        number[:12], "metric", folder, PAIR_EPSILON, pairs, today(), False
-    )
-
-
 def _owners(datasets: DataSets, data_set: DataSet) -> list[set[str]]:
-    """Who is protected on each photo: its persons, or the photo itself."""
+    """Return the protected units of each photo: its persons, or the photo itself."""
     if not data_set.most:
         return [{photo.id} for photo in datasets.photos(data_set)]
     persons: dict[str, set[str]] = {}
@@ -359,9 +353,12 @@ def _owners(datasets: DataSets, data_set: DataSet) -> list[set[str]]:
 
 
 def bounded_pairs(pairs: NDArray[Any], owners: list[set[str]]) -> list[int]:
-    """Return the pairs, in order, that leave each owner in at most `MAX_ANSWERS_EACH` of them.
+    """Select pairs, in order, such that each owner is in at most `MAX_ANSWERS_EACH` of them.
 
-    Who is in which pair is public.
+    Which owners are in which pair is public.
+
+    Returns:
+        The row numbers of the selected pairs.
     """
     counts: Counter[str] = Counter()
     selected = []
@@ -374,7 +371,7 @@ def bounded_pairs(pairs: NDArray[Any], owners: list[set[str]]) -> list[int]:
 
 
 def _film(ids: list[str], space: NDArray[Any]) -> dict[str, Any]:
-    """The ten nearest to one photo, drawn at random."""
+    """Return a photo that is drawn at random and its ten nearest neighbours."""
     query = int(np.random.default_rng().integers(len(ids)))
     far = np.linalg.norm(space - space[query], axis=1)
     far[query] = np.inf
@@ -382,7 +379,7 @@ def _film(ids: list[str], space: NDArray[Any]) -> dict[str, Any]:
 
 
 def affordable(data_set: DataSet, ledger: Ledger) -> bool:
-    """Return whether one learning fits into what is left per answer, per photo and per person."""
+    """Return whether the remaining budgets cover one more learning."""
     remaining = {balance.unit: balance.remaining.epsilon for balance in ledger.balances()}
     remaining.setdefault(PAIR_UNIT, PAIR_BUDGET)
     return all(remaining.get(cost.unit, math.inf) >= cost.epsilon for cost in prices(data_set))
@@ -390,8 +387,7 @@ def affordable(data_set: DataSet, ledger: Ledger) -> bool:
 
 def answers_of(datasets: DataSets, data_set: DataSet) -> list[list[str]]:
     """Return what the owner answered: two photos, and "same", "different" or "unsure"."""
-    path = datasets.vault(data_set) / "pairs.json"
-    return json.loads(path.read_bytes()) if path.exists() else []
+    return datasets.read_private(data_set, "pairs.json") or []
 
 
 def decided(answers: list[list[str]]) -> list[list[str]]:
@@ -401,17 +397,17 @@ def decided(answers: list[list[str]]) -> list[list[str]]:
 
 def keep_answers(datasets: DataSets, data_set: DataSet, answers: list[list[str]]) -> None:
     """Store what the owner answered."""
-    write_atomically(datasets.vault(data_set) / "pairs.json", json.dumps(answers).encode())
+    datasets.write_private(data_set, "pairs.json", answers)
 
 
 def last_comparison(datasets: DataSets, data_set: DataSet) -> dict[str, Any] | None:
-    """Return what the last learning measured, for the owner; None before the first."""
-    path = datasets.vault(data_set) / "compared.json"
-    return json.loads(path.read_bytes()) if path.exists() else None
+    """Return the figures of the last learning, for the owner; None if nothing was learned."""
+    figures: dict[str, Any] | None = datasets.read_private(data_set, "compared.json")
+    return figures
 
 
 def next_question(datasets: DataSets, data_set: DataSet) -> tuple[str, str]:
-    """Return two photos to ask about: half of them near each other by the network."""
+    """Return the ids of two photos to ask about; every second pair consists of similar photos."""
     photos, answers = datasets.photos(data_set), answers_of(datasets, data_set)
     done = {frozenset(row[:2]) for row in answers}
     rng = np.random.default_rng()
@@ -419,7 +415,7 @@ def next_question(datasets: DataSets, data_set: DataSet) -> tuple[str, str]:
     first = second = 0
     for _ in range(40):
         first, second = (int(row) for row in rng.integers(len(photos), size=2))
-        if rng.random() < 0.5:  # near by the network: those answers teach most
+        if rng.random() < 0.5:  # similar by their features: these answers are most informative
             alike = rows @ rows[first]
             alike[first] = -np.inf
             second = int(rng.choice(np.argsort(-alike)[:10]))

@@ -1,7 +1,7 @@
 """Read the photos of a data set, and release their codes.
 
-Whatever is computed here from photos stays in the private folder, or goes through `protect` and the
-ledger into a release.
+Everything that is computed here from photos stays in the private folder, except the codes, which
+`protect` charges to the ledger and writes into a release.
 """
 
 from __future__ import annotations
@@ -65,16 +65,17 @@ __all__ = [
     "word_point",
 ]
 
-_THUMBNAIL = 320
+_THUMBNAIL = 320  # pixels of the longer side
+_BATCH = 32  # photos that are encoded together
+_BARE_FILES = 50  # files without a suffix that are tested for DICOM
 _naming = threading.Lock()
-# The names of the drop that goes on: by file, all of them, and the size of the list on the disk.
+# For the current upload: the name of each file, the set of all names, and the size of the list on
+# disk.
 _dropping: dict[Path, tuple[dict[str, str], set[str], int]] = {}
-_BATCH = 32
-_BARE_FILES = 50  # files without a suffix that are looked at
 _PERSON_NUMBER = re.compile(
     r"(patient|person|subject|sub|proband|participant|pupil|student|child|client)[-_ ]*\d+", re.I
 )
-_NOBODYS = "nobody is known whose it is"
+_NO_PERSON = "the person it belongs to is not known"
 _WORDS = {
     2.0: "says very little",
     4.0: "a rough idea",
@@ -90,23 +91,32 @@ def scan(
     *,
     actor: str | None = None,
 ) -> DataSet:
-    """Read every photo once: keep thumbnails and features, and list what could not be read.
+    """Read every photo once, and store thumbnails, features and the files that cannot be read.
 
-    What other data sets released of these photos before is charged to this one's account.
+    What other data sets released of these photos before is charged to the account of this one.
+
+    Parameters:
+        datasets: all data sets.
+        data_set: the data set to read.
+        progress: called with (stage, done, total).
+        actor: the name of the person who adds the data set, for the ledger.
+
+    Returns:
+        The data set with the numbers of photos, people and files.
     """
     from blindsight.data import read_image
 
     folder, features = Path(data_set.source), _features(data_set)
     recipe = image_encoder(features)
     original_names = _dropped_names(datasets, data_set)
-    scanned, nobodys = _recognised(datasets, data_set)
+    scanned, without_person = _recognised(datasets, data_set)
     records = scanned.records
     photos: list[DataSetPhoto] = []
     refused = [
         (valid_text(original_names.get(name, name)), valid_text(_why(why, name)))
         for name, why in scanned.refused
     ]
-    refused += [(original_names.get(name, name), _NOBODYS) for name in nobodys]
+    refused += [(original_names.get(name, name), _NO_PERSON) for name in without_person]
     waiting: list[NDArray[np.uint8]] = []
     blocks: list[NDArray[Any]] = []
     for done, (record, names) in enumerate(records.items()):
@@ -125,8 +135,7 @@ def scan(
             waiting = []
     if waiting:
         blocks.append(recipe.rows(np.stack(waiting)).astype(np.float32))
-    # In the order of their random numbers: a release in this order tells nothing of folders and
-    # dates.
+    # Sorted by random ids: the order of a release reveals nothing about folders and dates.
     order = sorted(range(len(photos)), key=lambda i: photos[i].id)
     rows = np.concatenate(blocks)[order] if blocks else np.zeros((0, 1), np.float32)
     vault = datasets.vault(data_set)
@@ -137,13 +146,13 @@ def scan(
         fields={"encoder": recipe.identity()},
     )
     listed = [[photos[i].id, photos[i].name] for i in order]
-    storage.write_atomically(vault / "photos.json", json.dumps(listed).encode())
+    datasets.write_private(data_set, "photos.json", listed)
     progress("learning the models from public data", 0, 0)
     says = [
         asdict(coding(encoder(epsilon, features, data_set.own_names)))
         for epsilon in defaults.EPSILONS_OFFERED
     ]
-    storage.write_atomically(vault / "coding.json", json.dumps(says).encode())
+    datasets.write_private(data_set, "coding.json", says)
     read = {photo.id for photo in photos}
     people = (
         len({photo.person for photo in scanned.photos if photo.record in read})
@@ -170,11 +179,11 @@ def scan(
 
 
 def rows_of(datasets: DataSets, data_set: DataSet) -> NDArray[np.float32]:
-    """The photos' features, in the order of `datasets.photos`; read once while the file stays as it
-    is.
+    """Return the features of the photos, in the order of `datasets.photos`; cached until the file
+    changes.
 
     Raises:
-        InvalidParameter: The encoder's files have changed since the photos were read.
+        InvalidParameter: the encoder's files have changed since the photos were read.
     """
     from blindsight.encoders import require_same_encoder
 
@@ -195,7 +204,7 @@ def _rows(path: Path, _changed: int) -> tuple[NDArray[np.float32], dict[str, Any
 
 
 def points_of(datasets: DataSets, data_set: DataSet) -> NDArray[np.float32]:
-    """The photos' features as directions, computed once while they stay as they are."""
+    """Return the features of the photos as `directions`, cached until the file changes."""
     path = datasets.vault(data_set) / "features.safetensors"
     return _points(path, path.stat().st_mtime_ns)
 
@@ -208,9 +217,7 @@ def _points(path: Path, changed: int) -> NDArray[np.float32]:
 
 
 def directions(rows: NDArray[Any]) -> NDArray[np.float32]:
-    """Features as unit vectors about their own mean: their products say how alike photos are
-    without protection.
-    """
+    """Return features as centred unit vectors, whose products are the similarities of photos."""
     centred = rows - rows.mean(axis=1, keepdims=True)
     unit: NDArray[np.float32] = centred / np.maximum(
         np.linalg.norm(centred, axis=1, keepdims=True), 1e-12
@@ -219,9 +226,7 @@ def directions(rows: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def columns(rows: NDArray[Any], count: int) -> NDArray[np.float64]:
-    """Few columns, by directions that no photo was asked about: drawn once, the same for
-    everybody.
-    """
+    """Reduce features to `count` columns by a fixed random projection, independent of photos."""
     points = directions(rows)
     basis = np.linalg.qr(np.random.default_rng(12).normal(size=(points.shape[1], 4 * count)))[0]
     return np.asarray(points @ basis[:, :count] * np.sqrt(points.shape[1] / count), np.float64)
@@ -229,10 +234,13 @@ def columns(rows: NDArray[Any], count: int) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class Coding:
-    """What one code says, whatever the photos: known before any is looked at.
+    """What a released code reveals, which does not depend on the photos.
 
-    cells: how many kinds there are. right: how often a code names the true one. wrong: how often a
-    given other one.
+    Parameters:
+        epsilon: the privacy limit per photo.
+        cells: number of groups.
+        right: probability that a code names the photo's own group.
+        wrong: probability that a code names any one of the other groups.
     """
 
     epsilon: float
@@ -242,21 +250,21 @@ class Coding:
 
     @property
     def word(self) -> str:
-        """In three words."""
+        """A few words for how much a code at an offered epsilon reveals."""
         return _WORDS.get(self.epsilon, "")
 
     def singled_out(self, photos: int) -> float:
-        """How often somebody with a copy of one photo finds its entry, if the photos are spread
-        evenly over kinds.
+        """Return the probability that somebody with a copy of one photo finds its entry, if the
+        photos are spread evenly over the groups.
         """
         same = 1 + (photos - 1) / self.cells
         return self.right / (same * self.right + (photos - same) * self.wrong) if photos else 0.0
 
 
 def _features(data_set: DataSet) -> str:
-    """The encoder to read a data set with: the chosen one, else the one that read it before.
+    """Return the encoder to read a data set with: the chosen one, else the one that read it before.
 
-    Photos that were read as pixels are read by the default network once that is installed.
+    Photos that were read as pixels are read by the default network as soon as it is installed.
     """
     from blindsight.encoders import BUILT_IN
 
@@ -270,14 +278,16 @@ def _features(data_set: DataSet) -> str:
 
 @lru_cache(maxsize=4)
 def image_encoder(features: str) -> BuiltIn | OnnxEncoder:
-    """The encoder that read the photos: a built-in name, or the path of a folder of ONNX files."""
+    """Open an encoder by its built-in name or by the path of a folder of ONNX files."""
     from blindsight.encoders import STORED, OnnxEncoder, feature_recipe
 
     return feature_recipe(features) if features in STORED else OnnxEncoder(features)
 
 
 def encoder_label(features: str) -> str:
-    """The encoder's name as other sites may see it; for one's own, with a digest and no path."""
+    """Return the encoder's name without a path, for other sites; with a digest if it is not built
+    in.
+    """
     from blindsight.encoders.base import identity_digest
 
     encoder = image_encoder(features)
@@ -289,34 +299,29 @@ def encoder_label(features: str) -> str:
 
 @lru_cache(maxsize=16)
 def encoder(epsilon: float, features: str, own_names: tuple[str, ...] = ()) -> PhotoEncoder:
-    """The public model for a budget: learned from public data only, so it is the same for
-    everybody.
-    """
+    """Return the encoder of photos to codes at this epsilon, learned from public data only."""
     from blindsight.index.encoder import make_encoder
 
     return make_encoder(_recipe(epsilon, features, own_names))
 
 
 def coding(photo_encoder: PhotoEncoder) -> Coding:
-    """What its codes say."""
+    """Return what the codes of an encoder reveal."""
     book = book_of(photo_encoder)
     right = float(book.mechanism.truth_probability)
     return Coding(photo_encoder.recipe.epsilon, book.k, right, (1 - right) / (book.k - 1))
 
 
 def word_point(photo_encoder: PhotoEncoder, words: str) -> NDArray[np.float32]:
-    """Where words lie in the codebook's space (1, m): by the encoder's texts or classes."""
+    """Return the point (1, m) of words in the codebook's space, by texts or classes."""
     from blindsight.codebooks import text_points
 
     return text_points(photo_encoder.recipe.image, book_of(photo_encoder).embedding, [words])
 
 
 def codings(datasets: DataSets, data_set: DataSet) -> list[Coding]:
-    """What codes would say at each budget on offer, as the scan left it."""
-    return [
-        Coding(**fields)
-        for fields in json.loads((datasets.vault(data_set) / "coding.json").read_bytes())
-    ]
+    """Return what codes would reveal at each epsilon on offer, as `scan` stored it."""
+    return [Coding(**fields) for fields in datasets.read_private(data_set, "coding.json")]
 
 
 def release_photos(
@@ -328,12 +333,23 @@ def release_photos(
     accept_chance: bool = False,
     actor: str | None = None,
 ) -> DataSet:
-    """Charge once, then release each photo's code under its random number.
+    """Charge once, then release each photo's code under its random id.
 
-    Run again after a crash, it goes on where it was stopped.
+    If it is run again after a crash, it continues.
+
+    Parameters:
+        datasets: all data sets.
+        data_set: the data set.
+        release: the release to make, with its folder and epsilon.
+        progress: called with (stage, done, total).
+        accept_chance: release even if search would find hardly more than chance.
+        actor: the name of the person who asks for the release, for the ledger.
+
+    Returns:
+        The data set with the release and its figures.
 
     Raises:
-        InvalidParameter: Search would find hardly more than chance, and `accept_chance` is False;
+        InvalidParameter: search would find hardly more than chance, and `accept_chance` is False;
             nothing is charged.
     """
     from blindsight.app.library.risks import measure_release, refuse_chance
@@ -341,32 +357,31 @@ def release_photos(
     from blindsight.release.contents import amend_release
     from blindsight.release.manifest import NOTE_FILE, Signer
 
+    folder, vault = datasets.folder(release), vault_of(datasets, data_set)
     with account_ledger(datasets, data_set, actor=actor) as ledger:
         require_agreement(datasets, data_set, ledger)
-    if not accept_chance:
-        refuse_chance(datasets, data_set, release.epsilon)
-    contents, _ = _recognised(datasets, data_set)
-    # Those that were read and shown: one that cannot be must not take a place among those that a
-    # person may give.
-    read = {photo.id for photo in datasets.photos(data_set)}
-    files = [photo.name for photo in contents.photos if photo.record in read]
-    folder, vault = datasets.folder(release), vault_of(datasets, data_set)
-    protected = protect(
-        data_set.source,
-        folder,
-        epsilon=release.epsilon,
-        ledger=ledger,
-        dataset=data_set.account,
-        vault=vault.path,
-        vault_dataset=data_set.id,
-        encoder=image_encoder(data_set.features),
-        own_names=data_set.own_names or None,
-        accept_chance=True,  # judged above, on the photos themselves
-        files=files,
-        people=_persons(datasets, data_set, files) if data_set.most else None,
-        max_per_person=data_set.most or None,
-        progress=progress,
-    )
+        if not accept_chance:
+            refuse_chance(datasets, data_set, release.epsilon)
+        contents, _ = _recognised(datasets, data_set)
+        # A photo that cannot be read must not count towards the photos of its person.
+        read = {photo.id for photo in datasets.photos(data_set)}
+        files = [photo.name for photo in contents.photos if photo.record in read]
+        protected = protect(
+            data_set.source,
+            folder,
+            epsilon=release.epsilon,
+            ledger=ledger,
+            dataset=data_set.account,
+            vault=vault.path,
+            vault_dataset=data_set.id,
+            encoder=image_encoder(data_set.features),
+            own_names=data_set.own_names or None,
+            accept_chance=True,  # `refuse_chance` has tested it on the photos themselves
+            files=files,
+            people=_persons(datasets, data_set, files) if data_set.most else None,
+            max_per_person=data_set.most or None,
+            progress=progress,
+        )
     photo_encoder = encoder(release.epsilon, data_set.features, data_set.own_names)
     guarantee, counts = protected.guarantee, protected.counts
     files_to_add = {
@@ -384,7 +399,7 @@ def release_photos(
 def released_cells(
     datasets: DataSets, data_set: DataSet, release: Release
 ) -> tuple[list[str], NDArray[np.int64], PhotoEncoder]:
-    """The numbers, cells and model of a release: what somebody has who was given it."""
+    """Return the ids, cells and encoder of a release, as its receivers have them."""
     from blindsight.core.codes import from_codes
     from blindsight.index.encoder import CodeRecipe, load_encoder
     from blindsight.index.release_folder import ReleaseFolder
@@ -404,40 +419,39 @@ def released_cells(
 
 
 def _recognised(datasets: DataSets, data_set: DataSet) -> tuple[Scan, list[str]]:
-    """The photos of the folder by what they show: copies are one record, and a moved photo is the
-    same.
+    """Recognise the photos of the folder by their pixels: copies and moved photos are one record.
 
-    Beside them those that nobody is known for, where persons are protected: they could not be
-    counted.
+    Returns:
+        The photos, and the names of those whose person is not known, if persons are protected:
+        they cannot be bounded per person.
     """
     from blindsight.index.release_folder import scan
 
     folder = Path(data_set.source)
     vault = vault_of(datasets, data_set)
-    # A vault of one data set, of an earlier version, knows its photos under no name.
+    # The vault of a data set of an earlier version stores its photos without a data set's name.
     name = "" if has_own_vault(datasets, data_set) else data_set.id
     names = list(_inventory(datasets, data_set).photos)
     if not data_set.most:
         return scan(folder, names, vault, dataset=name), []
     whose = _persons(datasets, data_set, names)
-    named = [photo for photo in names if photo in whose]
-    return scan(folder, named, vault, persons=whose, dataset=name), [
-        photo for photo in names if photo not in whose
-    ]
+    with_person = [photo for photo in names if photo in whose]
+    without_person = [photo for photo in names if photo not in whose]
+    return scan(folder, with_person, vault, persons=whose, dataset=name), without_person
 
 
 def _inventory(datasets: DataSets, data_set: DataSet) -> Inventory:
-    """The photos of a data set's folder, and everything else in it by kind."""
+    """Return the photos of a data set's folder, and all other files in it by kind."""
     hidden = () if data_set.dropped else (datasets.settings.state,)
     return list_photos(Path(data_set.source), leave_out=hidden)
 
 
 def people_likely(datasets: DataSets, folder: Path) -> str:
-    """Return why people are likely to have several photos in a folder, before any is opened.
+    """Return why people are likely to have several photos in a folder, without opening a photo.
 
     Returns:
-        "dicom" where there are DICOM files, "folder" where most of the first folders are named like
-        people ("George_W_Bush", "patient 12"), and "" where nothing says so.
+        "dicom" if there are DICOM files, "folder" if most subfolders are named like people
+        ("George_W_Bush", "patient 12"), else "".
     """
     from blindsight.data.reading import DICOM_SUFFIXES, unnamed_dicom
 
@@ -453,18 +467,18 @@ def people_likely(datasets: DataSets, folder: Path) -> str:
 
 
 def _named_like_a_person(name: str) -> bool:
-    """Whether a folder has two to four capitalised words for a name, or the number of a person."""
+    """Return whether a name consists of two to four capitalised words, or numbers a person."""
     words = [word for word in re.split(r"[-_ ,.]+", name) if word]
     capitalised = all(word.isalpha() and word[0].isupper() for word in words)
     return (2 <= len(words) <= 4 and capitalised) or _PERSON_NUMBER.fullmatch(name) is not None
 
 
 def person_rule(folder: Path | None, protect: str, table: str, column: str) -> str:
-    """Return how a data set keeps whose photos are whose: "folder", "dicom" or "TABLE:COLUMN".
+    """Return the rule that says whose photos they are: "folder", "dicom", "TABLE:COLUMN" or "".
 
     Parameters:
         folder: the folder of the photos.
-        protect: "photo" (nobody is known), "folder", "dicom" or "table".
+        protect: "photo" (photos are protected, not people), "folder", "dicom" or "table".
         table: the table's path within the folder.
         column: the column with the persons.
 
@@ -483,8 +497,9 @@ def person_rule(folder: Path | None, protect: str, table: str, column: str) -> s
 
 
 def _persons(datasets: DataSets, data_set: DataSet, names: list[str]) -> dict[str, str]:
-    """Whose each photo is; dropped files lie under numbers, so the folders are those of the names
-    they came with.
+    """Return the person of each photo.
+
+    Uploaded files are stored under digests, so their folders are those of their original names.
     """
     from blindsight.index.release_folder import persons_of
 
@@ -521,29 +536,28 @@ def _recipe(epsilon: float, features: str, own_names: tuple[str, ...]) -> CodeRe
 def _card(release: Release, photo_encoder: PhotoEncoder, guarantee: Guarantee, stored: int) -> str:
     says = coding(photo_encoder)
     looked = (
-        "Epsilon was chosen after looking at measurements on these very photos."
+        "Epsilon was chosen after measurements on these photos."
         if release.looked
-        else "Epsilon was chosen before anything was measured on these photos, but for how they "
+        else "Epsilon was chosen before anything was measured on these photos, except how they are "
         "spread over the groups."
     )
     return (
         f"Search index of {stored:,} photos\n\n"
-        f"For each photo: one of {says.cells:,} kinds, the true one {100 * says.right:.0f} times "
-        "in 100; "
-        "under a random number, without name, path or date.\n"
+        f"Each photo has a random number, without name, path or date, and one of {says.cells:,} "
+        f"groups, which is its own group {100 * says.right:.0f} times in 100.\n"
         f"{looked}\n\n{guarantee.card()}\n"
     )
 
 
 def book_of(photo_encoder: PhotoEncoder) -> Codebook:
-    """The cells and how they are released."""
+    """Return the codebook of an encoder: the cells and the noise with which they are released."""
     book = photo_encoder.codebook
     assert book is not None  # noqa: S101  (every recipe here is a codebook's)
     return book
 
 
 def keep_thumbnail(pixels: NDArray[np.uint8], path: Path) -> None:
-    """A small picture for the owner."""
+    """Write a thumbnail, which is for the owner only, unless there is one."""
     from PIL import Image
 
     if not path.exists():
@@ -554,19 +568,19 @@ def keep_thumbnail(pixels: NDArray[np.uint8], path: Path) -> None:
 
 
 def _why(words: str, name: str) -> str:
-    """The reader's reason, for the owner, without the name that stands beside it."""
+    """Return why a file was not read, without its name, which the page shows beside it."""
     for begins in (f"{name} cannot be read: ", f"{Path(name).name} ", "the image "):
         words = words.removeprefix(begins)
     return words.rstrip(".")
 
 
 def _dropped_names(datasets: DataSets, data_set: DataSet) -> dict[str, str]:
-    """Files of a drop lie under numbers; these are the names they came with."""
+    """Return the original name of each uploaded file, which is stored under a digest."""
     return _read_names(datasets.vault(data_set)) if data_set.dropped else {}
 
 
 def _read_names(vault: Path) -> dict[str, str]:
-    """The names in a vault's list: one line for each dropped file, appended when it came."""
+    """Return the original names from their list, which has one line for each uploaded file."""
     earlier, path = vault / "names.json", vault / "names.jsonl"
     names: dict[str, str] = json.loads(earlier.read_bytes()) if earlier.exists() else {}
     for line in path.read_bytes().split(b"\n") if path.exists() else ():
@@ -579,9 +593,7 @@ def _read_names(vault: Path) -> dict[str, str]:
 def keep_dropped(
     datasets: DataSets, data_set: DataSet, name: str, pixels: NDArray[np.uint8]
 ) -> None:
-    """Pixels of a dropped photo under a number of their own; its name goes into the vault's
-    list.
-    """
+    """Store the pixels of an uploaded photo under their digest, and add its name to the list."""
     from PIL import Image
 
     vault = datasets.vault(data_set)
@@ -594,19 +606,19 @@ def keep_dropped(
         name_list = vault / "names.jsonl"
         size = name_list.stat().st_size if name_list.exists() else 0
         listed, used, known_size = _dropping.get(vault, ({}, set(), -1))
-        if known_size != size:  # the first photo of this process, or another process wrote
+        if known_size != size:  # nothing is cached yet, or another process has written
             listed = _read_names(vault)
             used = set(listed.values())
         if file not in listed:
             listed[file] = _plain_name(name, used)
             used.add(listed[file])
             size += _append_line(name_list, json.dumps([file, listed[file]]).encode())
-        _dropping.clear()  # one drop at a time is remembered
+        _dropping.clear()  # only the current upload is cached
         _dropping[vault] = (listed, used, size)
 
 
 def _append_line(path: Path, line: bytes) -> int:
-    """Append a line and flush it to the disk; an unfinished one before it is ended first."""
+    """Append a line durably, and return the bytes written; an unfinished line is ended first."""
     descriptor = durable.open_file(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
     try:
         end = os.lseek(descriptor, 0, os.SEEK_END)
@@ -620,7 +632,7 @@ def _append_line(path: Path, line: bytes) -> int:
 
 
 def _plain_name(name: str, used: set[str]) -> str:
-    """The last two parts of a name, printable; a second of the same name gets a number."""
+    """Return the last two parts of a name, printable, with a number if the name is used already."""
     parts = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".", "..")][
         -2:
     ]

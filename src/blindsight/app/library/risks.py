@@ -1,13 +1,12 @@
-"""What others would find in a release, and find out: measured before it is made, on public photos
-or on these very photos, and by attack once it is made.
+"""Utility and risk of a release: measured on public photos or on these photos before it is made,
+and by attack afterwards.
 
-Everything here is computed and kept on this machine, for the owner alone.
+Everything here is computed and stored on this machine, for the owner only.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -60,16 +59,16 @@ __all__ = [
     "too_few",
 ]
 
-_MOST_PUBLIC = 1000
-_ASKED = 60
+_MAX_PUBLIC_PHOTOS = 1000
+_MAX_TRIED_QUERIES = 60
 _REMEDY_PHOTOS = 60
 
 
 def look_at_own(datasets: DataSets, data_set: DataSet, progress: Progress = no_progress) -> None:
-    """Measure on these very photos.
+    """Measure search and risk at each epsilon on offer on the data set's own photos.
 
-    Of this only how the photos spread over the groups is shown, unless the owner asks for the rest:
-    then the caller writes down that the owner looked.
+    Of the result, pages show only how the photos are spread over the groups, unless the owner asks
+    for the rest; then the caller stores that the owner looked.
     """
     every = rows_of(datasets, data_set)
     chosen = np.sort(np.random.default_rng().permutation(len(every))[: defaults.MEASURED_PHOTOS])
@@ -77,16 +76,16 @@ def look_at_own(datasets: DataSets, data_set: DataSet, progress: Progress = no_p
     measured = _look(every[chosen], kinds, data_set, progress)
     photos = datasets.photos(data_set)
     ids = [photos[row].id for row in chosen]
-    _name(measured, ids)
+    _use_ids(measured, ids)
     measured["groups"] = _groups_used(every[chosen], ids, data_set)
     if measured[f"{defaults.EPSILON_CHOSEN_FIRST:g}"]["at_chance"]:
         measured["remedies"] = forecast_remedies(datasets, data_set, progress)
-    storage.write_atomically(_place(datasets, data_set, "own"), json.dumps(measured).encode())
+    datasets.write_private(data_set, _preview_file("own"), measured)
 
 
 def look_at_public(datasets: DataSets, data_set: DataSet, progress: Progress = no_progress) -> None:
-    """Measure on public photos, where there are some on this machine: epsilon can be chosen before
-    looking.
+    """Measure on public photos, if there are some on this machine, so that epsilon can be chosen
+    before anything is measured on the data set's own photos.
     """
     public = _public(datasets.settings.public, Path(data_set.source))
     if public is None:
@@ -103,22 +102,22 @@ def look_at_public(datasets: DataSets, data_set: DataSet, progress: Progress = n
     ]
     for row in {row for each in measured.values() for row, _ in each["film"]}:
         keep_thumbnail(public.read(row), datasets.thumbnail(data_set, ids[row]))
-    _name(measured, ids)
+    _use_ids(measured, ids)
     measured["public"] = {"name": public.name, "photos": len(rows)}
-    storage.write_atomically(_place(datasets, data_set, "public"), json.dumps(measured).encode())
+    datasets.write_private(data_set, _preview_file("public"), measured)
 
 
 def seen(datasets: DataSets, data_set: DataSet, where: str) -> dict[str, Any] | None:
-    """What was measured on "own" or on "public" photos; None where nothing was."""
-    path = _place(datasets, data_set, where)
-    return json.loads(path.read_bytes()) if path.exists() else None
+    """Return the measurements on "own" or "public" photos; None if there are none."""
+    measured: dict[str, Any] | None = datasets.read_private(data_set, _preview_file(where))
+    return measured
 
 
 def refuse_chance(datasets: DataSets, data_set: DataSet, epsilon: float) -> None:
     """Refuse a release in which search would find hardly more than chance.
 
     Raises:
-        InvalidParameter: It was measured on the photos that search finds hardly more.
+        InvalidParameter: `look_at_own` measured that search finds hardly more than chance.
     """
     figures = (seen(datasets, data_set, "own") or {}).get(f"{epsilon:g}", {})
     if figures.get("at_chance"):
@@ -130,14 +129,14 @@ def refuse_chance(datasets: DataSets, data_set: DataSet, epsilon: float) -> None
         )
 
 
-def _place(datasets: DataSets, data_set: DataSet, where: str) -> Path:
-    return datasets.vault(data_set) / f"preview-{where}.json"
+def _preview_file(where: str) -> str:
+    return f"preview-{where}.json"
 
 
 def _look(
     rows: NDArray[np.float32], kinds: Sequence[Kinds], data_set: DataSet, progress: Progress
 ) -> dict[str, Any]:
-    """Measure at each epsilon on offer; one question that has an answer is shown as pictures."""
+    """Measure at each epsilon on offer, and choose one query whose hits pages show as pictures."""
     from blindsight.audit.release.attacks import view_of
     from blindsight.audit.release.measurement import measure_view
 
@@ -165,7 +164,7 @@ def _look(
 def _groups_used(
     rows: NDArray[np.float32], ids: Sequence[str], data_set: DataSet
 ) -> dict[str, Any]:
-    """Which groups the photos use at the default epsilon, and ten photos of the fullest one."""
+    """Return the groups in use at the default epsilon, and ten photos of the largest group."""
     book = book_of(encoder(defaults.EPSILON_CHOSEN_FIRST, data_set.features, data_set.own_names))
     cells = book.assign(rows)
     counts = np.bincount(cells, minlength=book.k)
@@ -182,14 +181,14 @@ def forecast_remedies(
 ) -> list[dict[str, Any]]:
     """Measure on a sample of these photos what search would give if they were read differently.
 
-    Nothing is released or charged. All rows are measured on the same photos, at the epsilon that is
-    chosen first, and by the same judge: the folders where they say something, else what
-    unprotected search shows.
+    Nothing is released or charged. All forecasts use the same photos, the epsilon that is
+    preselected, and the same ground truth: the folders if these group the photos, else the hits of
+    search without protection.
 
     Returns:
-        The present encoder first, then each other built-in network whose weights are on this
-        machine, then the present encoder with groups learned from the public folder of the
-        settings, where that is a folder. Each with `name`, `photos` and the figures.
+        The figures for the present encoder, for each other built-in network whose weights are on
+        this machine, and for the present encoder with groups learned from the public folder of the
+        settings, if that is a folder. Each has `name` (the encoder) and `public`.
     """
     from PIL import Image
 
@@ -235,8 +234,8 @@ def forecast_remedies(
 def _good_question(
     points: NDArray[np.float32], shows: NDArray[np.int64], rng: np.random.Generator
 ) -> int:
-    """A photo whose unprotected neighbours show the same: else pictures would show nothing."""
-    candidates = rng.permutation(len(points))[:_ASKED]
+    """Return a photo whose neighbours without protection show the same, as an example."""
+    candidates = rng.permutation(len(points))[:_MAX_TRIED_QUERIES]
     fitting = [
         float(np.mean(shows[_first(points @ points[row], int(row), rng)] == shows[row]))
         for row in candidates
@@ -245,7 +244,7 @@ def _good_question(
 
 
 def _first(scores: NDArray[Any], own: int, rng: np.random.Generator) -> list[int]:
-    """The ten best without the question itself; equal scores come in random order."""
+    """Return the ten best rows without the query itself; equal scores are in random order."""
     order = np.lexsort((rng.random(len(scores)), -scores))
     return [int(row) for row in order if row != own][:10]
 
@@ -254,15 +253,15 @@ def _film(first: list[int], fits: NDArray[np.bool_]) -> list[list[Any]]:
     return [[hit, bool(fits[hit])] for hit in first]
 
 
-def _name(measured: dict[str, Any], ids: list[str]) -> None:
-    """Films by the numbers of their photos, not by rows that another scan would move."""
+def _use_ids(measured: dict[str, Any], ids: list[str]) -> None:
+    """Replace row numbers by the ids of photos, which another scan does not change."""
     for each in measured.values():
         each["film"] = [[ids[row], hit] for row, hit in each["film"]]
 
 
 @dataclass(frozen=True)
 class _Public:
-    """Photos that are nobody's secret: what each shows, and how to read it."""
+    """Public photos: their name, what each shows, and a function that reads one."""
 
     name: str
     shows: NDArray[np.int64]
@@ -270,8 +269,8 @@ class _Public:
 
 
 def _public(source: str, photos: Path) -> _Public | None:
-    """A folder with one subfolder for each kind, or a set that is known by name; None where it is
-    not there.
+    """Open a folder with one subfolder for each kind of photo, or a known data set; None if it is
+    not on this machine.
     """
     from blindsight.data import read_image
     from blindsight.data.listing import list_photos
@@ -285,8 +284,8 @@ def _public(source: str, photos: Path) -> _Public | None:
         try:
             refuse_private(str(folder), photos, list_photos(photos).photos)
         except InvalidData:
-            return None  # what is protected is not public, whatever the folder is called
-        names = [names[i] for i in draw.permutation(len(names))[:_MOST_PUBLIC]]
+            return None  # the folder contains photos that are to be protected
+        names = [names[i] for i in draw.permutation(len(names))[:_MAX_PUBLIC_PHOTOS]]
         folders = [name.rpartition("/")[0].rpartition("/")[2] for name in names]
         shows = np.unique(folders, return_inverse=True)[1]
         return _Public(folder.name, shows.astype(np.int64), lambda i: read_image(folder / names[i]))
@@ -294,12 +293,12 @@ def _public(source: str, photos: Path) -> _Public | None:
     if pictures is None or pictures.labels is None:
         return None
     labels = pictures.labels
-    some = draw.permutation(len(pictures))[:_MOST_PUBLIC]
+    some = draw.permutation(len(pictures))[:_MAX_PUBLIC_PHOTOS]
     return _Public(name, labels[some], lambda i: pictures.images[int(some[i])])
 
 
 def _known_set(names: Sequence[str]) -> tuple[str, ImageSet | None]:
-    """The first of these data sets that is on this machine."""
+    """Return the first of these data sets that is on this machine, with its name."""
     from blindsight.data import load
 
     for name in names:
@@ -313,9 +312,9 @@ def _known_set(names: Sequence[str]) -> tuple[str, ImageSet | None]:
 def _public_rows(
     datasets: DataSets, public: _Public, features: str, progress: Progress
 ) -> NDArray[np.float32]:
-    """Their features, computed once for this machine."""
+    """Return the features of public photos, which are stored for the next time."""
     recipe, n = image_encoder(features), len(public.shows)
-    # The identity, not the path: the files of an encoder of one's own may change.
+    # By the encoder's identity, not by its path: its files may change.
     label = encoder_label(features)
     key = hashlib.sha256(f"{public.name} {label} {n}".encode()).hexdigest()[:12]
     path = datasets.settings.state / "public" / f"{key}.safetensors"
@@ -337,7 +336,7 @@ def _public_rows(
 def kinds_shown(
     datasets: DataSets, data_set: DataSet, chosen: NDArray[np.int64] | None = None
 ) -> tuple[Kinds, ...]:
-    """Return what the photos, or the chosen ones, show: by folders and the encoder's classes."""
+    """Return what the photos, or the chosen ones, show, by folders and by the encoder's classes."""
     from blindsight.audit.release.album import kinds_of
 
     rows, photos = rows_of(datasets, data_set), datasets.photos(data_set)
@@ -351,10 +350,10 @@ def kinds_shown(
 
 
 def measure_release(datasets: DataSets, data_set: DataSet, release: Release) -> dict[str, Any]:
-    """Return the figures of a search index: what it is good for, and what strangers learn from it.
+    """Return the figures of a search index: its utility, and what others learn from it.
 
-    Every page shows these. The random draws are those of the attack on the release
-    (`audit.release.audit_release`), so that its report has the same figures.
+    The random draws are those of the attack on the release (`audit.release.audit_release`), so that
+    pages and report show the same figures.
     """
     from blindsight.audit.release.measurement import measure, release_draws
     from blindsight.index.release_folder import ReleaseFolder
@@ -370,7 +369,7 @@ def measure_release(datasets: DataSets, data_set: DataSet, release: Release) -> 
     return measure(photo_encoder, rows, kinds, cells=cells[chosen], rng=rng).figures()
 
 
-#: Photos in a search index below which an attack's counts mean nothing.
+#: An attack on a search index of fewer photos gives no meaningful counts.
 MIN_ATTACKED = 20
 _PAIRS_SHOWN = 4
 
@@ -383,8 +382,15 @@ def too_few(release: Release) -> bool:
 def attack_release(
     datasets: DataSets, release: str, progress: Progress = no_progress
 ) -> dict[str, Any]:
-    """What a stranger who holds the release makes of it, measured against the photos it stands
-    for.
+    """Attack a release, measure the result against the photos, and store it.
+
+    Parameters:
+        datasets: all data sets.
+        release: the id of the release.
+        progress: called with (stage, done, total).
+
+    Returns:
+        Whether the attack refuted the guarantee, as "refuted".
     """
     data_set, target = find_release(datasets, release)
     progress("reading what was shared", 0, 4)
@@ -403,9 +409,7 @@ def attack_release(
 def _index(
     datasets: DataSets, data_set: DataSet, release: Release, progress: Progress
 ) -> dict[str, Any]:
-    """An index: the library's own attack on a release, with the photos as the truth, and its report
-    into the vault.
-    """
+    """Attack a search index with the photos as the truth, and write a report for the owner."""
     from blindsight.audit.release import audit_release
 
     folder, vault = datasets.folder(release), vault_of(datasets, data_set)
@@ -422,7 +426,7 @@ def _index(
     audit.write(report_folder(datasets, data_set, release))
     audited = audit.card.audited
     ids, cells, _ = released_cells(datasets, data_set, release)
-    figures = audit.measured.figures()  # those of the report, so that all pages show the same
+    figures = audit.measured.figures()  # of the report, so that all pages show the same figures
     datasets.keep_release(
         data_set, replace(datasets.get(data_set.id).release(release.id), figures=figures)
     )
@@ -437,9 +441,7 @@ def _index(
 
 
 def _model(datasets: DataSets, release: Release) -> dict[str, Any]:
-    """A model or published tags: what is released about one record, attacked on the worst that it
-    could be.
-    """
+    """Attack a model or published tags with the worst pair of neighbouring inputs."""
     from blindsight.app.library.sending import STATISTICS_FILE
     from blindsight.audit.release.sketches_and_tags import read_guarantee
     from blindsight.audit.target import audit, audit_file
@@ -464,14 +466,12 @@ def _model(datasets: DataSets, release: Release) -> dict[str, Any]:
 
 
 def report_folder(datasets: DataSets, data_set: DataSet, release: Release) -> Path:
-    """Return where the report of the last attack on a release is kept."""
+    """Return the folder of the report of the last attack on a release."""
     return datasets.vault(data_set) / "audits" / release.id
 
 
 def _pairs(cells: Any, ids: list[str]) -> list[dict[str, Any]]:
-    """Photos drawn at random, each beside another one with the same code: what the code cannot tell
-    apart.
-    """
+    """Return random photos, each with another photo of the same code."""
     rng = np.random.default_rng()
     pairs: list[dict[str, Any]] = []
     for row in rng.permutation(len(ids)):

@@ -1,5 +1,5 @@
-"""Search a data set's release, for the owner among the photos behind it; and answer a request that
-a receiver saved in `search.html`.
+"""Search a data set's release, with the photos behind it for the owner, and answer a request that a
+receiver saved in `search.html`.
 
 Nothing is sent. The owner sees the requested photos and may copy some of them into a new folder.
 """
@@ -63,8 +63,16 @@ def words_can_be_asked(features: str) -> bool:
 
 @dataclass(frozen=True)
 class Question:
-    """What was asked: how it fits the cells, the nearest of them, and the point that photos are
-    compared with, for the owner.
+    """A query to a search index.
+
+    Parameters:
+        dataset: the id of the data set.
+        similarity: the similarity of the query to each cell (1, cells).
+        cell: the cell that is most similar.
+        point: the query as a vector that the owner's photos are compared with.
+        own: the id of the photo, if the query is one of the data set's own photos.
+        words: the words, if the query is words.
+        meant: how the words were understood; None if the encoder has a text tower.
     """
 
     dataset: str
@@ -78,7 +86,17 @@ class Question:
 
 @dataclass(frozen=True)
 class SearchIndex:
-    """A release as its receivers have it, with the owner's features and names beside it."""
+    """A release as its receivers have it, with the owner's features and names.
+
+    Parameters:
+        data_set: the data set.
+        ids: the ids of the released photos.
+        cells: the released cell of each id.
+        encoder: the encoder of the release.
+        rows: the features of the data set's photos.
+        names: the name of each photo by its id.
+        row_by_id: the row of each photo's features by its id.
+    """
 
     data_set: DataSet
     ids: list[str]
@@ -90,39 +108,40 @@ class SearchIndex:
 
     @cached_property
     def says(self) -> Coding:
-        """What one code says."""
+        """What one released code reveals."""
         return coding(self.encoder)
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
-        """How many codes name each cell."""
+        """The number of codes that name each cell."""
         return np.bincount(self.cells, minlength=self.says.cells)
 
     @cached_property
     def reading(self) -> Any:
-        """How to read the codes as they stand."""
+        """The posterior of the true cells, given the released counts."""
         return book_of(self.encoder).reading(self.counts)
 
     @property
     def takes_words(self) -> bool:
-        """Whether words can be asked: what they need is on this machine, and a network read the
-        photos.
-        """
+        """Whether the query can be words, for the encoder that read the photos."""
         return words_can_be_asked(self.data_set.features)
 
     def asked(self, row: NDArray[np.float32], own: str | None = None) -> Question:
-        """A picture as a question."""
+        """Make a query of a picture.
+
+        Parameters:
+            row: the features of the picture.
+            own: the id of the photo, if it is one of the data set's own.
+        """
         book = book_of(self.encoder)
         cell = int(book.assign(row[None])[0])
         point = directions(row[None])[0]
         return Question(self.data_set.id, book.similarity(row[None]), cell, point, own)
 
     def asked_words(self, words: str) -> Question:
-        """Words as a question: a mixture of the network's classes, compared with photos in the
-        codebook's space.
+        """Make a query of words: a mixture of the network's classes, as a point of the codebook.
 
-        An encoder with a text tower takes any sentence as it is, so nothing is said about what was
-        understood.
+        An encoder with a text tower encodes any sentence, so `meant` is None.
         """
         from blindsight.encoders.words import understood
 
@@ -138,20 +157,20 @@ class SearchIndex:
         )
 
     def likeness(self, question: Question, ids: Sequence[str]) -> NDArray[np.float32]:
-        """How well a question fits some of the photos themselves: for the owner's own order."""
+        """Return the similarity of a query to the photos with these ids, for the owner only."""
         rows = self.rows[[self.row_by_id[name] for name in ids]]
-        placed = book_of(self.encoder).embedding(rows) if question.words else directions(rows)
-        return np.asarray(placed @ question.point, np.float32)
+        points = book_of(self.encoder).embedding(rows) if question.words else directions(rows)
+        return np.asarray(points @ question.point, np.float32)
 
     def row_of(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """A picture's features, as the photos' were made."""
+        """Return the features of a picture, computed as those of the photos."""
         prepared = self.encoder.recipe.image.prepare(pixels)
         row: NDArray[np.float32] = self.encoder.rows(prepared[None])[0].astype(np.float32)
         return row
 
     @cached_property
     def kinds(self) -> Kinds | None:
-        """What the photos show by their folders, for the owner; None where these say nothing."""
+        """What the photos show by their folders, for the owner; None if these do not group them."""
         return folder_kinds([self.names[name] for name in self.row_by_id])
 
     def mix(self, rows: Sequence[int]) -> list[tuple[str, int]]:
@@ -166,16 +185,16 @@ class SearchIndex:
         return counts.most_common()
 
     def by_noise(self) -> tuple[int, int]:
-        """Return how many entries noise alone puts into any one group, in 95 of 100 groups."""
+        """Return the 95% interval of the number of entries that noise alone puts into a group."""
         low, high = stats.binom.interval(0.95, len(self.ids), self.says.wrong)
         return int(low), int(high)
 
     def expected(self, cell: int) -> tuple[int, float, float]:
-        """How many codes name a cell, how many would by chance alone, and how many photos are of it
-        by estimate.
+        """Return how many codes name a cell, how many would by noise alone, and an estimate of how
+        many photos belong to it.
 
-        Each photo of the cell is named with probability `right`, each other one with `wrong`: solve
-        for their number.
+        A photo of the cell names it with probability `right`, any other photo with `wrong`; the
+        estimate solves the expected count for the number of photos.
         """
         says, n = self.says, len(self.ids)
         count = int(self.counts[cell])
@@ -184,7 +203,7 @@ class SearchIndex:
 
 
 def open_index(datasets: DataSets, data_set: DataSet, release: Release) -> SearchIndex:
-    """Read a release, with the owner's features and names beside it."""
+    """Read a release, with the owner's features and names."""
     ids, cells, encoder = released_cells(datasets, data_set, release)
     photos = datasets.photos(data_set)
     row_of = {photo.id: row for row, photo in enumerate(photos)}
@@ -212,7 +231,7 @@ class RequestedPhotos:
 def requested_photos(
     datasets: DataSets, data_set: DataSet, number: str, ids: Sequence[str]
 ) -> RequestedPhotos:
-    """Look up the photos of a request, and note in the vault's log that this was done.
+    """Look up the photos of a request, and record the request in the vault's log.
 
     Parameters:
         datasets: the owner's library.
@@ -250,7 +269,7 @@ def copy_chosen(
 
     Raises:
         InvalidParameter: A chosen id was not asked for, or is not of the release.
-        MissingData: A photo is not where it was read.
+        MissingData: A photo was moved or deleted since it was read.
     """
     requested = _looked_up(datasets, data_set, number, ids)
     photo_of = {photo.id: photo for photo in requested.photos}

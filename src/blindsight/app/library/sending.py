@@ -1,5 +1,5 @@
-"""Send from a data set of the library: statistics, and a trial of sketches that shows what
-attackers get back and what is recognised of it.
+"""Send from a data set of the library: statistics for training, and a trial of sketches that shows
+what attackers recover and whether it can be recognised.
 """
 
 from __future__ import annotations
@@ -57,26 +57,26 @@ __all__ = [
 
 #: Epsilons per photo (or per person) of statistics on offer, for one photo replaced by another.
 SEND_EPSILONS = (1.0, 2.0, 4.0, 8.0)
-#: The one that is offered first.
+#: The epsilon that is preselected.
 SEND_EPSILON = 2.0
 #: The file of a release of statistics.
 STATISTICS_FILE = "photos.statistics"
-_PARTNER_MODEL = "model.safetensors"
+_PARTNER_MODEL, _PARTNER_RESULT = "model.safetensors", "two-sites/result.json"
 
 
 @dataclass(frozen=True)
 class SendingPlan:
-    """What would be sent of a data set, from public numbers; for the owner.
+    """What statistics of a data set would be good for, for the owner.
 
     Parameters:
         classes: the names of the classes.
         photos: number of photos, which is public.
-        classified: number of photos with exactly one class: the labels are private, so neither the
-            forecast nor what is released may depend on it.
-        forecasts: for each epsilon on offer what a receiver can expect of so many photos; empty
-            where there are no two classes.
+        classified: number of photos with exactly one class. Labels are private, so neither the
+            forecast nor the release may depend on it.
+        forecasts: for each epsilon on offer, the accuracy that a receiver can expect of so many
+            photos; empty if there are fewer than two classes.
         released: the last release of statistics, if there is one.
-        labels: the same for each label by itself, from how many photos have it.
+        labels: a forecast for each label, from the number of photos that have it.
     """
 
     classes: tuple[str, ...]
@@ -89,15 +89,15 @@ class SendingPlan:
 
 @dataclass(frozen=True)
 class LabelForecast:
-    """What a receiver can expect for one label, for the owner alone: it tells how many photos have
-    the label.
+    """What a receiver can expect for one label, for the owner only, since it depends on the number
+    of photos with the label.
 
     Parameters:
         name: the label.
         photos: number of photos with this label and no other.
-        example: one of these photos, "" where there is none.
-        forecasts: for each epsilon on offer what could be expected if every label had so many
-            photos as this one.
+        example: the id of one of these photos; "" if there is none.
+        forecasts: for each epsilon on offer, the accuracy that could be expected if every label had
+            as many photos as this one.
     """
 
     name: str
@@ -109,11 +109,11 @@ class LabelForecast:
 def sending_plan(
     datasets: DataSets, data_set: DataSet, *, together: int | None = None
 ) -> SendingPlan:
-    """Say what statistics of a data set would be good for; nothing is charged.
+    """Predict what statistics of a data set would be good for; nothing is charged.
 
     Parameters:
         datasets: the owner's library.
-        data_set: whose photos.
+        data_set: the data set.
         together: number of photos of all sites, where the statistics of several will be merged.
     """
     stored = labels_of(datasets, data_set)
@@ -160,19 +160,26 @@ def release_statistics(
     together: int | None = None,
     actor: str | None = None,
 ) -> dict[str, Any]:
-    """Release noisy statistics of all photos; charged once, before.
+    """Charge once, then release noisy statistics of all photos.
 
-    A photo without exactly one class adds nothing, and counts among the photos all the same: who
-    has a label is private.
+    A photo without exactly one class adds nothing to the sums. It counts among the photos all the
+    same, because it is private which photos have a label.
 
     Parameters:
         datasets: the owner's library.
-        data_set: whose photos.
+        data_set: the data set.
         progress: called with (stage, done, total).
         epsilon: one of `SEND_EPSILONS`.
         together: number of photos of all sites, where the statistics of several will be merged:
-            files fit together only if all sites state the same number.
-        actor: who asks for it.
+            files can be merged only if all sites state the same number.
+        actor: the name of the person who asks for the release, for the ledger.
+
+    Returns:
+        The numbers of photos and of classes.
+
+    Raises:
+        InvalidParameter: there are fewer than two classes, or so few photos that a receiver could
+            learn nothing; nothing is charged.
     """
     from blindsight.app.library.photos import image_encoder
 
@@ -223,7 +230,7 @@ def release_statistics(
         units = people if data_set.most else records
         sender.fit(rows, np.array(names), units=np.array(units), ledger=account)
     folder = datasets.named(data_set, "statistics", epsilon, number)
-    # Pages multiply a release's epsilon by the photos of a person; this one is per person already.
+    # Pages multiply a release's epsilon by the photos per person; this epsilon is per person.
     release = Release(number[:12], "statistics", folder, epsilon / most, 0, today(), False)
     name_release(datasets, data_set, release, number, sender.guarantee_.costs)
     sender.public_["release"] = number
@@ -242,21 +249,22 @@ def release_statistics(
 def fit_with_partner(datasets: DataSets, data_set: DataSet, theirs: bytes) -> dict[str, Any]:
     """Fit one model to the last statistics of this data set and those of another site.
 
-    Both are noised, so a model of the two costs nothing more. It is counted on the photos here,
-    which are among those it learned from.
+    Both have noise already, so the model costs nothing more. Its accuracy is measured on the photos
+    of this data set, which are among its training data.
 
     Parameters:
         datasets: the owner's library.
-        data_set: whose statistics were released.
+        data_set: the data set whose statistics were released.
         theirs: the content of the other site's file, which is not trusted.
 
     Returns:
-        Right answers of 100 together, of the own statistics alone and by luck, and when.
+        The accuracy in per cent of the model of both sites ("together"), of a model of this site
+        ("alone") and of guessing ("luck"), and when it was measured.
 
     Raises:
         MissingData: no statistics of this data set were released.
         HostileFile: the other file is damaged or was changed.
-        InvalidData: the two do not fit together, or are the same.
+        InvalidData: the two files cannot be merged, or are the same.
     """
     from blindsight.sketching import fit_from_statistics, merge_statistics
 
@@ -288,22 +296,22 @@ def fit_with_partner(datasets: DataSets, data_set: DataSet, theirs: bytes) -> di
             for word, model in models.items()
         },
     }
-    write_atomically(folder / "result.json", json.dumps(result).encode())
+    datasets.write_private(data_set, _PARTNER_RESULT, result)
     return result
 
 
 def partner_model(datasets: DataSets, data_set: DataSet) -> tuple[dict[str, Any], Path] | None:
-    """The last model of two sites with its figures, and its file; None before the first."""
-    path = datasets.vault(data_set) / "two-sites" / "result.json"
-    if not path.exists():
+    """Return figures and file of the last model of two sites; None if there is none."""
+    figures = datasets.read_private(data_set, _PARTNER_RESULT)
+    if figures is None:
         return None
-    return json.loads(path.read_bytes()), path.with_name(_PARTNER_MODEL)
+    return figures, datasets.vault(data_set) / "two-sites" / _PARTNER_MODEL
 
 
 def _classified(
     datasets: DataSets, data_set: DataSet, classes: tuple[str, ...]
 ) -> tuple[list[str], list[str], NDArray[np.float32], list[str]]:
-    """Records, persons, features and class of all photos; "" where it is not exactly one class."""
+    """Return ids, persons, features and class of all photos; "" if not exactly one class."""
     labels_by_photo = labels_of(datasets, data_set)["given"]
     wanted = set(classes)
     vault = vault_of(datasets, data_set)
@@ -315,7 +323,7 @@ def _classified(
 
 
 def added_epsilon(epsilon: float) -> float:
-    """The epsilon for one photo added or removed at which a replaced photo costs `epsilon`."""
+    """Return the epsilon per added or removed photo at which a replaced photo costs `epsilon`."""
     return gaussian_epsilon(gaussian_mu(epsilon, defaults.DELTA) / 2, defaults.DELTA)
 
 
@@ -323,24 +331,25 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
 
 
-#: Sketch parameters that are tried, by a word for each.
+#: Settings of sketches that are tried, by the name that pages show.
 SETTINGS = {"coarse": "Q3", "medium": "Q6", "fine": "Q9"}
-#: Pixels on a side of what is sent.
+#: Sides in pixels that photos may be resized to before they are sketched.
 SIDES = (64, 128)
 #: Photos that are sketched and attacked, and how many of them are shown.
 TRIED, SHOWN = 24, 6
+# Public images, training steps and width of the network of the learning attacker.
 _PUBLIC, _STEPS, _WIDTH = 300, 60, 12
 
 
 def try_sketches(
     datasets: DataSets, data_set: DataSet, progress: Progress = no_progress, *, side: int = SIDES[0]
 ) -> dict[str, Any]:
-    """Sketches at three settings, and what every attacker makes of them: measured, and by a search
-    among all photos.
+    """Sketch some photos with three settings, attack the sketches, and count how many photos can be
+    recognised among all photos by what the attackers recover.
     """
     photos, rows = datasets.photos(data_set), points_of(datasets, data_set)
     rng = np.random.default_rng()
-    # Found again among all photos, or among so many that they can be compared here.
+    # Photos are searched for among all photos, or a sample of them that can be compared in time.
     among = rng.permutation(len(photos))[: defaults.MEASURED_PHOTOS]
     picked = np.arange(min(TRIED, len(among)))
     progress("reading photos", 0, len(SETTINGS))
@@ -368,19 +377,22 @@ def try_sketches(
             },
             "known": recognised,
             "best": best,
-            # A photo is found again if any attacker finds it by any matcher.
+            # A photo counts as recognised if any attacker's image finds it by any matcher.
             "recognised": sum(any(flags) for flags in zip(*recognised.values(), strict=True)),
             "verdict": verdict,
         }
-    write_atomically(datasets.vault(data_set) / "send.json", json.dumps(tried).encode())
+    datasets.write_private(data_set, "send.json", tried)
     return {"recognised": {word: tried[word]["recognised"] for word in SETTINGS}}
 
 
 def attack(
     squares: NDArray[np.uint8], setting: str
 ) -> tuple[NDArray[Any], dict[str, NDArray[Any]], str]:
-    """What is sent of grey squares, what attackers get back who know the setting and how photos
-    look, and a verdict.
+    """Sketch grey images, and attack the sketches with knowledge of the setting and of public
+    images.
+
+    Returns:
+        What is sent, as images; what each attacker recovers; and a verdict.
     """
     from blindsight.index.public_images import built_in_images
     from blindsight.sketching import NegativeSketcher
@@ -404,7 +416,7 @@ def _recognised(
     rows: NDArray[Any],
     features: str,
 ) -> list[bool]:
-    """Whether what came back finds its photo first among all, by the better of two matchers."""
+    """Return whether each recovered image finds its own photo first, by either of two matchers."""
     from blindsight.app.library.photos import image_encoder
     from blindsight.audit.release.measurement import found_again
 
@@ -424,12 +436,12 @@ def _square(datasets: DataSets, data_set: DataSet, photo: str, side: int) -> NDA
 
 
 def _sent(counts: NDArray[Any]) -> NDArray[np.uint8]:
-    """The first bit's counts of ones among all sightings: numbers, shown as grey."""
+    """Return the share of ones in the counts of the first bit, as a grey image."""
     zeros, ones = counts[0].astype(np.float64)
     return np.asarray(np.rint(255.0 * ones / np.maximum(zeros + ones, 1)), np.uint8)
 
 
 def last_trial(datasets: DataSets, data_set: DataSet) -> dict[str, Any] | None:
-    """Return what the last trial measured, for the owner; None before the first."""
-    path = datasets.vault(data_set) / "send.json"
-    return json.loads(path.read_bytes()) if path.exists() else None
+    """Return the figures of the last trial, for the owner; None if there was none."""
+    figures: dict[str, Any] | None = datasets.read_private(data_set, "send.json")
+    return figures

@@ -1,4 +1,4 @@
-"""Tags of a data set: labels from the owner, a model learned from them, tags that are published."""
+"""Tags of a data set: the owner's labels, a model that is learned from them, and published tags."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from blindsight.app.library.photos import image_encoder, rows_of
 from blindsight.app.result import Progress
 from blindsight.core import durable
 from blindsight.core.errors import MissingData
-from blindsight.core.storage import seal_json, write_atomically
+from blindsight.core.storage import seal_json
 from blindsight.encoders import BuiltIn, OnnxEncoder
 from blindsight.privacy import Cost, Guarantee, Ledger
 from blindsight.privacy.mechanisms.gaussian import gaussian_epsilon
@@ -67,11 +67,11 @@ __all__ = [
     "start_from_words",
 ]
 
-#: Epsilon in all of learning, per labelled photo, for one photo replaced by another.
+#: Total epsilon of training per labelled photo, for one photo replaced by another.
 TRAINING_EPSILON = 4.0
 #: Epsilons per photo at which tags can be published.
 PUBLISH_EPSILONS = (4.0, 8.0, 10.0)
-#: Labelled photos that learning needs: about MIN_HELD_OUT of them are held out.
+#: Labelled photos that training needs, so that about MIN_HELD_OUT of them are held out.
 MIN_LABELLED = HELD_OUT_ONE_IN * MIN_HELD_OUT
 _MAX_FOLDER_LABELS = 60
 _MODEL_FILE = "tagger.safetensors"
@@ -84,8 +84,18 @@ def learn_tags(
     *,
     actor: str | None = None,
 ) -> dict[str, Any]:
-    """Train with noise on what was labelled, about a fifth kept aside to count on; then tag every
-    photo, here.
+    """Train a tagger with noise on the labelled photos, and tag all photos for the owner.
+
+    About a fifth of the labelled photos is held out to measure the quality.
+
+    Parameters:
+        datasets: all data sets.
+        data_set: the data set.
+        progress: called with (stage, done, total).
+        actor: the name of the person who asks for the release, for the ledger.
+
+    Returns:
+        The measured quality, which is stored for the owner too (`quality_of`).
     """
     progress("reading your labels", 0, 3)
     names, records, rows, labels = _labelled(datasets, data_set)
@@ -115,12 +125,11 @@ def learn_tags(
     }
     _keep_answers(datasets, data_set, tagger, measured)
     model = _model(datasets, data_set)
-    release = _release(
-        datasets, data_set, hashlib.sha256(model).hexdigest(), "tags", TRAINING_EPSILON
-    )
+    digest = hashlib.sha256(model).hexdigest()
+    release = datasets.release_numbered(data_set, digest, "tags", TRAINING_EPSILON)
     costs = _with_persons(tagger.guarantee_.costs, data_set.most)
     name_release(datasets, data_set, release, charged[-1], costs)
-    _give(datasets, release, tagger.guarantee_, {_MODEL_FILE: model}, "tagger", vault)
+    _share(datasets, release, tagger.guarantee_, {_MODEL_FILE: model}, "tagger", vault)
     datasets.keep_release(data_set, replace(release, photos=len(used)))
     return measured
 
@@ -128,7 +137,11 @@ def learn_tags(
 def start_from_words(
     datasets: DataSets, data_set: DataSet, progress: Progress = no_progress
 ) -> dict[str, Any]:
-    """What public knowledge says of these labels; no photo was learned from."""
+    """Tag all photos with a model from public knowledge about the label names, without training.
+
+    Raises:
+        MissingData: nothing is known in public about these labels.
+    """
     progress("looking the words up", 0, 2)
     names, _, rows, labels = _labelled(datasets, data_set)
     prior = _prior(data_set, names)
@@ -144,17 +157,17 @@ def start_from_words(
 
 
 def learning_forecast(datasets: DataSets, data_set: DataSet) -> TaggingForecast | None:
-    """Whether learning is expected to gain on the free start, before anything is charged.
+    """Predict whether training would improve on the free model from label names.
 
     Returns:
-        The forecast, counted in labelled photos, of which about one in `HELD_OUT_ONE_IN` is held
-        out; None where there is no free start, because no network read the photos or there are no
+        The forecast, in numbers of labelled photos, of which about one in `HELD_OUT_ONE_IN` is held
+        out; None if there is no free model, because the encoder knows no words or there are no
         labels.
     """
     stored = labels_of(datasets, data_set)
     if not stored["names"] or not _knows_words(image_encoder(data_set.features)):
         return None
-    labelled = len(_given(datasets, data_set, stored))
+    labelled = len(_training_photos(datasets, data_set, stored))
     predicted = forecast(_training(data_set), expected_training(labelled), len(stored["names"]))
     least = predicted.least * HELD_OUT_ONE_IN / (HELD_OUT_ONE_IN - 1)
     return replace(predicted, n_records=labelled, least=math.ceil(least / 10) * 10)
@@ -168,16 +181,17 @@ def publish_data_set_tags(
     epsilon: float = PUBLISH_EPSILONS[0],
     actor: str | None = None,
 ) -> dict[str, Any]:
-    """Release tags of each photo by k-ary response over typical answers, once per photo.
+    """Release the tags of each photo once, by k-ary response over typical answers.
 
-    The noise is the vault's: published again, the tags are the same and cost nothing more.
+    The noise is derived from the vault's key, so a second call returns the same tags and costs
+    nothing more.
 
     Parameters:
         datasets: all data sets.
         data_set: the data set whose tags are published.
         progress: called with (stage, done, total).
         epsilon: one of `PUBLISH_EPSILONS`, per photo.
-        actor: who asks for the release, for the ledger.
+        actor: the name of the person who asks for the release, for the ledger.
 
     Returns:
         The number of photos, and how many of 100 answers the noise leaves as they are.
@@ -209,13 +223,13 @@ def publish_data_set_tags(
         (record, plain_cell(";".join(_names_of(tagger, tags, scores))))
         for record, tags, scores in zip(records, answers.tags, answers.scores, strict=True)
     )
-    release = _release(datasets, data_set, number, "published", epsilon)
+    release = datasets.release_numbered(data_set, number, "published", epsilon)
     files = {
         "tags.csv": sheet.getvalue().encode(),
         "guarantee.json": seal_json(json.loads(guarantee.to_json())),
     }
     name_release(datasets, data_set, release, number, guarantee.costs)
-    _give(datasets, release, guarantee, files, "tags", vault)
+    _share(datasets, release, guarantee, files, "tags", vault)
     datasets.keep_release(
         data_set, replace(release, photos=len(records), left_out=len(where) - len(records))
     )
@@ -230,7 +244,7 @@ def _account(
     records: Sequence[str],
     actor: str | None,
 ) -> Ledger:
-    """What training and publishing charge: per photo, and per person where people are protected."""
+    """Return the account that is charged per photo, and per person if people are protected."""
     return vault.account(
         ledger,
         release=release,
@@ -242,7 +256,7 @@ def _account(
 
 
 def _with_persons(costs: Sequence[Cost], most: int) -> tuple[Cost, ...]:
-    """The costs, and what they are per person where at most `most` photos of one are used."""
+    """Return the costs, and the costs per person if at most `most` photos of a person are used."""
     photo = [cost for cost in costs if (cost.unit, cost.neighbours) == ("record", "replace one")]
     return (*costs, *(_per_person(cost, most) for cost in photo if most))
 
@@ -251,17 +265,16 @@ def _per_person(cost: Cost, most: int) -> Cost:
     if not cost.delta:
         return cost.per("person", times=most)
     assert cost.rho is not None  # noqa: S101  (all that training releases has Gaussian noise)
-    mu = most * math.sqrt(
-        2 * cost.rho
-    )  # exact for Gaussian noise, where group privacy's delta explodes
+    # Exact for Gaussian noise; the general bound for groups has a much larger delta.
+    mu = most * math.sqrt(2 * cost.rho)
     return replace(cost, epsilon=gaussian_epsilon(mu, cost.delta), unit="person", rho=mu * mu / 2)
 
 
 def _training(data_set: DataSet) -> DPTraining:
-    """Training at the price that the page states; its own epsilon is for one photo more or less.
+    """Return the training whose cost per replaced photo (or person) is what the page states.
 
-    A photo that is replaced is taken out and put in, so it moves a sum twice as far; a person's
-    `most` photos move it so many times that.
+    The epsilon of `DPTraining` is for one photo that is added or removed. Replacing a photo changes
+    a sum twice as much, and replacing `most` photos of a person `most` times as much again.
     """
     times, price = 2 * max(1, data_set.most), data_set.price(TRAINING_EPSILON)
     mu = brentq(lambda mu: gaussian_epsilon(times * mu, DELTA) - price, 1e-3, 10.0)
@@ -271,20 +284,18 @@ def _training(data_set: DataSet) -> DPTraining:
 def _labelled(
     datasets: DataSets, data_set: DataSet
 ) -> tuple[list[str], list[str], NDArray[np.float32], NDArray[np.uint8]]:
-    """Label names, and ids, features and labels of the photos that were labelled: of a person as
-    many as are paid for.
-    """
+    """Return the label names, and ids, features and labels of the photos to train on."""
     stored = labels_of(datasets, data_set)
     where = {photo.id: row for row, photo in enumerate(datasets.photos(data_set))}
-    photos = _given(datasets, data_set, stored)
+    photos = _training_photos(datasets, data_set, stored)
     labels = [[name in stored["given"][photo] for name in stored["names"]] for photo in photos]
     rows = rows_of(datasets, data_set)[[where[photo] for photo in photos]]
     table = np.array(labels, np.uint8).reshape(len(photos), len(stored["names"]))
     return stored["names"], photos, rows, table
 
 
-def _given(datasets: DataSets, data_set: DataSet, stored: dict[str, Any]) -> list[str]:
-    """The ids of labelled photos to learn from: of a person as many as are paid for."""
+def _training_photos(datasets: DataSets, data_set: DataSet, stored: dict[str, Any]) -> list[str]:
+    """Return the ids of the labelled photos to train on, at most `most` of each person."""
     photos = sorted(set(stored["given"]) & {photo.id for photo in datasets.photos(data_set)})
     if not data_set.most:
         return photos
@@ -292,7 +303,7 @@ def _given(datasets: DataSets, data_set: DataSet, stored: dict[str, Any]) -> lis
 
 
 def _prior(data_set: DataSet, names: list[str]) -> Prior | None:
-    """Public knowledge about label names, where the photos were read by a network."""
+    """Return public knowledge about label names; None if the encoder knows no words."""
     recipe = image_encoder(data_set.features)
     if not _knows_words(recipe):
         return None
@@ -300,18 +311,18 @@ def _prior(data_set: DataSet, names: list[str]) -> Prior | None:
 
 
 def _knows_words(encoder: BuiltIn | OnnxEncoder) -> bool:
-    """Whether label names mean anything to an encoder: by its classes, or by its text tower."""
+    """Return whether an encoder can interpret words, by its classes or its text tower."""
     return encoder.network is not None or encoder.texts(["photo"]) is not None
 
 
 def _publisher(
     datasets: DataSets, data_set: DataSet, epsilon: float, prior: Prior | None = None
 ) -> PrivateTagger:
-    """The data set's model with answers that may be published, made once and kept in the vault.
+    """Return the data set's model with answers that may be published, stored in the private folder.
 
-    Answers are one of the typical sets of tags where a prior makes scenes, as on the command line;
-    else one label of each photo. It is kept because words that another machine computes differ in
-    their last digits, and would be another release.
+    If the prior can simulate scenes, an answer is one of the typical sets of tags, as on the
+    command line; else it is one label. The model is stored because another machine would compute
+    the typical sets with other rounding errors, which would be another release.
     """
     model = hashlib.sha256(_model(datasets, data_set)).hexdigest()[:16]
     path = datasets.vault(data_set) / f"publisher-{model}-{epsilon:g}.safetensors"
@@ -331,7 +342,7 @@ def _publisher(
 
 
 def _truth(publisher: PrivateTagger) -> int:
-    """How many of 100 answers the noise leaves as they are."""
+    """Return how many of 100 answers the noise does not change."""
     answers = publisher.answer_mechanism_
     assert isinstance(answers, CodebookAnswers)  # noqa: S101  (all publishers' are)
     return round(100 * float(answers.noise(publisher.n_labels_).truth_probability))
@@ -340,7 +351,7 @@ def _truth(publisher: PrivateTagger) -> int:
 def _names_of(
     tagger: PrivateTagger, tags: NDArray[np.bool_], scores: NDArray[np.float64]
 ) -> list[str]:
-    """The names of a photo's tags, the most probable first."""
+    """Return the names of a photo's tags, the most probable first."""
     return [str(tagger.classes_[label]) for label in np.argsort(-scores) if tags[label]]
 
 
@@ -350,8 +361,8 @@ def _counted(
     rows: NDArray[Any],
     labels: NDArray[np.uint8],
 ) -> dict[str, Any]:
-    """How good tags are on photos that were not learned from, and for each epsilon how good
-    published ones would be, and whether they would say more than how frequent labels are.
+    """Return the quality of the tags on these photos, and for each epsilon on offer the quality of
+    published tags and whether they say more than label frequencies.
     """
     truth = labels.astype(bool)
     tags = np.asarray(tagger.answer(rows).tags, bool) if len(rows) else truth
@@ -360,7 +371,7 @@ def _counted(
     for publisher, epsilon in zip(publishers, PUBLISH_EPSILONS, strict=True):
         offer: dict[str, Any] = {"epsilon": epsilon, "truth": _truth(publisher), "worth": False}
         if len(rows) >= MIN_HELD_OUT and truth.any():
-            # A trial that leaves nothing: its noise is thrown away with it.
+            # A trial that is not released, so it is not charged.
             trial = publisher.noisy(publisher.logits(rows), ledger=NoCharge())
             noisy = _right_and_found(np.asarray(trial.tags, bool), truth)
             offer |= {"right": noisy[0], "found": noisy[1]}
@@ -376,7 +387,7 @@ def _counted(
 
 
 def _right_and_found(tags: NDArray[np.bool_], truth: NDArray[np.bool_]) -> tuple[int, int]:
-    """Of 100 tags how many are right, and of 100 that are there how many are found."""
+    """Return precision and recall of tags in per cent."""
     hits = float(np.sum(tags & truth))
     return round(100 * hits / max(1, tags.sum())), round(100 * hits / max(1, truth.sum()))
 
@@ -388,38 +399,25 @@ def _keep_model(datasets: DataSets, data_set: DataSet, tagger: PrivateTagger) ->
 def _keep_answers(
     datasets: DataSets, data_set: DataSet, tagger: PrivateTagger, measured: dict[str, Any]
 ) -> None:
-    """What the model says of every photo, in the vault."""
-    rows, vault = rows_of(datasets, data_set), datasets.vault(data_set)
+    """Store the model's probabilities for every photo, and its quality."""
+    rows = rows_of(datasets, data_set)
     tags = np.asarray(tagger.answer(rows).tags, bool)
-    sure = 1 / (1 + np.exp(-np.asarray(tagger.logits(rows), np.float64)))
-    chances = np.where(
-        tags, np.maximum(sure, 0.51), np.minimum(sure, 0.49)
-    )  # 0.5: where it would begin to say it
-    thought = {
-        p.id: [round(float(v), 3) for v in chances[i]]
-        for i, p in enumerate(datasets.photos(data_set))
+    probability = 1 / (1 + np.exp(-np.asarray(tagger.logits(rows), np.float64)))
+    # Pages show a tag from 0.5 on, whatever the model's threshold for the label is.
+    chances = np.where(tags, np.maximum(probability, 0.51), np.minimum(probability, 0.49))
+    of_photo = {
+        photo.id: [round(float(value), 3) for value in chances[row]]
+        for row, photo in enumerate(datasets.photos(data_set))
     }
-    stored = {"names": list(tagger.classes_), "chances": thought, "quality": measured}
-    write_atomically(vault / "tags.json", json.dumps(stored).encode())
+    stored = {"names": list(tagger.classes_), "chances": of_photo, "quality": measured}
+    datasets.write_private(data_set, "tags.json", stored)
 
 
 def _model(datasets: DataSets, data_set: DataSet) -> bytes:
     return (datasets.vault(data_set) / _MODEL_FILE).read_bytes()
 
 
-def _release(
-    datasets: DataSets, data_set: DataSet, digest: str, kind: str, epsilon: float
-) -> Release:
-    """The release of a model: made again, it is the same one, in the same folder."""
-    earlier = next(
-        (release for release in datasets.get(data_set.id).releases if release.id == digest[:12]),
-        None,
-    )
-    folder = datasets.named(data_set, kind, epsilon, digest)
-    return earlier or Release(digest[:12], kind, folder, epsilon, 0, today(), False)
-
-
-def _give(
+def _share(
     datasets: DataSets,
     release: Release,
     guarantee: Guarantee,
@@ -427,7 +425,7 @@ def _give(
     kind: str,
     vault: Vault,
 ) -> None:
-    """Into the folder that may be shared, with card and signature; the first file is it."""
+    """Write files into a release's folder with card and signature; the first is the main file."""
 
     def write(folder: Path) -> None:
         for name, data in files.items():
@@ -438,24 +436,24 @@ def _give(
 
 
 def plain_cell(text: str) -> str:
-    """A cell that begins like a formula would be run by spreadsheets."""
+    """Return a cell as text: a spreadsheet would run one that begins like a formula."""
     return "'" + text if text[:1] in "=+-@\t\r" else text
 
 
 def names_digest(names: Sequence[str]) -> str:
-    """Return a digest of label names, by which somebody confirms the very names that were shown."""
+    """Return a digest of label names, with which the owner confirms the names that were shown."""
     return hashlib.sha256(json.dumps(list(names)).encode()).hexdigest()[:16]
 
 
 def labels_of(datasets: DataSets, data_set: DataSet) -> dict[str, Any]:
-    """Label names and what was labelled; at first what the folders say, unless they may say who is
-    on the photos. `confirmed` says whether the owner has agreed to share the names.
+    """Return the label names ("names") and the labels of each photo ("given").
 
-    Names stand in the model for everybody to read: a folder for each person would name the persons.
+    Before the owner has stored labels, they are the names of the folders, unless folders may name
+    persons: everybody who has the model can read its label names. `confirmed` states whether the
+    owner has agreed to share the names.
     """
-    path = datasets.vault(data_set) / "labels.json"
-    if path.exists():
-        stored: dict[str, Any] = json.loads(path.read_bytes())
+    stored: dict[str, Any] | None = datasets.read_private(data_set, "labels.json")
+    if stored is not None:
         return stored
     folders = {
         photo.id: photo.name.rpartition("/")[0].rpartition("/")[2]
@@ -468,16 +466,15 @@ def labels_of(datasets: DataSets, data_set: DataSet) -> dict[str, Any]:
 
 
 def keep_labels(datasets: DataSets, data_set: DataSet, labels: dict[str, Any]) -> None:
-    """Store label names and which photos were labelled."""
-    write_atomically(datasets.vault(data_set) / "labels.json", json.dumps(labels).encode())
+    """Store label names and the labels of each photo."""
+    datasets.write_private(data_set, "labels.json", labels)
 
 
 def chances_of(datasets: DataSets, data_set: DataSet) -> dict[str, dict[str, float]]:
-    """What the model thinks of each photo."""
-    path = datasets.vault(data_set) / "tags.json"
-    if not path.exists():
+    """Return the model's probability of each label for each photo; empty without a model."""
+    stored = datasets.read_private(data_set, "tags.json")
+    if stored is None:
         return {}
-    stored = json.loads(path.read_bytes())
     return {
         photo: dict(zip(stored["names"], values, strict=True))
         for photo, values in stored["chances"].items()
@@ -485,14 +482,9 @@ def chances_of(datasets: DataSets, data_set: DataSet) -> dict[str, dict[str, flo
 
 
 def quality_of(datasets: DataSets, data_set: DataSet) -> dict[str, Any] | None:
-    """How good the tags are, for the owner; None where there are none."""
-    path = datasets.vault(data_set) / "tags.json"
-    if not path.exists():
+    """Return the quality of the tags, for the owner; None if there are none."""
+    stored = datasets.read_private(data_set, "tags.json")
+    if stored is None:
         return None
-    # A model of an earlier version has no offers: learned again, it is the same one, and free.
-    measured: dict[str, Any] = {
-        "learned": None,
-        "offers": [],
-        **json.loads(path.read_bytes())["quality"],
-    }
-    return measured
+    # A model of an earlier version has no offers; to train it again gives the same, for free.
+    return {"learned": None, "offers": [], **stored["quality"]}

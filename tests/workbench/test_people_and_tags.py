@@ -73,7 +73,7 @@ def test_of_each_person_at_most_so_many_photos_are_released_and_the_books_speak_
     assert (
         [why for _, why in one.refused] == []
         if person == "folder"
-        else ["nobody is known whose it is"] * 2
+        else ["the person it belongs to is not known"] * 2
     )
     release = released(app, one, 4.0)
     assert (release.photos, release.left_out) == (4 * count, one.photos - 4 * count)
@@ -295,7 +295,7 @@ def test_dicom_files_are_protected_per_patient_and_what_cannot_be_read_takes_no_
     one = people(app, folder, "dicom", 2)
     assert (one.photos, one.people) == (4, 2)
     why = dict(one.refused)
-    assert why["image_dfl.dcm"] == "nobody is known whose it is"
+    assert why["image_dfl.dcm"] == "the person it belongs to is not known"
     assert why["rtplan.dcm"] == "is a DICOM file without a picture"
     assert set(why) == {"rtplan.dcm", "MR_truncated.dcm", "image_dfl.dcm"}
     release = released(app, one, 4.0)

@@ -1,8 +1,8 @@
-"""The access log: who did what to which data set, in a chain like the ledger's.
+"""The access log: who did what to which data set, in a hash chain like the ledger's.
 
-Each record holds the hash of the record before it, by the ledger's own hash function, so that a
-changed, removed or reordered record shows. A record names people, actions, data sets and releases;
-it never holds a photo, a photo's name or number, or what somebody searched for.
+Each record contains the hash of the record before it, so that a changed, removed or reordered
+record is detected. A record names people, actions, data sets and releases. It never contains a
+photo, a photo's name or id, or the text of a search.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class AccessRecord:
         sequence: number of the record, from 1.
         time: moment in UTC, ISO 8601.
         actor: name of the person or key; "" for somebody who is not signed in.
-        action: what was asked, as method and route template, or words such as "sign in".
-        dataset: number of the data set, "" where none is concerned.
-        release: number of the release, "" where none is concerned.
+        action: method and route template of the request, or words such as "sign in".
+        dataset: number of the data set, "" if none is concerned.
+        release: number of the release, "" if none is concerned.
         outcome: "done", "refused" or "failed".
-        purpose: what the asker says it is for.
-        previous: hash of the record before.
+        purpose: the purpose that the person states.
+        previous: hash of the previous record.
         hash: hash of this record.
 
     Example:
@@ -70,7 +70,7 @@ class AccessRecord:
         release: str = "",
         purpose: str = "",
     ) -> AccessRecord:
-        """The record that follows `head`, with its hash."""
+        """Return the record that follows `head`, with its hash."""
         body: dict[str, str | int] = {
             "sequence": head.sequence + 1,
             "time": time,
@@ -86,16 +86,16 @@ class AccessRecord:
 
     @property
     def head(self) -> Head:
-        """The chain's end when this was the last record."""
+        """The head of the chain that ends with this record."""
         return Head(self.sequence, self.hash)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON and for rows of a database."""
+        """Return the fields as plain values, for JSON and for rows of a database."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> AccessRecord:
-        """Read `to_dict`.
+        """Return the record with the fields of `to_dict`.
 
         Raises:
             LedgerTampered: fields are missing, unknown or of another type.
@@ -119,12 +119,12 @@ def _hash(body: dict[str, str | int]) -> str:
 def verify(
     records: Iterable[AccessRecord], *, head: Head, known: Head | None = None, start: Head = EMPTY
 ) -> Head:
-    """Prove a chain of records.
+    """Verify a chain of records.
 
     Parameters:
         records: all records, in order.
-        head: where the chain ends by the database.
-        known: a head that was noted earlier; the chain must pass through it.
+        head: the head that the database has stored.
+        known: a head that was stored elsewhere earlier; the chain must contain it.
         start: the head before the first of the records.
 
     Returns:
@@ -144,8 +144,8 @@ def verify(
             )
         if record.sequence != last.sequence + 1 or record.previous != last.hash:
             raise LedgerTampered(
-                f"record {last.sequence + 1} of the access log is missing or out of place: record "
-                f"{record.sequence} stands there."
+                f"record {last.sequence + 1} of the access log is missing or out of order: record "
+                f"{record.sequence} is in its place."
             )
         last = record.head
         passed = passed or last == known
@@ -156,14 +156,14 @@ def verify(
         )
     if not passed:
         raise LedgerTampered(
-            "the access log does not pass through the head that was noted earlier: it was "
-            "rewritten, or restored from an older copy."
+            "the access log does not contain the head that was stored earlier: it was rewritten, "
+            "or restored from an older copy."
         )
     return last
 
 
 def export_json(records: Sequence[AccessRecord], head: Head) -> str:
-    """All records with what proves them; `check_export` reads it without the database."""
+    """Return all records and the head as JSON; `check_export` needs no database to verify it."""
     document = {
         "format": _FORMAT,
         "head": {"sequence": head.sequence, "hash": head.hash},
@@ -173,11 +173,11 @@ def export_json(records: Sequence[AccessRecord], head: Head) -> str:
 
 
 def check_export(text: str) -> Head:
-    """Prove an exported log.
+    """Verify an exported log, and return its head.
 
     Raises:
-        InvalidData: the text is no exported access log.
-        LedgerTampered: the chain does not hold.
+        InvalidData: the text is not an exported access log.
+        LedgerTampered: a record was changed, moved, added, removed or cut off.
     """
     if len(text) > _LARGEST_EXPORT:
         raise InvalidData("the exported access log is larger than 1 GB. Check it in parts.")
@@ -185,18 +185,18 @@ def check_export(text: str) -> Head:
         document = json.loads(text)
         head = Head(int(document["head"]["sequence"]), str(document["head"]["hash"]))
         rows = list(document["records"])
-        right = document["format"] == _FORMAT and all(isinstance(row, dict) for row in rows)
+        valid = document["format"] == _FORMAT and all(isinstance(row, dict) for row in rows)
     except (ValueError, KeyError, TypeError, RecursionError):
-        right = False
-    if not right:
+        valid = False
+    if not valid:
         raise InvalidData(
-            "this is no exported access log. Export one with `blindsight workbench log --export`."
+            "this is not an exported access log. Make one with `blindsight workbench log --export`."
         )
     return verify(map(AccessRecord.from_dict, rows), head=head)
 
 
 def export_csv(records: Iterable[AccessRecord]) -> str:
-    """A table for people; cells that a spreadsheet would compute are quoted as text."""
+    """Return the records as CSV without hashes; cells that begin like formulas are quoted."""
     from blindsight.app.library.tags import plain_cell
 
     sheet = io.StringIO()

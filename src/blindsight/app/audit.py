@@ -1,4 +1,4 @@
-"""Attack a release, a saved model or the methods themselves, and compare with what is promised."""
+"""Attack a release, a saved model or the methods themselves, and compare with the guarantee."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PathText = str | PathLike[str]
 
 
 class AuditReport(Protocol):
-    """What every report of `blindsight.audit` offers."""
+    """The interface of all reports of `blindsight.audit`."""
 
     @property
     def refuted(self) -> bool: ...
@@ -74,7 +74,7 @@ class AuditResult(JobResult):
 
     @property
     def refuted(self) -> bool:
-        """Whether an attack or the files contradict what is promised."""
+        """Whether an attack or the files contradict the guarantee."""
         return self.report.refuted
 
     @property
@@ -114,27 +114,26 @@ def audit_release(
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> AuditResult:
-    """Attack what was released, and compare the result with what is promised.
+    """Attack a release, and compare the result with its guarantee.
 
-    With `vault` the attack uses the owner's photos as the truth, on this computer: how well a photo
-    is singled out, what it shows guessed, what is rebuilt of it, and what search still finds.
-    Nothing leaves, and nothing is charged. An audit can refute a promise; it cannot prove one.
+    With `vault` the attack uses the owner's photos as the truth, on this computer: it measures how
+    well a photo can be singled out, its content guessed and its image reconstructed, and how well
+    search works. Nothing is sent or charged. An audit can refute a guarantee, but not prove it.
 
     Parameters:
         release: a folder that `protect` made, a saved model, a table of published tags (or the
             folder that holds it), or with `photos` a file of sketches.
         vault: the vault of the release.
-        encoder: with `vault`, the encoder that the release was made with, where that is not built
-            in.
-        photos: the folder of the photos: for sketches, for published tags, or where a release's
-            photos were moved.
-        labels: with `vault`, what the photos show: "folder", or "FILE.csv:COLUMN".
+        encoder: with `vault`, the encoder that the release was made with, if it is not built in.
+        photos: the folder of the photos: for sketches, for published tags, or if the photos of a
+            release were moved.
+        labels: with `vault`, the source of what the photos show: "folder", or "FILE.csv:COLUMN".
         deep: use ten times the trials.
         seed: seed of the attacks.
         progress: called with (stage, done, total).
 
     Raises:
-        InvalidParameter: if options do not fit what is audited.
+        InvalidParameter: if an option does not apply to what is audited.
 
     Example:
         >>> import tempfile
@@ -150,9 +149,7 @@ def audit_release(
     target = Path(release)
     trials = defaults.AUDIT_TRIALS_DEEP if deep else defaults.AUDIT_TRIALS
     if vault is None and labels is not None:
-        raise InvalidParameter(
-            "--photos and --labels say more of a release whose --vault is given."
-        )
+        raise InvalidParameter("--labels needs --vault: it is the truth about the owner's photos.")
     if vault is None and photos is None:
         from blindsight.audit.report.file_report import report_of
         from blindsight.audit.target import audit_file
@@ -181,12 +178,12 @@ def audit_methods(
 
     Parameters:
         deep: use ten times the trials.
-        workers: processes for the attacks that run something many times.
+        workers: number of processes for attacks that run a mechanism many times.
         seed: seed of the attacks.
         progress: called with (stage, done, total).
 
     Returns:
-        The report on every claim; it is refuted where one of them is, as some of the papers' are.
+        The report on every claim. It is refuted if one claim is, as some claims of the papers are.
 
     Examples:
         >>> report = audit_methods()  # takes about a minute  # doctest: +SKIP
@@ -206,7 +203,7 @@ def method_verdicts(
 
     Parameters:
         deep: use ten times the trials.
-        workers: processes for the attacks that run something many times.
+        workers: number of processes for attacks that run a mechanism many times.
         seed: seed of the attacks.
         progress: called with (stage, done, total).
     """
@@ -227,7 +224,7 @@ def attack_release(
 
     Parameters:
         release: a folder that `protect` made.
-        vault: its vault.
+        vault: the vault of the release.
         photos: the folder of the photos.
         progress: called with (stage, done, total).
     """
@@ -244,13 +241,13 @@ def attack_release(
 def report_figure(
     title: str, caption: str, drawing: str, rows: Sequence[Mapping[str, object]] = ()
 ) -> Figure:
-    """A figure for a report.
+    """Return a figure for a report.
 
     Parameters:
-        title: its heading.
-        caption: what it shows.
+        title: the heading.
+        caption: a sentence on what the figure shows.
         drawing: an SVG or an image, as HTML.
-        rows: the numbers behind it.
+        rows: the numbers that the figure shows, which the report lists as a table.
     """
     from blindsight.audit.report.page import Figure
 
@@ -258,10 +255,10 @@ def report_figure(
 
 
 def draw_numbers(verdicts: Sequence[Verdict]) -> str:
-    """Draw what is claimed, proven and audited for each method, as SVG.
+    """Return an SVG of the claimed, proven and audited epsilon of each method.
 
     Parameters:
-        verdicts: what `method_verdicts` returned.
+        verdicts: the verdicts of `method_verdicts`.
     """
     from blindsight.audit.report.page import three_numbers
 
@@ -287,17 +284,17 @@ def _with_photos(
     if target.is_file() and target.suffix.lower() != ".csv":
         if photos is None:
             raise InvalidParameter(
-                "sketches do not say what they are of: give the photos' folder, --photos."
+                "sketches do not state which photos they are of: give the folder with --photos."
             )
         return releases.audit_sketches(target, photos, trials=trials, seed=seed)
     if vault is None:
         raise InvalidParameter(
-            "--photos says more of a release whose --vault is given, or of sketches."
+            "--photos is for sketches, or for a release together with its --vault."
         )
     if table.is_file():
         if photos is None:
             raise InvalidParameter(
-                "published tags do not say where the photos are: give their folder, --photos."
+                "published tags do not state where the photos are: give the folder with --photos."
             )
         return releases.audit_tags(table, vault, photos, labels=labels, trials=trials, seed=seed)
     return releases.audit_release(

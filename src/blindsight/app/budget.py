@@ -1,4 +1,4 @@
-"""Privacy budgets: grant, charge and close them, show what is left, prove that nothing changed."""
+"""Privacy budgets: grant, charge and close them, show balances, and verify the ledger."""
 
 from __future__ import annotations
 
@@ -144,12 +144,12 @@ class BudgetEntries(JobResult):
 
 @dataclass(frozen=True)
 class DatasetCheck:
-    """Whether the entries of one data set hold.
+    """Whether the entries of one data set are unchanged.
 
     Parameters:
         dataset: the data set, or the file that was checked.
-        head: the last entry's number and hash; None where the chain does not hold.
-        problem: what is wrong; empty where nothing is.
+        head: the last entry's number and hash; None if the entries were changed.
+        problem: what is wrong; empty if nothing is.
     """
 
     dataset: str
@@ -166,7 +166,7 @@ class DatasetCheck:
 
 @dataclass(frozen=True)
 class BudgetCheck(JobResult):
-    """What verifying a ledger or an export found.
+    """The result of verifying a ledger or an export.
 
     Parameters:
         datasets: one result for each data set.
@@ -204,7 +204,7 @@ class BudgetWitness(JobResult):
     """The heads of a ledger's data sets, noted in a witness file.
 
     Parameters:
-        to: the witness.
+        to: the witness file or folder.
         heads: the last entry of each data set.
     """
 
@@ -224,7 +224,7 @@ class BudgetBackup(JobResult):
     """A copy of a whole ledger.
 
     Parameters:
-        out: the copy.
+        out: the path of the copy.
         heads: the last entry of each data set in it.
     """
 
@@ -244,9 +244,9 @@ class BudgetExport(JobResult):
     """Entries of a ledger, written to a file.
 
     Parameters:
-        out: the file.
-        entries: how many entries it holds.
-        datasets: of which data sets.
+        out: the path of the file.
+        entries: number of entries in it.
+        datasets: the names of the data sets.
     """
 
     out: Path
@@ -266,8 +266,8 @@ class WitnessKey(JobResult):
     """A key that signs heads.
 
     Parameters:
-        key: the file of the secret key; the public one lies beside it with ".pub" appended.
-        fingerprint: by which the key is known.
+        key: the file of the secret key; the public key is beside it, with ".pub" appended.
+        fingerprint: the fingerprint of the public key.
     """
 
     key: Path
@@ -293,9 +293,9 @@ def budget(ledger: PathText, dataset: str | None = None) -> BudgetSummary:
 
     Example:
         >>> import tempfile
-        >>> place = Path(tempfile.mkdtemp()) / "budget.db"
-        >>> made = grant_budget(place, "holiday", epsilon=8)
-        >>> budget(place).balances[0].remaining.epsilon
+        >>> ledger = Path(tempfile.mkdtemp()) / "budget.db"
+        >>> granted = grant_budget(ledger, "holiday", epsilon=8)
+        >>> budget(ledger).balances[0].remaining.epsilon
         8.0
     """
     opened = open_accounts(ledger, dataset)
@@ -315,7 +315,7 @@ def grant_budget(
     actor: str | None = None,
     purpose: str = "",
 ) -> BudgetChange:
-    """State a data set's budget in all (not what to add); create the ledger if there is none.
+    """Set a data set's total budget (not an amount to add); create the ledger if there is none.
 
     Parameters:
         ledger: the ledger's file or postgresql:// address.
@@ -324,9 +324,9 @@ def grant_budget(
         delta: the largest delta that they may spend on one unit.
         unit: what is protected: "record", "person", "bit", "pair" and so on.
         neighbours: "replace one" or "add or remove one".
-        what: who granted it, and why.
+        what: a description of the grant, which the ledger stores.
         composition: "basic" (epsilons add) or "zcdp" (rho adds: cheaper for Gaussian noise).
-        actor: who grants it (default: the operating system's user).
+        actor: the name of the person who grants it (default: the operating system's user).
         purpose: what the budget is for.
 
     Raises:
@@ -360,22 +360,22 @@ def charge_budget(
     actor: str | None = None,
     purpose: str = "",
 ) -> BudgetChange:
-    """Charge a release that other software makes; release only after this returned.
+    """Charge a release that other software makes; release only after this function has returned.
 
     Parameters:
         ledger: the ledger's file or postgresql:// address.
-        dataset: the data set that pays.
-        epsilon: per unit.
-        what: what is about to be released.
-        delta: per unit.
+        dataset: the data set that is charged.
+        epsilon: the epsilon of the release, per unit.
+        what: a description of the release, which the ledger stores.
+        delta: the delta of the release, per unit.
         unit: see `grant_budget`.
         neighbours: see `grant_budget`.
-        key: names the release: the same key again is not charged again.
-        actor: who asks for the release (default: the operating system's user).
+        key: an idempotency key: a second charge with the same key is not made.
+        actor: the name of the person who asks for it (default: the operating system's user).
         purpose: what the release is for.
 
     Raises:
-        BudgetExceeded: if too little is left; nothing is charged.
+        BudgetExceeded: if the remaining budget is too small; nothing is charged.
     """
     cost = _cost(epsilon, delta, unit, neighbours)
     with Ledger(ledger, dataset=dataset, create=False, actor=actor, purpose=purpose) as opened:
@@ -391,15 +391,15 @@ def close_budget(
     what: str = "closed",
     actor: str | None = None,
 ) -> BudgetChange:
-    """Close a budget for good: what is left of it is forfeited.
+    """Close a budget permanently: nothing more can be charged to it.
 
     Parameters:
         ledger: the ledger's file or postgresql:// address.
         dataset: the data set whose budget is closed.
         unit: see `grant_budget`.
         neighbours: see `grant_budget`.
-        what: who closed it, and why.
-        actor: who closes it (default: the operating system's user).
+        what: the reason, which the ledger stores.
+        actor: the name of the person who closes it (default: the operating system's user).
     """
     cost = _cost(0.0, 0.0, unit, neighbours)
     with Ledger(ledger, dataset=dataset, create=False, actor=actor) as opened:
@@ -441,14 +441,14 @@ def verify_budget(
     Parameters:
         ledger: the ledger's file or postgresql:// address.
         dataset: only this data set.
-        known: a head that was kept elsewhere, as "NUMBER:HASH"; needs `dataset`.
-        witness: a witness's file or folder: every head in it must have been passed.
-        key: every line of the witness must bear this key's signature.
+        known: a head that was stored elsewhere, as "NUMBER:HASH"; needs `dataset`.
+        witness: a witness's file or folder: the ledger must contain every head in it.
+        key: a key that must have signed every line of the witness.
         file: check this JSON export instead of a ledger.
         progress: called with (stage, done, total).
 
     Raises:
-        InvalidParameter: if neither a ledger nor a file is given, or options do not fit.
+        InvalidParameter: if neither a ledger nor a file is given, or options exclude each other.
 
     Examples:
         >>> import tempfile
@@ -476,7 +476,7 @@ def verify_budget(
         DatasetCheck(
             name,
             None,
-            f"the witness knows data set {name!r}, and the ledger does not: it was removed.",
+            f"the data set {name!r} of the witness is not in the ledger: it was removed.",
         )
         for name in heads.keys() - {opened.dataset for opened in opened_all}
         if dataset in (None, name)
@@ -497,11 +497,11 @@ def verify_budget(
 def witness_budget(
     ledger: PathText, to: PathText, dataset: str | None = None, *, key: PathText | None = None
 ) -> BudgetWitness:
-    """Verify a ledger, then note its heads in a witness: nothing before them can change unnoticed.
+    """Verify a ledger, and write its heads to a witness, which detects later changes before them.
 
     Parameters:
         ledger: the ledger's file or postgresql:// address.
-        to: the witness: a file or a folder, best on another disk or host.
+        to: the witness file or folder, best on another disk or host.
         dataset: only this data set.
         key: sign the heads with this key (`make_witness_key`).
     """

@@ -31,7 +31,7 @@ class ReconciledBudget(JobResult):
 
     Parameters:
         reconciliation: the findings, each with the side that is older and what to do.
-        decision: what the owner decided and was carried out; None where nothing was changed.
+        decision: the owner's decision that was carried out; None if nothing was changed.
     """
 
     reconciliation: Reconciliation
@@ -39,7 +39,7 @@ class ReconciledBudget(JobResult):
 
     @property
     def agrees(self) -> bool:
-        """Whether nothing is older than the others know, so that releases may go on."""
+        """Whether no side is older than another, so that more may be released."""
         return self.reconciliation.agrees
 
     @property
@@ -108,14 +108,14 @@ def budget_statement(
 
     Raises:
         InvalidParameter: if the ledger has no such data set.
-        LedgerTampered: if the ledger's entries do not hold.
+        LedgerTampered: if the ledger's entries were changed.
 
     Example:
         >>> import tempfile
-        >>> place = Path(tempfile.mkdtemp()) / "budget.db"
         >>> from blindsight.app.budget import grant_budget
-        >>> made = grant_budget(place, "holiday", epsilon=8)
-        >>> print(budget_statement(place, "holiday").title)
+        >>> ledger = Path(tempfile.mkdtemp()) / "budget.db"
+        >>> granted = grant_budget(ledger, "holiday", epsilon=8)
+        >>> print(budget_statement(ledger, "holiday").title)
         Statement of the releases of 'holiday'
     """
     (opened,) = open_accounts(ledger, dataset)
@@ -139,16 +139,16 @@ def reconcile_budget(
         ledger: the ledger's file or postgresql:// address.
         dataset: the data set whose account it is.
         vault: the owner's vault.
-        releases: folders that `protect` made, or files that another verb made, each with its
+        releases: folders that `protect` made, or files of other commands, each with its file
             OUT.release.json beside it.
         decision: None compares and changes nothing. "take over" accepts what the other side knows:
             missing releases are charged, or everything that is released from now on is charged
             again. "close" closes every budget of the data set.
-        actor: who decides (default: the operating system's user).
+        actor: the name of the person who decides (default: the operating system's user).
 
     Raises:
-        InvalidParameter: if the decision is another.
-        BudgetExceeded: if the budget is too small for what is taken over.
+        InvalidParameter: if `decision` has another value.
+        BudgetExceeded: if the budget is too small for the charges that are taken over.
     """
     if decision not in (None, "take over", "close"):
         raise InvalidParameter(f"decision must be 'take over' or 'close', got {decision!r}.")

@@ -1,5 +1,5 @@
-"""Compare records: the plain distance for free, or the distance of a model with a threshold and
-its error rates; and group records of the same.
+"""Compare records by the plain distance or by a learned metric with a threshold and error rates,
+and group records that are the same.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
     "read_records",
 ]
 
-#: Records that are grouped at most: all their distances are held in memory.
+#: The largest number of records that are grouped, because all distances are held in memory.
 MAX_CLUSTERED = 20_000
 
 
@@ -43,9 +43,10 @@ class Comparison(JobResult):
     Parameters:
         record: the id of the record.
         distances: ids and distances, the nearest first if several were listed.
-        point: the threshold and how often it errs; None where there is none.
-        answers: "same, wrong in about 5 of 100" for each distance; empty without a point.
-        files: how many photos were read, and every file of the folder that was not, by kind.
+        point: the threshold with its error rates; None if there is none.
+        answers: for each distance an answer such as "same, wrong in about 5 of 100"; empty without
+            a threshold.
+        files: number of photos that were read, and the files that were not, by kind.
 
     Examples:
         >>> import tempfile
@@ -64,15 +65,12 @@ class Comparison(JobResult):
 
     @property
     def title(self) -> str:
-        """One line that says what was compared."""
         return f"Distance from {self.record}"
 
     def facts(self) -> list[tuple[str, str]]:
-        """The threshold and its errors."""
         return [("errors", errors_text(self.point))]
 
     def tables(self) -> list[ResultTable]:
-        """Record, distance and answer."""
         answers = self.answers or ("",) * len(self.distances)
         rows = [
             (name, f"{distance:.4g}", answer)
@@ -98,13 +96,13 @@ class Comparison(JobResult):
 
 @dataclass(frozen=True)
 class Clusters(JobResult):
-    """Records in groups of the same. For the owner: as private as the records.
+    """Groups of records that are the same. For the owner: as private as the records.
 
     Parameters:
-        groups: ids of each group, the largest group first.
-        threshold: groups are joined up to this mean distance; None where their number was given.
+        groups: the ids of each group, the largest group first.
+        threshold: the mean distance up to which groups were joined; None if `n_clusters` was given.
         out: the file with a line for each record, if one was written.
-        files: how many photos were read, and every file of the folder that was not, by kind.
+        files: number of photos that were read, and the files that were not, by kind.
     """
 
     groups: tuple[tuple[str, ...], ...]
@@ -114,12 +112,10 @@ class Clusters(JobResult):
 
     @property
     def title(self) -> str:
-        """One line with the numbers."""
         records = counted(sum(map(len, self.groups)), "record")
         return f"{records} in {counted(len(self.groups), 'group')}"
 
     def facts(self) -> list[tuple[str, str]]:
-        """Sizes, and where the groups are."""
         sizes = ", ".join(f"{len(group):,}" for group in self.groups[:10])
         facts = [("largest groups", sizes)]
         if self.threshold is not None:
@@ -129,7 +125,6 @@ class Clusters(JobResult):
         return facts
 
     def tables(self) -> list[ResultTable]:
-        """What became of the files."""
         return [] if self.files is None else [files_table(self.files)]
 
     def to_dict(self) -> dict[str, object]:
@@ -155,21 +150,21 @@ def compare(
     share_same: float = 0.5,
     progress: Progress = no_progress,
 ) -> Comparison:
-    r"""The distance of two records, or the records nearest to one, and whether they are the same.
+    r"""Return the distance of two records, or the records nearest to one, and whether they match.
 
     Parameters:
-        model: a file that `learn_metric` wrote; or "plain" for the plain distance of whole
+        model: a file that `learn_metric` wrote; or "plain" for the Euclidean distance of the
             features, which is free and has no threshold.
         ids: two ids, or one to list its nearest records.
         features: CSV file of the records.
         images: a folder of images instead.
-        encoder: the encoder that the metric was learned with, where that is not built in.
-        nearest: how many records to list for a single id.
-        false_accept: at most this share of different pairs may be called the same.
-        false_reject: at most this share of same pairs may be called different. Without either,
-            the threshold has the smallest mean of both.
-        share_same: share of same pairs among those that are asked about, by which an answer is
-            wrong more or less often.
+        encoder: the encoder that the metric was learned with, if it is not built in.
+        nearest: number of records to list for a single id.
+        false_accept: the largest share of different pairs that may be called the same.
+        false_reject: the largest share of same pairs that may be called different. Without either,
+            the threshold minimises the mean of both.
+        share_same: prior probability that a pair is the same, on which the error of an answer
+            depends.
         progress: called with (stage, done, total).
 
     Returns:
@@ -177,7 +172,7 @@ def compare(
 
     Raises:
         InvalidParameter: if there are neither one nor two ids, the encoder is not the one that
-            the metric was learned with, or a rate is finer than the released counts tell.
+            the metric was learned with, or noise hides a rate as small as requested.
         InvalidData: if an id is unknown.
 
     Examples:
@@ -218,17 +213,18 @@ def cluster(
     out: str | Path | None = None,
     progress: Progress = no_progress,
 ) -> Clusters:
-    """Group records of which most pairs are the same (average linkage).
+    """Group records that are the same, by clustering with average linkage.
 
-    The groups say which of the owner's records belong together: they are as private as the records.
+    The groups reveal which of the owner's records belong together, so they are as private as the
+    records.
 
     Parameters:
         model: a file that `learn_metric` wrote, or "plain".
         features: CSV file of the records.
         images: a folder of images instead.
-        encoder: the encoder that the metric was learned with, where that is not built in.
+        encoder: the encoder that the metric was learned with, if it is not built in.
         n_clusters: number of groups; None joins groups up to the threshold.
-        threshold: mean distance up to which groups are joined; None is that of the model.
+        threshold: mean distance up to which groups are joined; by default that of the model.
         out: write the groups to this CSV file, with the columns "id" and "cluster".
         progress: called with (stage, done, total).
 
@@ -283,7 +279,18 @@ def read_records(
     columns: Sequence[str] | None = None,
     progress: Progress = no_progress,
 ) -> Records:
-    """Records from a table or from a folder of images; exactly one of them must be given."""
+    """Read records from a table or from a folder of images.
+
+    Parameters:
+        features: a CSV file; exactly one of this and `images` must be given.
+        images: a folder of images.
+        encoder: the encoder of images.
+        class_column: the column of classes in the table.
+        people: the person of each record: a column of the table; "folder", "dicom" or FILE:COLUMN
+            for images; or a mapping from ids to names.
+        columns: the names of the columns that the table must have.
+        progress: called with (stage, done, total).
+    """
     from dataclasses import replace
 
     from blindsight.metric.files import read_features, read_image_folder
@@ -343,7 +350,7 @@ def _mapped(
     encoder: str | Path | Encoder | None,
     progress: Progress,
 ) -> tuple[Records, NDArray[np.float64], DPPMetric | None]:
-    """Records in the space of a model, or of the plain distance."""
+    """Return records, and their points in the space of a model or of the plain distance."""
     from blindsight.metric import DPPMetric, EuclideanMetric
 
     if str(model) == PLAIN_DISTANCE:
@@ -378,11 +385,11 @@ def _point(
 
 
 def errors_text(point: OperatingPoint | None) -> str:
-    """How often a threshold errs, or that it is not known."""
+    """Return the error rates of a threshold as text, or why they are not known."""
     if point is None:
         return (
-            "not known: the plain distance has no threshold, and a metric has none where noise "
-            "hides how often it errs. Learn one from labelled pairs (blindsight metric learn), "
+            "not known: the plain distance has no threshold, and a metric has none if noise hides "
+            "its error rates. Learn one from labelled pairs (blindsight metric learn), "
             "with more pairs or a larger epsilon."
         )
     return str(point)

@@ -1,9 +1,8 @@
-"""Defaults and thresholds of the jobs, each stated once, and which vault and ledger a job uses.
+"""Defaults that the command line and the workbench share, and which vault and ledger a job uses.
 
-How photos become codes (method, epsilon, unit, number of cells) has its defaults in
-`blindsight.index.encoder.CodeRecipe` and `blindsight.codebooks.number_of_cells`; everything that a
-command or a page would otherwise decide for itself is here. The command line reads this module to
-print its help, so nothing large is imported above.
+The defaults of codes (method, epsilon, unit, number of cells) are in
+`blindsight.index.encoder.CodeRecipe` and `blindsight.codebooks.number_of_cells`. The command line
+imports this module to print its help, so it imports no large module at the top.
 """
 
 from __future__ import annotations
@@ -62,60 +61,60 @@ __all__ = [
     "public_name",
 ]
 
-#: Networks that the workbench offers for reading photos, with what a person should know of them.
+#: Networks that the workbench offers for reading photos, each with a short description.
 NETWORKS_OFFERED = {
     "lite2": "the default; finds more",
     "lite0": "four times as fast; finds less",
 }
 #: Epsilons per photo that the workbench offers for a release.
 EPSILONS_OFFERED = (2.0, 4.0, 8.0, 16.0)
-#: The one of them that is chosen at first, and at which the groups in use are counted.
+#: The epsilon that is preselected, and at which the groups in use are counted.
 EPSILON_CHOSEN_FIRST = 8.0
-#: Epsilon above which a release needs an explicit word.
+#: A release with a larger epsilon must be confirmed explicitly.
 LARGE_EPSILON = 32.0
-#: Images of one person that are released where people are protected and no number is given.
+#: Images of one person that are released if people are protected and no number is given.
 MAX_IMAGES_PER_PERSON = 1
-#: Photos that are looked at before a release is charged, where the owner asks for it.
+#: Photos that are measured before a release is charged, if the owner asks for it.
 CHECKED_PHOTOS = 400
-#: Public photos that previews show where no other public photos are on this machine.
+#: Public photos for previews if no other public photos are on this machine.
 BUNDLED_PICTURES = "album"
-#: Photos of a release that are measured on, drawn at random where there are more.
+#: The largest number of photos of a release that are measured; a random sample of more.
 MEASURED_PHOTOS = 2000
 #: Hits per query.
 SEARCH_HITS = 12
 #: Name of the Milvus collection that holds an index.
 MILVUS_COLLECTION = "blindsight"
-#: Trials of each attack in an audit, with `deep=True`, and from a page that waits for it.
+#: Trials of each attack in an audit: by default, with `deep=True`, and on a page that waits.
 AUDIT_TRIALS, AUDIT_TRIALS_DEEP, AUDIT_TRIALS_QUICK = 200_000, 2_000_000, 60_000
-#: Ledger entries that are listed per data set unless all are asked for.
+#: Ledger entries that are listed per data set by default.
 LEDGER_ENTRIES_SHOWN = 20
-#: Probability bound of every (epsilon, delta): well below one over the number of records.
+#: The delta of every (epsilon, delta) guarantee: well below one over the number of records.
 DELTA = 1e-5
 #: Privacy budget per unit of what is learned from pairs.
 METRIC_EPSILON = 1.0
-#: What is protected of pairs: the label of one pair is replaced by the other one.
+#: The unit of protection of pairs: the label of one pair, which is replaced by the other label.
 METRIC_UNIT = "label"
 #: Neighbours that vote in a test, and records that are listed as nearest.
 METRIC_NEIGHBOURS = 5
-#: In place of a model: the plain distance of whole features, which needs no pairs and no budget.
+#: In place of a model: the Euclidean distance of features, which needs no pairs and no budget.
 PLAIN_DISTANCE = "plain"
 #: Privacy budget of statistics per image and label, or per person.
 SEND_EPSILON = 1.0
 #: The encoder of photos for statistics; "gradients" is for grey drawings and handwriting.
 SEND_ENCODER = "lite0-224"
-#: By the root of this number the noise of statistics grows where people are protected.
+#: Images per person if people are protected; the noise of statistics grows with its square root.
 SEND_IMAGES_PER_PERSON = 5
-#: Settings of the paper for sketches that are used where none are given.
+#: Default settings of sketches, which are some of the paper's.
 SKETCH_Q, SKETCH_P, SKETCH_R = "Q3", (0.7, 0.24, 0.06), 6.5
 #: Passes over the sketches in training.
 SKETCH_EPOCHS = 5
-#: Sketches that are attacked unless another number is given.
+#: Number of sketches that are attacked by default.
 ATTACKED_SKETCHES = 100
-#: Steps of the attacker that learns from public images, which bound its time.
+#: Training steps of the attacker that learns from public images, which bound its time.
 ATTACKER_STEPS = 120
-#: Privacy budget of training a tagger, in all, per training photo (add or remove one).
+#: Total privacy budget of training a tagger, per training photo (add or remove one).
 TAGGER_EPSILON = 2.0
-#: Bytes of a file of names that are read at most.
+#: The largest size in bytes of a file of names.
 MAX_NAMES_BYTES = 1 << 20
 
 
@@ -124,10 +123,10 @@ def no_progress(stage: str, done: int, total: int) -> None:
 
 
 def default_encoder(*, fast: bool = False) -> str:
-    """Return the name of the encoder that is used where none is given.
+    """Return the name of the default encoder.
 
     Parameters:
-        fast: take the small network, about four times as fast.
+        fast: use the small network, which is about four times as fast.
     """
     from blindsight.index.encoder import default_features
 
@@ -135,7 +134,7 @@ def default_encoder(*, fast: bool = False) -> str:
 
 
 def federated_encoder(method: str | None) -> str:
-    """Return the name of the encoder of photos for learning together, where none is given.
+    """Return the name of the default encoder for federated training.
 
     Parameters:
         method: "statistics", "gradients" or "updates".
@@ -181,21 +180,20 @@ def code_size(method: object, cells: int | None, bits: int | None) -> int | None
     if method in (None, "codebook"):
         if bits is not None:
             raise InvalidParameter(
-                "a codebook has cells, not bits: say --cells, or choose a phashing --method."
+                "a codebook has cells, not bits: use --cells, or choose a phashing --method."
             )
         if cells is not None and cells < 2:
             raise InvalidParameter(
-                f"--cells must be at least 2, got {cells}: one cell tells nothing and finds "
-                "nothing."
+                f"--cells must be at least 2, got {cells}: with one cell search finds nothing."
             )
         return cells
     if cells is not None:
-        raise InvalidParameter(f"{method} has bits, not cells: say --bits.")
+        raise InvalidParameter(f"{method} has bits, not cells: use --bits.")
     return bits
 
 
 def own_names(names: str | Sequence[str]) -> tuple[str, ...]:
-    """Names from a list, from a text with commas, or from a file with one on each line."""
+    """Return names from a list, from a text with commas, or from a file with one name per line."""
     if not isinstance(names, str):
         return tuple(names)
     from blindsight.data.limits import read_bytes
@@ -208,13 +206,13 @@ def own_names(names: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def ask_for_people(names: Sequence[str]) -> None:
-    """Refuse DICOM files where nobody said whose they are: patients are on several of them."""
+    """Refuse DICOM files unless their people are named, because a patient often has several."""
     from blindsight.data.reading import DICOM_SUFFIXES
 
     scans = sum(Path(name).suffix.lower() in DICOM_SUFFIXES for name in names)
     if scans:
         raise InvalidParameter(
-            f"{scans:,} DICOM files name their patients, and a patient is often on several of "
+            f"{scans:,} DICOM files name their patients, and a patient often has several of "
             "them. Say whose they are with --people dicom (at most --most images of one patient "
             "are released), or --people none to protect each image by itself. Nothing was "
             "released."
@@ -222,29 +220,29 @@ def ask_for_people(names: Sequence[str]) -> None:
 
 
 def refuse_persons(unit: str | None, max_per_person: int | None) -> None:
-    """Refuse a bound per person where nobody said whose the photos are."""
+    """Refuse a bound per person if it is not known whose the photos are."""
     if max_per_person is not None:
         raise InvalidParameter(
             "--most is a number of images of one person: say whose they are, with --people."
         )
     if unit == "person":
         raise InvalidParameter(
-            "unit must be 'record' or 'bit': a bound per person comes beside it where "
-            "people= (--people) says whose the photos are."
+            "unit must be 'record' or 'bit': people are protected in addition if people= "
+            "(--people) says whose the photos are."
         )
 
 
 def public_name(
     public: str | PathLike[str] | None, vectors: str | PathLike[str] | None
 ) -> str | None:
-    """The absolute path of what is public, or the name of a data set."""
+    """Return the absolute path of public pictures or vectors, or the name of a known data set."""
     from blindsight.index.public_images import is_vector_file
 
     if vectors is not None:
         if not isinstance(vectors, (str, PathLike)):
             raise InvalidParameter(
-                f"public_embeddings must be a file of vectors, got {type(vectors).__name__}: the "
-                "cells are made from it again when photos are added. Save it once: "
+                f"public_embeddings must be a file of vectors, got {type(vectors).__name__}: "
+                "cells are computed from it again when photos are added. Save it first: "
                 'numpy.save("public.npy", vectors).'
             )
         if public is not None or not is_vector_file(str(vectors)) or not Path(vectors).is_file():
@@ -259,7 +257,7 @@ def public_name(
 
 
 def open_vault(path: str | Path | None, model: Path) -> Vault:
-    """Open the given vault, or the one beside the model; it is made if it does not exist."""
+    """Open the vault at `path`, by default the one beside the model; create it if needed."""
     from blindsight.index.release_folder import vault_beside
     from blindsight.privacy.vault import Vault
 
@@ -277,19 +275,19 @@ def open_ledger(
     """Open the account of a data set that a job charges.
 
     Parameters:
-        where: the ledger's file or postgresql:// address; None opens the one that earlier releases
-            of the vault were charged to, or nothing where there is none. An open ledger is
-            returned as it is.
+        where: the ledger's file or postgresql:// address. None opens the ledger that earlier
+            releases of the vault were charged to, if there is one. An open ledger is returned
+            unchanged.
         dataset: the name of the account.
-        vault: the vault that the releases come from.
-        actor: who asks for the releases; by default the operating system's user.
+        vault: the vault of the releases.
+        actor: the name of the person who asks for them (default: the operating system's user).
         purpose: what the releases are for.
 
     Returns:
-        The ledger, which stores actor and purpose with every charge.
+        The ledger, which stores actor and purpose with every charge; None if there is none.
 
     Raises:
-        InvalidParameter: if earlier releases of the vault were charged to a ledger that is gone.
+        InvalidParameter: if the ledger that earlier releases were charged to is missing.
     """
     from blindsight.privacy.ledger import Ledger
 
@@ -299,8 +297,8 @@ def open_ledger(
     if where is None and vault is not None and noted is not None:
         if "://" not in str(noted) and not Path(noted).is_file():
             raise InvalidParameter(
-                f"earlier releases of this vault were charged to the ledger {noted}, which is not "
-                "there to be asked. Say where it is now, with --ledger."
+                f"earlier releases of this vault were charged to the ledger {noted}, which does "
+                "not exist. Give its present path with --ledger."
             )
         where, dataset = noted, vault.fact("dataset") or dataset
     if where is None:

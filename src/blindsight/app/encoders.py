@@ -1,9 +1,9 @@
-"""Check an encoder before it is used, and write a built-in one as ONNX files.
+"""Check an encoder before it is used, and export a built-in one as ONNX files.
 
-An encoder with a wrong preparation runs without an error. What can be seen from outside is checked
-here: values that no network was trained on, a known picture whose vector differs from the stored
-one, two different photographs with one vector, vectors that depend on the batch, and a text tower
-that takes a flower for a temple.
+An encoder with a wrong preparation of images runs without an error. The check detects inputs
+outside the usual range of training, a known picture whose vector differs from the stored one, two
+different photographs with the same vector, vectors that depend on the batch, and a text tower that
+confuses a flower with a temple.
 """
 
 from __future__ import annotations
@@ -32,26 +32,27 @@ PathText = str | PathLike[str]
 
 _PICTURES = 24
 _SIDE = 256
-# Photographs in the range of a network's training have about mean 0 and deviation 1 (or lie in
-# [0, 1]); outside of these bounds no common training lies.
+# Networks are trained on inputs of about mean 0 and deviation 1, or in [0, 1]; these bounds include
+# all common preparations.
 _MEAN_BOUND, _LEAST_DEVIATION, _MOST_DEVIATION = 1.5, 0.15, 4.0
-# Cosines: of a known picture with its stored vector; of a picture alone and in a batch; of two
-# unlike photographs.
+# Least cosine of a known picture with its stored vector, and of a picture alone and in a batch;
+# largest cosine of two different photographs.
 _SAME, _REPEATED, _APART = 0.999, 0.9999, 0.9995
 _PAIR_TOKENS = 128
 
 
 @dataclass(frozen=True)
 class CheckedEncoder(JobResult):
-    """What `check_encoder` saw.
+    """The result of `check_encoder`.
 
     Parameters:
         name: the encoder's name.
-        offers: what can be done with it.
+        offers: what the encoder can be used for.
         problems: what is wrong; an encoder with problems should not be used.
         notes: what could not be checked.
         milliseconds: CPU time for one image and, with a text tower, for one text.
-        identity: what stored things will be compared with; None where it could not be opened.
+        identity: the identity that files made with the encoder store; None if it could not be
+            opened.
     """
 
     name: str
@@ -63,7 +64,7 @@ class CheckedEncoder(JobResult):
 
     @property
     def good(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether no problem was detected."""
         return not self.problems
 
     @property
@@ -82,7 +83,7 @@ class CheckedEncoder(JobResult):
 
 @dataclass(frozen=True)
 class ExportedEncoder(JobResult):
-    """What `export_encoder` wrote.
+    """The result of `export_encoder`.
 
     Parameters:
         name: the encoder's name.
@@ -108,10 +109,10 @@ def check_encoder(source: PathText | Encoder, *, offline: bool = False) -> Check
     Parameters:
         source: a built-in name, a folder of ONNX files, a file of vectors,
             `hub:owner/model@commit`, or an opened encoder.
-        offline: never ask the network.
+        offline: do not fetch anything over the network.
 
     Returns:
-        What was seen; an encoder that cannot be opened is a result with problems, not an error.
+        The result. For an encoder that cannot be opened it has a problem; no error is raised.
 
     Example:
         >>> checked = check_encoder("pixels")
@@ -177,13 +178,13 @@ def _image_problems(encoder: Encoder, pixels: np.ndarray, vectors: Floats) -> li
     if float(vectors[0] @ vectors[1]) > _APART:
         problems.append(
             "a flower and a temple have the same vector. The output is not the image's vector, or "
-            "the preparation leaves nothing of the picture."
+            "the preparation removes the content of the picture."
         )
     alone = encoder.images(pixels[:1])
     again = encoder.images(pixels[:1])
     if float(alone[0] @ vectors[0]) < _REPEATED or float(alone[0] @ again[0]) < _REPEATED:
         problems.append(
-            "a picture's vector depends on the other pictures of its batch, or on chance. Export "
+            "a picture's vector depends on the other pictures of its batch, or is random. Export "
             "the network for inference (batch normalisation and dropout switched off)."
         )
     return problems
@@ -198,7 +199,7 @@ def _check_reference(
     if stored is None:
         notes.append(
             "the folder has no vector of a known picture, so a slightly wrong mean, deviation, "
-            "crop or colour order cannot be seen. Compare a picture with the original model once."
+            "crop or colour order cannot be detected. Compare a picture with the original model."
         )
     elif len(stored) != len(vector) or float(unit_rows(stored[None])[0] @ vector) < _SAME:
         problems.append(
@@ -216,12 +217,12 @@ def _check_texts(
     if sides is None:
         return
     milliseconds["text"] = 1000 * (time.process_time() - start) / len(texts)
-    # Each side is centred by its own mean: images and texts lie apart.
+    # Images and texts are centred separately, because their means differ.
     images = unit_rows(vectors[:2] - vectors[:2].mean(axis=0))
     scores = images @ unit_rows(sides - sides.mean(axis=0)).T
     if not (scores.argmax(axis=1) == [0, 1]).all():
         problems.append(
-            "by its texts, the encoder takes a flower for a temple. The towers are not a pair, "
+            "by its texts, the encoder confuses a flower with a temple. The towers are not a pair, "
             "the tokenizer is another one, or the preparation is wrong."
         )
 
@@ -241,14 +242,14 @@ def _check_vectors(encoder: Embeddings) -> CheckedEncoder:
     offers = [f"{len(encoder):,} vectors of {encoder.dimensions} numbers"]
     if encoder.text_names():
         offers.append(f"{len(encoder.text_names()):,} texts in the same space")
-    note = "whether the vectors are from one model cannot be seen: compare the model's name."
+    note = "whether all vectors are from one model cannot be checked: compare the model's name."
     return CheckedEncoder(
         encoder.name, tuple(offers), tuple(problems), (note,), {}, encoder.identity()
     )
 
 
 def export_encoder(name: str, folder: PathText, *, pair: bool = False) -> ExportedEncoder:
-    """Write a built-in network as a folder of ONNX files that other programs can open too.
+    """Write a built-in network as a folder of ONNX files, which other programs can open.
 
     Parameters:
         name: "lite0" or "lite2".

@@ -1,7 +1,7 @@
-"""One site of a federation across machines: join, agree, accept, run, watch.
+"""One site of a federation across machines: join, agree, accept, run and watch.
 
-The functions behind `blindsight federate`. Secrets stay in the site's own folder; what sites
-exchange by hand, requests and the roster, is public.
+These are the functions behind `blindsight federate`. Secrets stay in the site's own folder. The
+files that sites exchange by hand (requests and the roster) are public.
 """
 
 from __future__ import annotations
@@ -53,20 +53,20 @@ __all__ = [
 
 PathText = str | Path
 Status = dict[str, Any]
-#: From so many sites on, a Flower app serves better than one collector's HTTPS server.
+#: From this number of sites on, a Flower app is recommended instead of one HTTPS server.
 FLOWER_SITES = 100
-_LINGER = 60.0  # seconds for sites that lack the last result; it is over at once when all have it
-_GOODBYE = 10.0
+_LINGER = 60.0  # seconds to wait for sites that lack the last result
+_GOODBYE = 10.0  # seconds to wait for this party's own thread
 _BUILT_IN_ENCODERS = ("lite0", "lite0-224", "lite2", "both", "pixels")
 
 
 @dataclass(frozen=True)
 class Joined(JobResult):
-    """A site's folder was made.
+    """The result of `join_federation`.
 
     Attributes:
         party: the site's name.
-        request: the public file to send to whoever collects the requests.
+        request: the public file to send to the person who collects the requests.
     """
 
     party: str
@@ -74,11 +74,9 @@ class Joined(JobResult):
 
     @property
     def title(self) -> str:
-        """One line."""
         return f"{self.party} has keys of its own"
 
     def facts(self) -> list[tuple[str, str]]:
-        """What to do next."""
         return [
             ("your keys are in", str(self.request.parent)),
             ("send this file", str(self.request)),
@@ -88,13 +86,13 @@ class Joined(JobResult):
 def join_federation(
     folder: PathText, name: str, *, role: str = "site", address: str | None = None
 ) -> Joined:
-    """Make a party's own keys and its public request.
+    """Create a party's folder with its keys and its public request.
 
     Parameters:
-        folder: must be empty or not exist.
-        name: how the others recognise the party.
+        folder: the folder, which must be empty or not exist.
+        name: the name under which the other parties know this one.
         role: "site" (contributes, and holds keys), "user" (contributes), "holder" or "aggregator".
-        address: "host:port" where the aggregator will listen: this party runs it.
+        address: "host:port" where the aggregator will listen, if this party runs it.
 
     Examples:
         >>> import tempfile
@@ -118,21 +116,21 @@ def join_federation(
 
 @dataclass(frozen=True)
 class Agreed(JobResult):
-    """A roster: who takes part, by which settings.
+    """A roster: the parties and settings of a federation.
 
     Attributes:
-        fingerprint: 30 digits that people compare over another channel.
-        parties: names and roles.
-        users: how many sites contribute.
-        holders: how many parties hold keys.
-        needed: how many of them open a sum together.
-        classes: the agreed classes' names, empty where they are numbers.
-        weights: how many numbers are summed.
-        disclosure: who sees what.
-        guarantee: what the sums tell at most.
+        fingerprint: 30 digits that the parties compare over another channel.
+        parties: name and roles of each party.
+        users: number of sites that contribute.
+        holders: number of parties that hold keys.
+        needed: number of key holders that are needed to open a sum.
+        classes: the names of the classes; empty if classes are numbers.
+        weights: number of values that are summed.
+        disclosure: what each role learns.
+        guarantee: the guarantee of the sums.
         advice: what to change, or None.
-        roster: the file, where it was written.
-        files: what became of every file of a folder of public photos.
+        roster: the file, if it was written.
+        files: the files of the folder of public photos, by what was done with them.
     """
 
     fingerprint: str
@@ -150,11 +148,9 @@ class Agreed(JobResult):
 
     @property
     def title(self) -> str:
-        """One line."""
         return f"{self.users} users, {self.holders} key holders, {self.needed} open a sum"
 
     def facts(self) -> list[tuple[str, str]]:
-        """What a reader asks first."""
         facts = [("fingerprint", self.fingerprint), ("guarantee", self.guarantee.line())]
         if self.classes:
             some = ", ".join(self.classes[:12])
@@ -162,12 +158,11 @@ class Agreed(JobResult):
         return facts if self.advice is None else [*facts, ("note", self.advice)]
 
     def tables(self) -> list[ResultTable]:
-        """The parties, and what became of public photos."""
         files = [] if self.files is None else [files_table(self.files)]
         return [ResultTable("parties", ("party", "roles"), self.parties), *files]
 
     def to_dict(self) -> dict[str, object]:
-        """As the command's `--json` has it."""
+        """Return the fields of the command's `--json`."""
         return {
             "roster": None if self.roster is None else str(self.roster),
             "fingerprint": self.fingerprint,
@@ -188,8 +183,8 @@ def _agreed(roster: Roster, planned: PlannedFederation, path: Path | None = None
     advice = planned.advice
     if settings.users >= FLOWER_SITES:
         flower = (
-            f"for {settings.users} sites use a Flower app (`blindsight federate new DIR`): one "
-            "HTTPS server answers every site's poll here."
+            f"for {settings.users} sites use a Flower app (`blindsight federate new DIR`): here a "
+            "single HTTPS server answers all sites."
         )
         advice = flower if advice is None else f"{advice} Besides, {flower}"
     return Agreed(
@@ -222,26 +217,26 @@ def agree_federation(
     progress: Progress = no_progress,
     **options: Any,
 ) -> Agreed:
-    """Collect requests into one public roster, to be accepted by every party.
+    """Collect requests into one public roster, which every party must accept.
 
-    Whoever calls this holds nobody's secret.
+    This needs no secret of any party.
 
     Parameters:
-        roster: the file to write; must not exist.
-        requests: all parties' requests, users in order.
-        public: a folder or .npz file that anybody may see.
-        labels: of the public folder, see `read_labelled`.
-        encoder: how sites turn photos into rows. By default a built-in one if the public data
-            are a folder; None with rows.
-        names: the classes' names.
+        roster: the file to write, which must not exist.
+        requests: the requests of all parties, users in order.
+        public: a folder of photos or an .npz file of rows that is public.
+        labels: the labels of the public folder, see `read_labelled`.
+        encoder: the encoder of photos. By default a built-in one if the public data are a folder;
+            None if the sites have rows.
+        names: the names of the classes.
         method: "statistics", "gradients" or "updates", see `plan_federation`. By default
             statistics for photos with epsilon per record, unless `rounds` are given.
-        progress: told how many public photos are done.
+        progress: called with (stage, done, total).
         options: further keywords of `plan_federation`.
 
     Raises:
         InvalidParameter: the file exists, or the model's shape is not known.
-        InvalidData: the requests do not fit together.
+        InvalidData: the requests do not belong together.
     """
     import blindsight.app.together_statistics  # noqa: F401  (plans of that method are read)
     from blindsight.core.storage import write_atomically
@@ -277,13 +272,14 @@ def agree_federation(
 
 
 def accept_roster(folder: PathText, roster: PathText) -> Agreed:
-    """Accept a roster, after checking that it holds this party's own request.
+    """Accept a roster, after checking that it contains this party's own request.
 
-    Compare the names and the fingerprint with the others, by telephone for example.
+    Compare the names and the fingerprint with the other parties over another channel, for example
+    by telephone.
 
     Parameters:
         folder: the party's folder.
-        roster: the file that was sent.
+        roster: the file of the roster.
     """
     import blindsight.app.together_statistics  # noqa: F401  (plans of that method are read)
     from blindsight.federated.agreement import Agreement
@@ -304,11 +300,11 @@ def accept_roster(folder: PathText, roster: PathText) -> Agreed:
 
 
 def ignore_files(files: FilesRead | None) -> None:
-    """Show no table of files."""
+    """Ignore the files that were read: the default `show_files` of the functions below."""
 
 
 def load_model(path: PathText) -> LearnedModel:
-    """Read the model of a federation, by whichever method it was learned.
+    """Read the model of a federation, for any of the methods.
 
     Parameters:
         path: `model.safetensors` in a party's folder, or what `train_together` saved.
@@ -318,7 +314,7 @@ def load_model(path: PathText) -> LearnedModel:
         feature statistics were summed.
 
     Raises:
-        HostileFile: the file holds something else.
+        HostileFile: the file contains something else.
     """
     from blindsight.core.storage import load_any
     from blindsight.federated import FederatedClassifier
@@ -337,19 +333,19 @@ def site_rows(
     show_files: Callable[[FilesRead | None], None] = ignore_files,
     progress: Progress = no_progress,
 ) -> SiteRows:
-    """A site's rows and class numbers, as the plan wants them.
+    """Read a site's rows and class numbers, and check them against the plan.
 
     Parameters:
         party: the site's folder, with a roster.
         data: a folder of photos, or an .npz file of rows.
-        labels: of a folder, see `read_labelled`.
-        encoder: where the agreed encoder is on this machine; not needed for a built-in one.
-        show_files: told what became of every file of a folder.
-        progress: told how many photos are done.
+        labels: the labels of a folder, see `read_labelled`.
+        encoder: the path of the agreed encoder on this machine; not needed for a built-in one.
+        show_files: called with the files of a folder, by what was done with them.
+        progress: called with (stage, done, total).
 
     Raises:
         InvalidParameter: the encoder is not the agreed one.
-        InvalidData: rows or labels do not fit what was agreed on.
+        InvalidData: rows or labels are not as agreed.
     """
     from blindsight.encoders import open_encoder, require_same_encoder
     from blindsight.federated.deploy.plan import class_numbers
@@ -359,11 +355,12 @@ def site_rows(
     if Path(data).is_dir():
         if not plan.encoder:
             raise InvalidParameter(
-                "this federation agreed on rows, not on photos: give an .npz file with X and y."
+                "the sites of this federation agreed on rows, not on photos: give an .npz file "
+                "with X and y."
             )
         name = plan.encoder.get("open") if encoder is None else encoder
         if encoder is None and name not in _BUILT_IN_ENCODERS:
-            # The name comes from whoever made the roster: it must not choose what is opened here.
+            # The name comes from another party and must not choose which file is opened here.
             raise InvalidParameter(
                 f"this federation uses the encoder {name!r}: say where it is on this machine, "
                 "--encoder FOLDER."
@@ -392,24 +389,24 @@ def run_site(
     show_files: Callable[[FilesRead | None], None] = ignore_files,
     progress: Progress = no_progress,
 ) -> Iterator[Status | None]:
-    """Run every role of a party until the last round; after a kill, run it again.
+    """Run every role of a party until the last round. A run that was killed can be started again.
 
     Parameters:
         folder: the party's folder, with a roster.
-        data: a user's photos or rows. They stay here.
-        labels: of a folder of photos.
-        encoder: where the agreed encoder is on this machine.
-        ledger: charged with all rounds before the first one, once.
-        actor: who charges it, for the ledger; the user of the operating system by default.
-        purpose: what for, for the ledger.
-        test: the aggregator's labelled rows, on which each round's accuracy is measured.
-        bind: where the aggregator listens, if not at its address.
-        say: told what happens.
-        show_files: told what became of every file of a folder of photos.
-        progress: told how many photos are done.
+        data: a user's photos or rows, which are not sent.
+        labels: the labels of a folder of photos, see `read_labelled`.
+        encoder: the path of the agreed encoder on this machine.
+        ledger: the ledger that is charged once, for all rounds, before the first round.
+        actor: the name of the person who takes part (default: the operating system's user).
+        purpose: the purpose, which the ledger stores.
+        test: labelled rows of the aggregator, on which the accuracy of each round is measured.
+        bind: the address at which the aggregator listens, if it is not the public one.
+        say: called with sentences on the progress of the run.
+        show_files: called with the files of a folder, by what was done with them.
+        progress: called with (stage, done, total).
 
     Yields:
-        The status at the aggregator, again and again; nothing at other parties.
+        The status, repeatedly, at the aggregator; nothing at other parties.
     """
     import blindsight.app.together_statistics  # noqa: F401  (plans of that method are read)
     from blindsight.federated.agreement import Agreement
@@ -449,11 +446,11 @@ def run_site(
 
 
 def watch_federation(folder: PathText, *, once: bool = False) -> Iterator[Status | None]:
-    """The status of a run, from the aggregator's folder, until it is over.
+    """Return the status of a run, repeatedly until it is over, from the aggregator's folder.
 
     Parameters:
         folder: the aggregator's folder.
-        once: only the status of now.
+        once: return only the present status.
     """
     from blindsight.federated.deploy.folders import PartyFolder
     from blindsight.federated.deploy.running import read_status, watch
@@ -475,18 +472,18 @@ def make_update(
     actor: str | None = None,
     purpose: str = "",
 ) -> NoisedUpdate:
-    """Write a site's own update with noise, for two sites, which cannot have a secure sum.
+    """Write a site's own update with noise, for two sites: a sum of two updates hides neither.
 
     Parameters:
         data: the site's rows, an .npz file.
-        out: the file to send; must not exist.
+        out: the file to send, which must not exist.
         public: public rows that both sites have.
-        epsilon: what the update may tell about all rows together.
-        delta: of the guarantee.
+        epsilon: the epsilon of the update, for all rows of the site together.
+        delta: the delta of the guarantee.
         clip: the largest norm of the update.
-        ledger: charged before the update is made.
-        actor: who charges it, for the ledger.
-        purpose: what for, for the ledger.
+        ledger: the ledger that is charged before the update is computed.
+        actor: the name of the person who asks for it (default: the operating system's user).
+        purpose: the purpose, which the ledger stores.
     """
     from blindsight.federated.deploy.plan import read_rows
     from blindsight.federated.own_updates import noised_update
@@ -519,16 +516,16 @@ def merge_update_files(
     public: PathText,
     test: PathText | None = None,
 ) -> tuple[Any, float | None]:
-    """Make one model of sites' own noised updates.
+    """Compute one model as the mean of the sites' own noisy updates.
 
     Parameters:
-        out: where the model goes.
-        updates: the sites' files.
-        public: the public rows that they were made with.
-        test: labelled rows.
+        out: the file of the model.
+        updates: the files of the sites.
+        public: the public rows with which the updates were made.
+        test: labelled rows to measure the accuracy on.
 
     Returns:
-        The model, and its accuracy on the test rows.
+        The model, and its accuracy on the test rows; None without test rows.
     """
     from blindsight.federated.deploy.plan import read_rows
     from blindsight.federated.own_updates import NoisedUpdate, merge_updates
@@ -546,7 +543,7 @@ def merge_update_files(
 
 
 def _public_plan(public: PathText) -> Plan:
-    """The plan that follows from public rows alone, the same at every site."""
+    """Return the plan that follows from public rows only, which is the same at every site."""
     from blindsight.federated.deploy.plan import Plan, read_rows
     from blindsight.federated.learning import initial_weights
 

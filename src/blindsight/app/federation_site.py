@@ -1,8 +1,8 @@
-"""One site of a federation that the workbench runs: its keys and invitations, and its parties, each
-in a thread, until the last round is learned.
+"""One site of a federation that the workbench runs: its keys, its invitations and its roles, each
+in a thread, until the last round.
 
-`create_host` or `join_site` makes the folder; `take_part` works in it and writes what the page
-shows. Killed at any moment and started again, it goes on.
+`create_host` or `join_site` creates the folder. `take_part` runs the site in it and writes the
+progress that the page shows; if it is killed and started again, it continues.
 """
 
 from __future__ import annotations
@@ -44,27 +44,25 @@ if TYPE_CHECKING:
 __all__ = ["MODEL_FILE", "SiteProcess", "create_host", "join_site", "share_model", "take_part"]
 
 MODEL_FILE = "model.safetensors"
-_NO_STATEMENT = "An earlier version learned this model and kept no statement of what it promises."
-_LAST_WORDS = 30.0
-_LATE = (
-    7 * 86_400.0
-)  # seconds for which the collector keeps the last result for a site that is away
-_NO_USER = 1000  # addresses of key holders lie far above
+_NO_STATEMENT = "An earlier version trained this model and did not store its guarantee."
+_LAST_MESSAGE = 30.0  # seconds to wait for this site's last message
+_LATE = 7 * 86_400.0  # seconds for which the aggregator serves the last result to absent sites
+_FIRST_HOLDER = 1000  # the numbers of key holders are larger
 
 
 def create_host(
     folder: Path, sites: tuple[str, ...], address: str, planned: PlannedFederation
 ) -> dict[int, dict[str, str]]:
-    """Make the keys of the site that starts a run and collects the sums.
+    """Create the keys of the site that starts a run and aggregates the sums.
 
     Parameters:
         folder: the run's folder.
         sites: the names of all sites, this one first.
-        address: where the other sites reach this one.
-        planned: what the sites agree on.
+        address: the address at which the other sites reach this one.
+        planned: the plan of the federation.
 
     Returns:
-        For each other site, by its number, what its invitation must contain.
+        For each other site, by its number, the certificate and token of its invitation.
     """
     roles = Role.USER | Role.HOLDER | Role.AGGREGATOR
     party = join(folder / "parties" / "site", sites[0], roles, address=address)
@@ -81,18 +79,19 @@ def create_host(
 
 
 def join_site(folder: Path, name: str, access: dict[str, str]) -> None:
-    """Make the keys of a site that was invited, and store its invitation until it has enrolled."""
+    """Create the keys of an invited site, and store its invitation until it has enrolled."""
     join(folder / "parties" / "site", name, Role.USER | Role.HOLDER)
     write_secret(folder / "parties" / "access.json", json.dumps(access).encode())
 
 
 def share_model(model: Path, copy: Path, vault: Vault | None) -> Path:
-    """Return a folder to share with a copy of a learned model, its card, manifest and signature.
+    """Return a folder to share, with a copy of a model, its card, manifest and signature.
 
     Parameters:
-        model: the learned model, beside it `guarantee.json` where it promises something.
-        copy: where the copy is written.
-        vault: the owner's vault, from which the key is derived; without one it is used once.
+        model: the model, with its `guarantee.json` beside it.
+        copy: the path of the copy.
+        vault: the owner's vault, from which the signing key is derived; without it the key is
+            random and used once.
     """
     stated = model.with_name("guarantee.json")
     guarantee = Guarantee.from_json(stated.read_text()) if stated.is_file() else None
@@ -101,7 +100,11 @@ def share_model(model: Path, copy: Path, vault: Vault | None) -> Path:
 
 
 class SiteProcess:
-    """What the page is told, and when the work here is over."""
+    """The progress of a site: what the page shows, and whether the site's roles have ended.
+
+    Parameters:
+        folder: the run's folder.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.over, self.closed = folder, threading.Event(), threading.Event()
@@ -115,10 +118,10 @@ class SiteProcess:
         self._since = time.time()
 
     def agreed(self) -> None:
-        """The roster is there: check it, and measure where this site stands without the others.
+        """Check the roster, and measure the accuracy of a model of this site alone.
 
         Raises:
-            ProtocolError: it is not what the invitation said, by which this site has paid.
+            ProtocolError: the roster differs from the invitation, for which this site was charged.
         """
         invitation = json.loads((self.folder / "about.json").read_bytes())
         plan = self.party.plan
@@ -127,28 +130,35 @@ class SiteProcess:
         if list(plan.names) != invitation["classes"] or (
             expected is not None and (guarantee.unit != "record" or guarantee.epsilon > expected)
         ):
-            raise ProtocolError("the roster is not what the invitation said.")
+            raise ProtocolError("the roster differs from the invitation.")
         self.say(fingerprint=self.party.roster.fingerprint)
         if "alone" not in self.says:
             self.say(alone=self._alone(), start=self._right(self.party.plan.initial))
 
     def came(self, requests: dict[int, Request]) -> None:
-        """Sites whose request is there; their invitations are not needed any longer."""
-        joined = self.says["joined"] | {
-            str(n): self.says["joined"].get(str(n), time.time()) for n in (1, *requests)
-        }
+        """Store which sites have enrolled, and delete their invitations."""
+        joined = self._joined([1, *requests])
         self.say(joined=joined)
+        self._delete_invitations(joined)
+
+    def _joined(self, numbers: list[int]) -> dict[str, float]:
+        """Return when each site joined, with the present time for new ones."""
+        earlier: dict[str, float] = self.says["joined"]
+        return earlier | {str(n): earlier.get(str(n), time.time()) for n in numbers}
+
+    def _delete_invitations(self, joined: dict[str, float]) -> None:
+        """Delete the secrets of sites that have joined, which are not needed any longer."""
         for number in joined:
             (self.folder / "invitations" / f"site-{number}.txt").unlink(missing_ok=True)
 
     def say(self, **words: Any) -> None:
-        """Change what the page shows."""
+        """Change the values that the page shows, and write them to `progress.json`."""
         with self._guard:
             self.says |= words
             write_file(self.folder / "progress.json", json.dumps(self.says).encode())
 
     def answered(self, service: Any, size: int) -> None:
-        """After every message of the user: a new model is counted on the photos kept aside."""
+        """Measure a new model on the held-out photos; called after every message of the user."""
         self._sent += size
         if self.says.get("away"):
             self.say(away=None)
@@ -170,19 +180,16 @@ class SiteProcess:
             self.over.set()
 
     def keep_model(self, model: Path) -> None:
-        """Keep the learned model beside what it promises; both outlive the party's folder."""
+        """Store the model and its guarantee in the run's folder."""
         guarantee = Agreement(self.party.settings).guarantee(self.party.plan.rounds)
         write_file(self.folder / "guarantee.json", guarantee.to_json().encode())
         shutil.copyfile(model, self.folder / MODEL_FILE)
 
     def status(self, status: dict[str, Any] | None) -> None:
-        """What the collector knows: who has come, and for whom it waits."""
+        """Store the aggregator's status: which sites have joined, and which are waited for."""
         if status is None:
             return
-        users = [number for number in status["seen"] if number < _NO_USER]
-        joined = self.says["joined"] | {
-            str(n): self.says["joined"].get(str(n), time.time()) for n in users
-        }
+        joined = self._joined([number for number in status["seen"] if number < _FIRST_HOLDER])
         news = {
             "joined": joined,
             "round": status["round"],
@@ -193,15 +200,14 @@ class SiteProcess:
             news["late"] = status["late"]
         if any(self.says.get(name) != value for name, value in news.items()):
             self.say(**news)
-            for number in joined:  # its secrets are not needed here any longer
-                (self.folder / "invitations" / f"site-{number}.txt").unlink(missing_ok=True)
+            self._delete_invitations(joined)
 
     def _right(self, weights: Any) -> int:
-        """How many of 100 photos kept aside a model names rightly."""
+        """Return the accuracy of a model on the held-out photos, in per cent."""
         return round(100 * self.party.plan.accuracy(np.asarray(weights), *self._test))
 
     def _alone(self) -> int:
-        """The same for a model of this site's photos only, after as many rounds."""
+        """Return the accuracy of a model of this site's photos only, after as many rounds."""
         plan, number = self.party.plan, self.party.number(Role.USER)
         task = plan.task(*self.rows, user=number)
         weights = plan.initial
@@ -212,7 +218,7 @@ class SiteProcess:
 
 
 def _enrol(site: SiteProcess, bind: str | None) -> SiteEnrolment | None:
-    """Get the roster: the collector makes it of all requests, the others fetch it."""
+    """Get the roster: the aggregator makes it from all requests, and other sites fetch it."""
     party, folder = site.party, site.folder
     if Role.AGGREGATOR not in party.roles:
         access = folder / "parties" / "access.json"
@@ -229,7 +235,7 @@ def _enrol(site: SiteProcess, bind: str | None) -> SiteEnrolment | None:
         settings = Settings.decode((folder / "settings.bin").read_bytes())
         ordered = [party.request, *(requests[n] for n in sorted(requests))]
         if [request.name for request in ordered] != names:
-            raise ProtocolError("the sites that came are not those that were invited.")
+            raise ProtocolError("the sites that enrolled are not those that were invited.")
         return make_roster(settings, Plan.load(folder / "plan.safetensors"), ordered)
 
     if not party.agreed:
@@ -240,7 +246,7 @@ def _enrol(site: SiteProcess, bind: str | None) -> SiteEnrolment | None:
 
     def refuse(number: int, data: bytes) -> None:
         if data != party.roster.requests[number - 1].encode():
-            raise ProtocolError("the roster is made already.")
+            raise ProtocolError("the roster has been made already.")
 
     enrolment = SiteEnrolment(invitations, refuse)
     enrolment.roster = (party.path / "roster").read_bytes()
@@ -248,9 +254,7 @@ def _enrol(site: SiteProcess, bind: str | None) -> SiteEnrolment | None:
 
 
 def take_part(folder: Path, bind: str | None) -> None:
-    """Run every role of the site until the user has learned the last round, and the collector is
-    done.
-    """
+    """Run every role of the site until its user has the last result and its aggregator is done."""
     site = SiteProcess(folder)
     try:
         enrolment = _enrol(site, bind)
@@ -282,9 +286,9 @@ def take_part(folder: Path, bind: str | None) -> None:
         except BaseException as error:
             if isinstance(error, ProtocolError):
                 site.say(problem="The collector refuses this site. Ask it for a new invitation.")
-            os._exit(70)  # half a site is none: the workbench starts all of it again
+            os._exit(70)  # the workbench starts all roles of the site again
 
-    # Perhaps the last round was learned, but not told.
+    # The last round may have ended without being stored.
     site.answered(UserService(site.party, site.rows), 0)
     parties = {
         role: threading.Thread(target=keep, args=(role,), daemon=True)
@@ -295,12 +299,12 @@ def take_part(folder: Path, bind: str | None) -> None:
     if enrolment is not None:
         for status in run_aggregator(site.party, bind=bind, linger=_LATE, enrolment=enrolment):
             site.status(status)
-        if not site.over.wait(_LAST_WORDS):
-            # Started again after the end: the collector has the model too.
+        if not site.over.wait(_LAST_MESSAGE):
+            # The site was started again after the end: the aggregator has the model too.
             site.keep_model(site.party.model)
             site.over.set()
     site.over.wait()
-    # The user tells the collector that the last result has come.
-    parties[Role.USER].join(_LAST_WORDS)
+    # The user confirms the last result to the aggregator.
+    parties[Role.USER].join(_LAST_MESSAGE)
     site.closed.set()
     site.say(finished=True, waiting="")

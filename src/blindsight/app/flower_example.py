@@ -1,6 +1,6 @@
-"""A runnable Flower app whose server sees only sums, written into a folder to start one's own from.
+"""Write a runnable Flower app whose server sees only sums, as a template for other apps.
 
-The function behind `blindsight federate new`.
+This is the function behind `blindsight federate new`.
 """
 
 from __future__ import annotations
@@ -235,11 +235,11 @@ FILES = {
 
 @dataclass(frozen=True)
 class NewFederation(JobResult):
-    """A folder with an example was written.
+    """The result of `new_federation`.
 
     Attributes:
-        folder: where it is.
-        files: what it holds.
+        folder: the folder of the app.
+        files: the names of its files.
     """
 
     folder: Path
@@ -247,11 +247,9 @@ class NewFederation(JobResult):
 
     @property
     def title(self) -> str:
-        """One line."""
         return f"A Flower app is in {self.folder}"
 
     def facts(self) -> list[tuple[str, str]]:
-        """What to do next."""
         return [("run it", f"python {self.folder / 'simulate.py'}"), ("read", "README.md")]
 
 
@@ -259,15 +257,15 @@ def new_federation(folder: str | Path) -> NewFederation:
     """Write a runnable Flower app whose sites share only sums.
 
     Parameters:
-        folder: must be empty or not exist.
+        folder: the folder, which must be empty or not exist.
 
     Raises:
-        InvalidParameter: the folder holds something.
+        InvalidParameter: the folder is not empty.
 
     Examples:
         >>> import tempfile
-        >>> made = new_federation(Path(tempfile.mkdtemp()) / "digits")
-        >>> (made.folder / "secure_digits" / "client_app.py").exists()
+        >>> app = new_federation(Path(tempfile.mkdtemp()) / "digits")
+        >>> (app.folder / "secure_digits" / "client_app.py").exists()
         True
     """
     root = Path(folder)

@@ -1,6 +1,4 @@
-"""What a job needs of its machine: files, packages and threads; and images from outside, decoded in
-confined processes.
-"""
+"""Files, packages and threads for jobs, and a decoder of untrusted images in confined processes."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ __all__ = [
     "write_file",
 ]
 
-_LEAST_MEMORY = 256 << 20
+_LEAST_MEMORY = 256 << 20  # bytes of address space of a confined process
 
 
 def share_file(
@@ -44,7 +42,15 @@ def share_file(
     *,
     card: str = "",
 ) -> Path:
-    """Put a file with its card, signed, into a folder beside it that can be sent to others."""
+    """Write a signed folder beside a file, with a copy and its card, and return it.
+
+    Parameters:
+        file: the file to share.
+        kind: what the file is, for its card.
+        guarantee: its guarantee, if it has one.
+        vault: the vault from which the signing key is derived; without it the key is used once.
+        card: the text of the card, if there is no guarantee.
+    """
     from blindsight.release.manifest import bundle_folder, write_bundle
 
     write_bundle(file, kind, guarantee=guarantee, card=card, vault=vault)
@@ -54,12 +60,12 @@ def share_file(
 def records_of(
     vault: Vault, files: Iterable[Path], decoded: DecodedPhotos | None = None
 ) -> list[str]:
-    """The ids in a vault of the pictures that image files show, in the order of the files.
+    """Return the record ids in a vault of image files, in the order of the files.
 
     Parameters:
         vault: the vault.
         files: the image files.
-        decoded: pixels of files that were decoded already.
+        decoded: the pixels of files that are decoded already.
     """
     from blindsight.data import LIMITS
     from blindsight.data.limits import read_bytes
@@ -90,7 +96,7 @@ def require_package(name: str, *, extra: str) -> None:
 
 
 def write_file(path: str | Path, content: bytes) -> None:
-    """Write a file in one piece: after a crash there is the old content or the new.
+    """Replace a file atomically: after a crash there is the old content or the new.
 
     Example:
         >>> import tempfile
@@ -105,7 +111,7 @@ def write_file(path: str | Path, content: bytes) -> None:
 
 
 def database_place(address: str | Path) -> Location:
-    """Return where a database is: a SQLite file, or a PostgreSQL server; printing hides passwords.
+    """Parse the address of a SQLite file or a PostgreSQL server; printing it hides passwords.
 
     Raises:
         InvalidParameter: if the address is neither.
@@ -116,15 +122,15 @@ def database_place(address: str | Path) -> Location:
 
 
 class ImageDecoder:
-    """Decode images from outside in confined processes, one for each kind of file.
+    """Decode untrusted images in confined processes, one for each kind of file.
 
     Parameters:
-        seconds: after which a process is ended.
-        pixels: the largest image.
-        image_bytes: the largest file.
-        frames: the most frames of an animation.
-        memory: the most memory of a process, with the pixels.
-        side: images are made so small that no side is longer.
+        seconds: the time after which a process is ended.
+        pixels: the largest number of pixels of an image.
+        image_bytes: the largest size of a file.
+        frames: the largest number of frames of an animation.
+        memory: the memory limit of a process in bytes, with the pixels.
+        side: the longest side of a decoded image; larger ones are resized.
     """
 
     def __init__(
@@ -145,7 +151,7 @@ class ImageDecoder:
         self._readers: dict[str, ConfinedReader] = {}
 
     def decode(self, data: bytes) -> tuple[Bytes | None, bool]:
-        """Return the pixels, None for what is no image; and whether a process had to be ended."""
+        """Return the pixels (None if it is not an image), and whether a process had to be ended."""
         import numpy as np
         from PIL import Image
 
@@ -159,23 +165,23 @@ class ImageDecoder:
         return np.ascontiguousarray(small), False
 
     def start(self) -> tuple[str, ...]:
-        """Start the process for common images, and return what confines it."""
+        """Start the process for common images, and return its confinements."""
         reader = self._reader("pictures")
         reader.start(self._limits)
         return reader.walls
 
     @property
     def walls(self) -> tuple[str, ...]:
-        """What confines the processes, as far as one has been started."""
+        """The confinements of the processes; empty before one is started."""
         return next((reader.walls for reader in self._readers.values() if reader.walls), ())
 
     @property
     def processes(self) -> list[int]:
-        """The ids of the processes that run."""
+        """The ids of the running processes."""
         return [each.process for each in self._readers.values() if each.process is not None]
 
     def close(self) -> None:
-        """End all processes."""
+        """End all processes that decode images."""
         for reader in self._readers.values():
             reader.close()
 
@@ -189,7 +195,7 @@ class ImageDecoder:
 
 
 def file_kind(data: bytes) -> str:
-    r"""Return which confined reader decodes a file, by its first bytes.
+    r"""Return the kind of confined reader that decodes a file, by its first bytes.
 
     Example:
         >>> file_kind(b"\x89PNG")
@@ -201,9 +207,7 @@ def file_kind(data: bytes) -> str:
 
 
 def unpack_entry(packed: zipfile.ZipFile, entry: zipfile.ZipInfo, most: int) -> bytes | None:
-    """Return a file of a zip, or None if it is encrypted, broken or larger than `most` bytes,
-    whatever its header says.
-    """
+    """Return a file of a zip archive; None if encrypted, damaged or larger than `most` bytes."""
     from blindsight.data.limits import check_packing
 
     try:

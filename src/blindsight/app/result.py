@@ -1,4 +1,4 @@
-"""What the functions of `blindsight.app` return: frozen values that print, render and serialise."""
+"""Results of the functions of `blindsight.app`: frozen values that print, render and serialise."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ __all__ = [
 #: Called with (stage, done, total) while a job runs; `total` is 0 where it is not known.
 Progress = Callable[[str, int, int], None]
 
-#: The width of results as text, which is that of a terminal unless somebody widened it.
+#: The width of results as text: the default width of a terminal.
 _TEXT_WIDTH = 80
 
 
 def counted(number: int, word: str, plural: str = "") -> str:
-    """A number with its noun.
+    """Return a number with its noun.
 
     Parameters:
-        number: how many.
-        word: the noun for one.
-        plural: the noun for several, where it is not the word with an s.
+        number: the number.
+        word: the noun in the singular.
+        plural: the noun in the plural; by default the word with an s.
 
     Examples:
         >>> counted(1, "photo"), counted(2000, "photo"), counted(0, "entry", "entries")
@@ -53,7 +53,7 @@ def counted(number: int, word: str, plural: str = "") -> str:
 
 
 class _Bar(Protocol):
-    """What is used of a bar of tqdm."""
+    """The methods of a tqdm bar that are used."""
 
     n: float
 
@@ -62,11 +62,11 @@ class _Bar(Protocol):
 
 
 def tqdm_progress(tqdm: Callable[..., _Bar]) -> Progress:
-    """Show progress by bars of tqdm, or of anything that is called like it.
+    """Show progress by bars of tqdm, or of another class with the same interface.
 
     Parameters:
-        tqdm: the class, for example `tqdm.auto.tqdm`; one bar is made for each stage, or a line
-            for a stage that counts nothing.
+        tqdm: the class, for example `tqdm.auto.tqdm`; each stage has its own bar, or a line of text
+            if it has no count.
 
     Returns:
         The value for `progress=` of every function in `blindsight.app`.
@@ -86,7 +86,7 @@ def tqdm_progress(tqdm: Callable[..., _Bar]) -> Progress:
             for bar in bars.values():
                 bar.close()
             bars.clear()
-            # A stage that counts nothing is a line of text.
+            # A stage without a count is a line of text.
             bars[stage] = tqdm(
                 desc=stage, total=total or None, bar_format=None if total else "{desc}"
             )
@@ -102,7 +102,7 @@ class ResultTable:
     """A table inside a result.
 
     Parameters:
-        title: what the rows are.
+        title: the title of the table.
         columns: the names of the columns.
         rows: one sequence of texts per row, as long as `columns`.
     """
@@ -113,15 +113,15 @@ class ResultTable:
 
 
 def files_table(files: FilesRead) -> ResultTable:
-    """Return the table with which every job on a folder ends: what was read, and what was not."""
+    """Return the table of files that were read and files that were not, by kind."""
     return ResultTable("Files", ("files", "count", "first names", "what to do"), files.rows())
 
 
 class JobResult(ABC):
     """Base class of the values that `blindsight.app` functions return.
 
-    A subclass is a frozen dataclass that gives a `title`, its `facts` and where useful its
-    `tables`; printing, rendering in a notebook and conversion to JSON values follow from them.
+    A subclass is a frozen dataclass that defines `title`, `facts` and optionally `tables`, which
+    printing, rendering in a notebook and conversion to JSON values use.
 
     Example:
         >>> @dataclasses.dataclass(frozen=True)
@@ -142,7 +142,7 @@ class JobResult(ABC):
     @property
     @abstractmethod
     def title(self) -> str:
-        """One line that says what was done."""
+        """One line that states the result."""
 
     @abstractmethod
     def facts(self) -> Sequence[tuple[str, str]]:
@@ -180,7 +180,7 @@ class JobResult(ABC):
 
 
 def framed(page: str) -> str:
-    """Return a whole HTML page in a frame, so that it does not change the notebook around it."""
+    """Return an HTML page in a frame, so that its style does not change the notebook."""
     text = page.replace("&", "&amp;").replace('"', "&quot;")
     return f'<iframe srcdoc="{text}" style="width:100%;height:640px;border:0" sandbox></iframe>'
 
@@ -226,16 +226,16 @@ def to_plain(value: object) -> object:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """The lines of a text; a path or another long word stays whole, so that it can be copied."""
+    """Return the lines of a text; long words such as paths are not split, to be copied."""
     return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
 
 
 def _text_table(table: ResultTable) -> list[str]:
-    """The lines of a table; the widest columns are wrapped until it fits the width of results."""
+    """Return the lines of a table, with the widest columns wrapped to the width of results."""
     rows = [tuple(table.columns), *(tuple(row) for row in table.rows)]
     columns = list(zip(*rows, strict=True))
     widths = [max(map(len, cells)) for cells in columns]
-    share = _TEXT_WIDTH // len(widths) - 2  # a longer word sticks out, and its column stays narrow
+    share = _TEXT_WIDTH // len(widths) - 2  # a longer word exceeds its column
     words = [
         min(width, share, max(len(word) for cell in cells for word in cell.split() or [""]))
         for width, cells in zip(widths, columns, strict=True)

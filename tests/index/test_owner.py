@@ -134,9 +134,11 @@ def test_an_order_by_the_photos_shows_no_number_of_the_cells(album):
 def test_who_has_no_vault_is_told_so_and_not_shown_an_empty_list(album, tmp_path):
     moved, query = given_away(album, tmp_path), album / "photos" / "05.jpg"
     for begins in "0123456789abcdef":  # ids begin so, and are no names
-        with pytest.raises(InvalidData, match="names, which are the owner's"):
+        with pytest.raises(
+            InvalidData, match="names of the photos, which are in the owner's vault"
+        ):
             run("search", moved, query, "--in", begins)
-    with pytest.raises(InvalidParameter, match="--rerank is the owner's"):
+    with pytest.raises(InvalidParameter, match="--rerank needs the owner's photos"):
         run("search", moved, query, "--rerank", 5)
     with pytest.raises(InvalidData, match="begins with 'trips/'"):
         run("search", album / "ix", query, "--in", "trips/")

@@ -530,8 +530,8 @@ def _refuse_other_model(model: Path, vault: Vault | None, inputs: str, *, force:
     written = {(item.vault, item.release) for item in read_release_file(model)}
     if vault is None or (vault.number, vault.release_of(inputs)) not in written:
         raise InvalidParameter(
-            f"{model} is another model. Choose another name, or overwrite it with --force "
-            "(force=True)."
+            f"{model} holds another model. Choose another name, or --force (force=True) to write "
+            "over it."
         )
 
 

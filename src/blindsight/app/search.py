@@ -48,7 +48,7 @@ __all__ = [
     "search",
 ]
 
-#: Queries that a file of vectors may hold; of more, so many spread over the file are taken.
+#: The largest number of queries from a file of vectors; of more, evenly spaced ones are used.
 _MAX_QUERY_VECTORS = 1000
 PathText = str | PathLike[str]
 Day = datetime.date
@@ -59,8 +59,8 @@ class PhotoHit:
     """One photo that a search returned.
 
     Parameters:
-        hit: its id, and what its rank rests on.
-        names: the files that show it, where the owner's vault is here; otherwise its id.
+        hit: its id, and the values by which it is ranked.
+        names: the names of its files, if the owner's vault is on this machine; else its id.
     """
 
     hit: Hit
@@ -73,7 +73,7 @@ class QueryHits:
 
     Parameters:
         query: the query's file, words, id or number.
-        present: whether anything like the query is stored, as far as the codes tell.
+        present: whether anything similar to the query is stored, estimated from the noisy codes.
         interpretation: how words were understood; None for other queries.
         hits: the photos.
     """
@@ -84,7 +84,7 @@ class QueryHits:
     hits: tuple[PhotoHit, ...]
 
     def table(self, match_word: str, noun: str = "photo") -> ResultTable:
-        """Return the hits as a table; photos that the release cannot tell apart share a rank.
+        """Return the hits as a table; photos of one cell share a rank.
 
         Parameters:
             match_word: the name of the column of probabilities.
@@ -93,7 +93,7 @@ class QueryHits:
         title = Path(self.query).name or self.query
         has_number = any(shown(each.hit) is not None for each in self.hits)
         rows: list[tuple[str, ...]] = []
-        # Photos of one cell share everything that the release says about them.
+        # The release does not distinguish photos of one cell.
         for _, tied in groupby(
             enumerate(self.hits, start=1),
             key=lambda pair: pair[0] if pair[1].hit.cell is None else pair[1].hit.cell,
@@ -115,7 +115,7 @@ class QueryHits:
         return ResultTable(f"{title}: {count}", columns, rows)
 
     def notice(self) -> str | None:
-        """Return a sentence where there is no hit, or nothing like the query is stored."""
+        """Return a sentence if there is no hit or nothing similar is stored, else None."""
         title = Path(self.query).name or self.query
         if not self.hits and not self.present:
             return f"{title}: nothing like this here."
@@ -128,16 +128,17 @@ class QueryHits:
 
 @dataclass(frozen=True)
 class SearchResult(JobResult):
-    """What `search` returned.
+    """The result of `search`.
 
     Parameters:
         queries: the hits of each query, in the order of the queries.
-        stored: how many photos the release holds.
-        match_word: what the number beside a hit is a probability of, in a word or two.
-        meaning: the same in sentences.
-        guarantee: what is promised for the stored codes.
-        html: the contact sheet that was written, if one was asked for.
-        files: what became of the files of the query photos; None for other queries.
+        stored: number of photos in the release.
+        match_word: the name of the probability that is shown beside a hit.
+        meaning: sentences on what this probability means.
+        guarantee: the guarantee of the stored codes.
+        html: the contact sheet that was written, if one was requested.
+        files: number of query photos that were read, and the files that were not; None for other
+            queries.
         of_vectors: whether vectors are stored rather than photos.
 
     Examples:
@@ -168,7 +169,7 @@ class SearchResult(JobResult):
 
     @property
     def noun(self) -> str:
-        """What is stored: "photo" or "vector"."""
+        """The kind of the stored records: "photo" or "vector"."""
         return "vector" if self.of_vectors else "photo"
 
     @property
@@ -203,8 +204,8 @@ class SearchResult(JobResult):
             lines.append(f"{self.match_word}: {self.meaning}")
         if any(hit.tied > 1 for hit in hits):
             lines.append(
-                f"{self.noun.capitalize()}s of one cell share a rank: nothing tells which of them "
-                "is nearer."
+                f"{self.noun.capitalize()}s of one cell share a rank: the release does not "
+                "distinguish them."
             )
         if self.guarantee is not None:
             lines.append(f"codes: {self.guarantee.line()}")
@@ -257,10 +258,10 @@ def search(
     token: str = "",
     progress: Progress = no_progress,
 ) -> SearchResult:
-    """Find the photos of a release that look like a query.
+    """Find the photos of a release that are similar to a query.
 
-    The query stays on this machine and carries no noise. Give exactly one of `photo`, `text`,
-    `like` and `vector`.
+    The query stays on this machine and has no noise. Give exactly one of `photo`, `text`, `like`
+    and `vector`.
 
     Parameters:
         release: the folder that `protect` made.
@@ -269,22 +270,22 @@ def search(
         like: ids, or for the owner file names, of stored photos.
         vector: vectors (d,) or (m, d) of the release's encoder, or a file of them (.npy, .npz,
             Parquet).
-        encoder: the encoder that the release was made with, where it is not built in.
-        text_embeddings: for words, where the release was made from vectors: a file of names and
-            their vectors from the text side of the same model.
+        encoder: the encoder that the release was made with, if it is not built in.
+        text_embeddings: for words, if the release was made from vectors: a file of names and
+            their vectors from the text tower of the same model.
         dictionary: for words in another language: a file of lines `word = English`.
-        k: how many hits per query.
-        rerank: for the owner: take this many candidates, and order them by the photos themselves.
-        inside: for the owner: only photos whose name begins with this.
+        k: number of hits per query.
+        rerank: for the owner: order this number of candidates by the photos themselves.
+        inside: for the owner: only photos whose name begins with this text.
         since: only photos taken on this day or later.
         until: only photos taken on this day or before.
         radius: all photos within this Hamming distance; for phashing codes only.
-        ranking: "soft" (what looks alike) or "distance" (the very same photo; phashing only).
+        ranking: "soft" (similar photos) or "distance" (the same photo; phashing only).
         min_probability: only hits with at least this probability of a match or of relevance.
-        html: write a contact sheet here: one page, with thumbnails inside.
-        photos: where the owner's photos are (default: where they were).
-        vault: the owner's vault, which knows the photos' names (default: beside the release).
-        milvus: search on Milvus at this address; a collection that does not exist is filled.
+        html: the file of a contact sheet to write: one page with thumbnails.
+        photos: the folder of the owner's photos (default: the folder that was protected).
+        vault: the owner's vault, which has the photos' names (default: beside the release).
+        milvus: the address of a Milvus server to search on; a missing collection is created.
         collection: the Milvus collection.
         token: user:password or API key of Milvus.
         progress: called with (stage, done, total).
@@ -328,7 +329,8 @@ def search(
     folder, coder, names = _open_release(target, vault, encoder, text_embeddings)
     if inside is not None and names.vault is None and folder.names == "random":
         raise InvalidData(
-            "--in asks for names, which are the owner's: the vault is not here (see --vault)."
+            "--in needs the names of the photos, which are in the owner's vault: give it with "
+            "--vault."
         )
     own = OwnerPhotos(names, Path(photos) if photos is not None else names.source, coder)
     progress("reading the release", 0, 0)
@@ -351,7 +353,7 @@ def search(
             hits = hits.at_least(checks.probability("min_probability", min_probability))
         most = k if rerank is None else max(k, rerank)
         ranked = [each[:most] if hits.distances is None else each for each in hits]
-        # Words that say nothing to the encoder have no hits, rather than arbitrary ones.
+        # Words that the encoder does not know have no hits, rather than arbitrary ones.
         ranked = [each if meant else [] for each, meant in zip(ranked, queried.meant, strict=True)]
         if rerank is not None:
             ranked = _rerank(own, queried, ranked, k)
@@ -388,8 +390,8 @@ class DuplicatePhotos(JobResult):
     """Photos of a release that are nearly or exactly the same.
 
     Parameters:
-        groups: photos that look nearly the same: for each group its photos, each with its files.
-        copies: files that show exactly the same image.
+        groups: groups of photos that are nearly the same; each photo is a tuple of its files.
+        copies: groups of files with exactly the same image.
     """
 
     groups: tuple[tuple[tuple[str, ...], ...], ...]
@@ -418,19 +420,19 @@ def find_duplicates(
     photos: PathText | None = None,
     vault: PathText | None = None,
 ) -> DuplicatePhotos:
-    """Find photos that are nearly the same, for the owner: by the photos, which are read here.
+    """Find photos that are nearly the same, for the owner, by reading the photos.
 
     Copies of one image share a code and cost nothing. Photos that are only nearly the same are
-    separate records, and whoever is on several of them is protected per person only.
+    separate records; a person on several of them is protected only by a guarantee per person.
 
     Parameters:
         release: the folder that `protect` made.
-        min_similarity: from which cosine of their features photos count as nearly the same.
-        photos: where the photos are (default: where they were).
+        min_similarity: the least cosine of the features of photos that are nearly the same.
+        photos: the folder of the photos (default: the folder that was protected).
         vault: the owner's vault (default: beside the release).
 
     Raises:
-        InvalidData: if the vault or the photos are not here.
+        InvalidData: if the vault or the photos are not on this machine.
 
     Examples:
         >>> import tempfile
@@ -446,7 +448,7 @@ def find_duplicates(
     folder, encoder, names = _open_release(Path(release), vault)
     if names.vault is None and folder.names == "random":
         raise InvalidData(
-            "only the owner can tell: the vault is not here (--vault says where it is)."
+            "only the owner can find duplicates: the vault is not here. Give it with --vault."
         )
     own = OwnerPhotos(names, Path(photos) if photos is not None else names.source, encoder)
     with encoder.load(folder.codes) as stored:
@@ -491,16 +493,16 @@ class _Queries:
     """The queries of one call.
 
     Parameters:
-        titles: what each query is called.
-        present: whether anything like it is stored.
-        pixels: the pictures, where the queries are pictures.
-        squeezed: the pictures as the encoder takes them.
-        rows: feature rows, where the queries are vectors.
-        similarity: how the queries fit the cells (m, cells), where they are words or records.
-        records: the ids of stored photos, where the queries are those.
+        titles: the name of each query.
+        present: whether anything similar is stored.
+        pixels: the pictures, if the queries are pictures.
+        squeezed: the pictures as prepared for the encoder.
+        rows: the feature vectors, unless the queries are words or records.
+        similarity: the similarity to the cells (m, cells), if the queries are words or records.
+        records: the ids of stored photos, if the queries are those.
         interpretations: how words were understood.
-        known: whether words mean anything to the encoder; empty for other queries.
-        files: what became of the files, where the queries are pictures.
+        known: whether the encoder knows the words; empty for other queries.
+        files: the query files that were read and that were not, if the queries are pictures.
     """
 
     titles: list[str]
@@ -521,14 +523,14 @@ class _Queries:
 
 
 def _check_order(release: Path, queries: list[Path]) -> None:
-    """Name common mistakes: release and query swapped, a vault or a file given as the release."""
+    """Explain common mistakes: release and query swapped, a vault or a file given as release."""
     if not (release / "about.json").is_file() and any(
         (query / "about.json").is_file() for query in queries
     ):
-        raise InvalidData(f"{queries[0]} is the index, and comes first; then what to look for.")
+        raise InvalidData(f"{queries[0]} is the index, which comes first; the query is second.")
     if (release / "key").is_file():
         raise InvalidData(
-            f"{release} is a vault, which is the owner's alone. The index is the folder beside it."
+            f"{release} is a vault, which is for the owner only. The index is the folder beside it."
         )
     if release.is_file():
         raise InvalidData(
@@ -547,7 +549,7 @@ def _asked(
     names: OwnerNames,
 ) -> _Queries:
     if sum((bool(queries), bool(words), bool(like), vector is not None)) != 1:
-        raise InvalidParameter("ask by photos, --words, --like or --vector: by one of them.")
+        raise InvalidParameter("give exactly one of photos, --words, --like and --vector.")
     if vector is not None:
         if isinstance(vector, (str, PathLike)):
             titles, vectors = Embeddings(vector).take(_MAX_QUERY_VECTORS)
@@ -596,10 +598,10 @@ def _asked(
 
 
 def _read_queries(paths: Sequence[Path]) -> tuple[list[str], list[NDArray[np.uint8]], FilesRead]:
-    """Read query photos: in a folder damaged ones are counted, a photo that was named must be read.
+    """Read query photos; damaged photos of a folder are skipped, a named photo must be readable.
 
     Returns:
-        The paths, the pixels, and what became of every file.
+        The paths, the pixels, and the files that were read and that were not.
     """
     titles: list[str] = []
     pixels: list[NDArray[np.uint8]] = []
@@ -646,7 +648,7 @@ def _search(
 def _rerank(
     own: OwnerPhotos, queries: _Queries, ranked: list[list[Hit]], k: int
 ) -> list[list[Hit]]:
-    """Order candidates by the photos; a stored query is looked up among the owner's photos."""
+    """Order candidates by their photos; a query that is stored is read from the owner's photos."""
     squeezed = queries.squeezed
     if squeezed is None and queries.records:
         pictures = [
@@ -655,13 +657,14 @@ def _rerank(
         squeezed = np.stack(pictures) if len(pictures) == len(queries.records) else None
     if squeezed is None:
         raise InvalidParameter(
-            "--rerank compares pictures: give a query picture, or --like with a photo that is here "
-            "(see --folder)."
+            "--rerank compares pictures: give a query picture, or --like with a photo that is on "
+            "this machine (see --folder)."
         )
     ordered = own.encoder.rerank(squeezed, ranked, own.squeezed, k)
     if any(ranked) and not any(ordered):
         raise InvalidParameter(
-            "--rerank is the owner's: none of the photos are here (--folder, --vault say where)."
+            "--rerank needs the owner's photos, and none of them was found. Give --folder and "
+            "--vault."
         )
     return [[by_photos(key, value) for key, value in pairs] for pairs in ordered]
 

@@ -1,8 +1,8 @@
-"""Send training data with a proof: statistics of image features, or a classifier, with noise.
+"""Send statistics of image features, or a classifier, with a differential privacy guarantee.
 
-A folder of labelled images becomes one small file, from which somebody else trains a classifier
-without any of the images. Everything in the file has one guarantee, (epsilon, delta) per image and
-label or per person.
+A folder of labelled images becomes one small file, from which a receiver trains a classifier
+without any of the images. The guarantee of the file is (epsilon, delta) per image and label, or per
+person.
 """
 
 from __future__ import annotations
@@ -64,21 +64,21 @@ class SentStatistics(JobResult):
     """A file that may be shared: feature statistics, or a classifier, with its guarantee.
 
     Parameters:
-        file: the file.
-        n_bytes: its size.
+        file: the path of the file.
+        n_bytes: its size in bytes.
         kind: "statistics" or "head".
         classes: the names of the classes.
-        n_images: distinct images that were used.
-        width: numbers per image that the release is about.
+        n_images: number of distinct images.
+        width: number of values per image in the statistics.
         moments: share of the budget that is spent on the second moment.
-        guarantee: what is promised.
-        forecast: what the public rules predict that a receiver learns.
+        guarantee: the guarantee of the file.
+        forecast: the accuracy that public rules predict for a receiver.
         vault: the folder with the key of the noise, which must be kept and not shared.
-        charged: whether a ledger was charged now; False for a release that was paid before.
-        ledger: whether a ledger was named.
+        charged: whether a ledger was charged now; False if it was charged by an earlier run.
+        ledger: whether a ledger was given.
         unreadable: names of files that could not be read, with the reason.
-        without_class: images whose label is none of the classes.
-        files: what became of every file of the folder; None for a data set.
+        without_class: number of images whose label is none of the classes.
+        files: number of images that were read, and the files that were not; None for a data set.
 
     Examples:
         >>> import tempfile
@@ -108,7 +108,6 @@ class SentStatistics(JobResult):
 
     @property
     def title(self) -> str:
-        """One line that says what was written."""
         content = "Feature statistics" if self.kind == "statistics" else "A classifier"
         return (
             f"{content} of {self.n_images:,} images in {len(self.classes)} classes: {self.file} "
@@ -116,7 +115,6 @@ class SentStatistics(JobResult):
         )
 
     def facts(self) -> list[tuple[str, str]]:
-        """Guarantee, forecast, files."""
         charged = "not charged: no ledger was given"
         if self.ledger:
             charged = "charged" if self.charged else "charged by an earlier run: nothing more"
@@ -155,7 +153,6 @@ class SentStatistics(JobResult):
         }
 
     def tables(self) -> list[ResultTable]:
-        """What became of the files."""
         return [] if self.files is None else [files_table(self.files)]
 
 
@@ -167,13 +164,13 @@ class LearnedFromStatistics(JobResult):
         files: the files of the senders.
         method: "lda" or "ridge".
         classes: the names of the classes.
-        n_senders: how many releases were merged.
+        n_senders: number of releases that were merged.
         accuracy: share of test images classified correctly; None without test images.
         chance: accuracy of naming the most frequent class of the test images.
         n_test: number of test images.
         out: the file of the classifier, if it was written.
         encoder: name of the encoder.
-        test_files: what became of every file of the folder of test images.
+        test_files: number of test images that were read, and the files that were not.
 
     Examples:
         >>> import tempfile
@@ -197,7 +194,6 @@ class LearnedFromStatistics(JobResult):
 
     @property
     def title(self) -> str:
-        """One line with the accuracy, where it was measured."""
         start = f"A classifier for {len(self.classes)} classes from {self.n_senders} "
         start += "sender" if self.n_senders == 1 else "senders"
         if self.accuracy is None or self.chance is None:
@@ -206,10 +202,9 @@ class LearnedFromStatistics(JobResult):
             f"{start}: accuracy {self.accuracy:.1%} on {self.n_test:,} images (chance: "
             f"{self.chance:.1%})"
         )
-        return text + ("; so few images say little" if self.n_test < _FEW_TESTS else "")
+        return text + ("; with so few images this is uncertain" if self.n_test < _FEW_TESTS else "")
 
     def facts(self) -> list[tuple[str, str]]:
-        """Method, classes, file."""
         facts = [("method", self.method), ("encoder", self.encoder)]
         return facts if self.out is None else [*facts, ("model", str(self.out))]
 
@@ -228,7 +223,6 @@ class LearnedFromStatistics(JobResult):
         }
 
     def tables(self) -> list[ResultTable]:
-        """What became of the files of the test images."""
         return [] if self.test_files is None else [files_table(self.test_files)]
 
 
@@ -240,14 +234,14 @@ def predict_sending(
     delta: float = DELTA,
     images_per_person: int = 1,
 ) -> StatisticsForecast:
-    """Predict what statistics of so many images will be good for; nothing is looked at or charged.
+    """Predict the accuracy that a receiver can reach with statistics; no image is read.
 
     Parameters:
         n_images: number of images.
         n_classes: number of classes.
         epsilon: privacy budget per image and label, or per person.
-        delta: probability bound of the guarantee.
-        images_per_person: 1 where images are protected.
+        delta: delta of the guarantee.
+        images_per_person: number of images per person; 1 if images are protected.
 
     Examples:
         >>> predict_sending(50_000, 10).level, predict_sending(300, 10).level
@@ -285,49 +279,50 @@ def send_statistics(
 ) -> SentStatistics:
     """Release noisy statistics of labelled images, from which others can train a classifier.
 
-    Whether anything can be learned is predicted from public numbers before anything is charged, and
-    a hopeless release is refused. The noise comes from the vault: the same images with the same
-    options give the same file again, and cost nothing more.
+    The accuracy of a receiver is predicted from public numbers before anything is charged, and a
+    release from which nothing could be learned is refused. The noise is derived from the vault's
+    key: the same images with the same options give the same file again, and cost nothing more.
 
     Parameters:
         source: a folder with one subfolder of images per class, a folder with `labels`, or the name
             of a known data set.
         out: the file to write, which may be shared.
         epsilon: privacy budget per image and label, or per person.
-        delta: probability bound of the guarantee; below one over the number of images.
+        delta: delta of the guarantee, below one over the number of images.
         classes: the names of the classes: words separated by commas, or a list. By default the
-            names of the subfolders, empty ones included, which are taken to be public.
+            names of the subfolders, empty ones included, which are assumed to be public.
         labels: a table that names the class of each image (see `blindsight.data.label_tables`); the
             names of the classes must then be stated.
         kind: "statistics", which can be merged with those of other senders, or "head", a classifier
-            that is trained here and is about a point better.
-        encoder: how images become features; every sender and the receiver need the same.
+            that is trained here and is about one percentage point better.
+        encoder: the image encoder; all senders and the receiver need the same.
         public: a folder of public everyday pictures, or the name of a data set, which improve the
-            result by about a point. By default directions of the encoder's own classifier.
-        picture_size: side in pixels of small images (32 for CIFAR-10); public pictures are shrunk
+            result by about one percentage point. By default the basis consists of directions of
+            the encoder's own classifier.
+        picture_size: side in pixels of small images (32 for CIFAR-10); public pictures are resized
             to it first, so that both have the same sharpness. It is public.
         people: whose images they are, as in `protect`; protects all images of a person together.
-        images_per_person: with `people`, about how many images a person has: the noise grows with
-            its root, and what a person adds is clipped to it.
-        senders_images: number of images of all senders together, where statistics will be merged:
-            it decides the width, which all must share.
+        images_per_person: with `people`, about how many images a person has. The noise grows with
+            its square root, and a larger contribution of a person is clipped.
+        senders_images: number of images of all senders together, if statistics will be merged. It
+            determines the width, which must be the same for all.
         split: "train" or "test", for known data sets.
         ledger: a ledger to charge before anything is released.
         dataset: the account of the images in the ledger; by default the name of the folder.
         vault: folder for the key of the noise; by default beside `out`.
-        actor: who asks for the release, for the ledger.
-        purpose: what the release is for, for the ledger.
-        random_state: a seed makes a simulation without a vault, and the guarantee says so.
-        force: write over statistics of another release in `out`.
+        actor: the name of the person who asks for it (default: the operating system's user).
+        purpose: the purpose, which the ledger stores.
+        random_state: a seed for a simulation without a vault, which the guarantee states.
+        force: overwrite another release in `out`.
         progress: called with (stage, done, total).
 
     Returns:
-        The file, its guarantee, and what a receiver can expect.
+        The file, its guarantee, and the accuracy that a receiver can expect.
 
     Raises:
-        InvalidParameter: if so few images cannot teach anything at this epsilon; nothing was
+        InvalidParameter: if nothing could be learned from so few images at this epsilon; nothing is
             charged.
-        BudgetExceeded: if the ledger has too little left; nothing is released.
+        BudgetExceeded: if the remaining budget is too small; nothing is released.
         InvalidData: if the images cannot be used.
 
     Example:
@@ -403,7 +398,7 @@ def send_statistics(
         "people": people is not None,
         "all": senders_images,
     }
-    number = None if key is None else key.release_of(_law(settings, images))
+    number = None if key is None else key.release_of(_inputs_text(settings, images))
     _refuse_other_release(target, number, key, account, force=force)
     noise = random_state if key is None or number is None else key.training_source(number)
     progress("releasing", 0, 0)
@@ -487,19 +482,19 @@ def learn_from_statistics(
     Parameters:
         files: files that `send_statistics` wrote; several are merged.
         method: "lda" (linear discriminant analysis) or "ridge" (least squares).
-        test: labelled images of the receiver's own, a folder with a subfolder per class or the name
-            of a known data set, to measure the accuracy on.
-        split: "train" or "test", where `test` is a known data set.
-        encoder: the encoder, where it is not a built-in one.
-        out: write the classifier to this file.
+        test: the receiver's own labelled images to measure the accuracy on: a folder with a
+            subfolder per class, or the name of a known data set.
+        split: "train" or "test", if `test` is a known data set.
+        encoder: the encoder, if it is not built in.
+        out: the file of the classifier, if it is to be written.
         progress: called with (stage, done, total).
 
     Returns:
-        The classifier's accuracy beside that of chance, and its file.
+        The classifier's accuracy, the accuracy of guessing, and the file.
 
     Raises:
         HostileFile: if a file is damaged or was changed.
-        InvalidData: if the statistics do not fit together.
+        InvalidData: if the statistics cannot be merged.
 
     Examples:
         >>> import tempfile
@@ -562,8 +557,8 @@ def _images_per_person(
     return checks.whole("images_per_person", images_per_person or SEND_IMAGES_PER_PERSON)
 
 
-def _law(settings: Mapping[str, object], images: LabelledImages) -> str:
-    """All inputs and settings of a release as text: the same text is the same release."""
+def _inputs_text(settings: Mapping[str, object], images: LabelledImages) -> str:
+    """Return all inputs and settings of a release as text, which identifies the release."""
     people = images.people or ("",) * len(images.records)
     lines = sorted(
         "\x1f".join(row) for row in zip(images.records, images.labels, people, strict=True)
@@ -580,7 +575,7 @@ def _refuse_other_release(
     *,
     force: bool,
 ) -> None:
-    """Refuse to write over another release, or over a file that is no release."""
+    """Refuse to overwrite another release, or a file that is not a release."""
     from blindsight.core import storage
     from blindsight.privacy.reconcile import ReleaseOnDisk, reconcile
     from blindsight.sketching import FeatureStatistics, PrivateHead
@@ -589,7 +584,7 @@ def _refuse_other_release(
         return
     kind, _, fields = storage.load_any(target)
     if kind not in (FeatureStatistics._kind, PrivateHead._kind):
-        raise InvalidParameter(f"{target} holds something else. Choose another name.")
+        raise InvalidParameter(f"{target} is not a file of statistics. Choose another name.")
     public = fields.get("public")
     stored = public.get("release") if isinstance(public, dict) else None
     if vault is not None and stored == number is not None:

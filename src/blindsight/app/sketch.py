@@ -49,15 +49,15 @@ __all__ = [
     "sketch",
 ]
 
-#: Pixels times channels that are attacked at most: about a minute of work.
+#: The largest number of attacked values (pixels times channels): about a minute of work.
 _MAX_ATTACKED_VALUES = 4_000_000
-#: Public images that the learning attacker is given at most.
+#: The largest number of public images for the attacker that learns from them.
 _MAX_PUBLIC_IMAGES = 3000
-#: Public images by which a setting is chosen at most.
+#: The largest number of public images by which a setting is chosen.
 _MAX_REFERENCE_IMAGES = 500
 _SHOWN_IN_GALLERY = 8
 
-#: Whose PSNR a goal bounds: that of all attackers, of the paper's, or of the informed one.
+#: The attacker whose PSNR is bounded: all attackers, the paper's, or the informed one.
 Attacker = Literal["all", "mean", "informed"]
 
 
@@ -66,17 +66,17 @@ class SketchedImages(JobResult):
     """A file of sketches, or of flipped bits.
 
     Parameters:
-        file: the file, which can be shared if its card is acceptable.
+        file: the path of the file, which may be shared if its card is acceptable.
         n_sketches: number of images in it.
-        n_bytes: size of the file.
+        n_bytes: size of the file in bytes.
         disclosure: what attackers recover from sketches; None for flipped bits.
         guarantee: the proven guarantee of flipped bits; None for sketches.
         parameters: the parameters of sketches.
-        fingerprint: digits that differ between different parameters of sketches.
+        fingerprint: a fingerprint of the parameters of sketches.
         epsilon_per_pixel: the epsilon that sketches imply; not a guarantee.
         simulation: whether the noise has a fixed seed.
         charged: whether a ledger was charged.
-        files: how many images were read, and every file of the folder that was not, by kind.
+        files: number of images that were read, and the files that were not, by kind.
 
     Examples:
         >>> import tempfile
@@ -106,7 +106,6 @@ class SketchedImages(JobResult):
 
     @property
     def title(self) -> str:
-        """One line that says what was written."""
         kind = "sketches" if self.guarantee is None else "images with flipped bits"
         return f"{self.n_sketches:,} {kind} in {self.file} ({self.n_bytes / 1e6:,.1f} MB)"
 
@@ -118,7 +117,6 @@ class SketchedImages(JobResult):
         return "" if self.disclosure is None else self.disclosure.card()
 
     def facts(self) -> list[tuple[str, str]]:
-        """The rows of the card."""
         if self.guarantee is not None:
             charged = "ledger charged." if self.charged else "not charged: no --ledger."
             return [*self.guarantee.rows(), ("ledger", charged)]
@@ -148,10 +146,10 @@ class SketchedImages(JobResult):
 
 @dataclass(frozen=True)
 class AttackResult:
-    """What one attacker recovered.
+    """The quality of the images that one attack recovered.
 
     Parameters:
-        attack: its name.
+        attack: the name of the attack.
         psnr: mean peak signal-to-noise ratio in dB.
         ssim: mean structural similarity; None for images of at most 11 pixels a side.
         exact: share of pixels that are exactly right.
@@ -165,16 +163,16 @@ class AttackResult:
 
 @dataclass(frozen=True)
 class RecoveredImages(JobResult):
-    """What attackers see of the images behind sketches.
+    """What attacks recover from sketches.
 
     Parameters:
-        n_sketches: sketches that were attacked.
+        n_sketches: number of attacked sketches.
         attacks: results against the originals, the best first; empty without originals.
-        not_tried: which attacker was left out, and why.
+        not_tried: which attack was not run, and why.
         parameters: the name of the sketches' parameters.
-        verdict: one sentence.
-        gallery: the drawing of original and recovered images.
-        files: what became of every file of the originals and the public images.
+        verdict: a sentence on what the best attack recovers.
+        gallery: the file with original and recovered images.
+        files: the files of originals and public images that were read and that were not.
 
     Examples:
         >>> import tempfile
@@ -194,15 +192,12 @@ class RecoveredImages(JobResult):
 
     @property
     def title(self) -> str:
-        """The verdict."""
         return f"{self.parameters}: {self.verdict}"
 
     def facts(self) -> list[tuple[str, str]]:
-        """Where the gallery is."""
         return [] if self.gallery is None else [("gallery", str(self.gallery))]
 
     def tables(self) -> list[ResultTable]:
-        """One row per attack, and what became of the files."""
         files = [] if self.files is None else [files_table(self.files)]
         if not self.attacks:
             return files
@@ -269,28 +264,28 @@ def sketch(
     Parameters:
         source: a folder of images (a subfolder per class gives labels), or a known data set.
         out: the file to write.
-        q: a setting of the paper, "Q1" to "Q12", or q_1, ..., q_L.
-        p: the types of records, p_1, ..., p_K.
-        r: records per bit.
+        q: a setting of the paper, "Q1" to "Q12", or the probabilities q_1, ..., q_L.
+        p: the probabilities p_1, ..., p_K of the types of records.
+        r: number of records per bit.
         max_psnr: choose q so that the PSNR of any attacker is at most this; needs `reference`.
         epsilon_per_pixel: choose q so that the implied epsilon per pixel is at most this.
-        attacker: whose PSNR `max_psnr` bounds.
+        attacker: the attacker whose PSNR `max_psnr` bounds: "all", "mean" or "informed".
         reference: public images of the same size and kind, for `max_psnr`.
         flip_epsilon: flip bits instead, with this proven epsilon per pixel.
         split: "train" or "test", for known data sets.
         size: resize images to size x size pixels.
         grey: convert colour to grey.
-        random_state: a seed makes a simulation, and the card says so.
-        vault: folder of a key by which an image always has the same sketch; with a ledger, by
-            default `out` with ".vault" appended.
+        random_state: a seed for a simulation, which the card states.
+        vault: folder of the key of the noise, with which an image always has the same sketch; with
+            a ledger, by default `out` with ".vault" appended.
         ledger: a ledger to charge, with `flip_epsilon`; by default the one that earlier releases
             of the vault were charged to.
         dataset: the account of the images in the ledger.
-        actor: who asks for the release, for the ledger (default: the operating system's user).
-        purpose: what the release is for, for the ledger.
+        actor: the name of the person who asks for it (default: the operating system's user).
+        purpose: the purpose, which the ledger stores.
         unsafe_records: also write the records of the first image, which reveal it, for study.
-        ray: workers that share the work: "local", or the address of a Ray cluster.
-        force: delete a finished `out` first; the images are released a second time.
+        ray: distribute the work over "local" processes or a Ray cluster at this address.
+        force: delete a finished `out` first, which releases the images a second time.
         progress: called with (stage, done, total).
 
     Returns:
@@ -298,7 +293,7 @@ def sketch(
 
     Raises:
         InvalidParameter: if options exclude each other.
-        BudgetExceeded: if the ledger has too little left; nothing is written.
+        BudgetExceeded: if the remaining budget is too small; nothing is written.
 
     Example:
         >>> import tempfile
@@ -321,18 +316,18 @@ def sketch(
         )
     if vault is not None and (random_state is not None or ray is not None):
         raise InvalidParameter(
-            "--vault goes with neither --seed nor --ray: noise comes from its key, which stays "
-            "here."
+            "--vault excludes --seed and --ray: the noise is derived from its key, which stays on "
+            "this machine."
         )
     path = Path(out)
     images, files = _read_photos(str(source), split, progress)
     prepare = ImagePreparation.of(images, size=size, grey=grey)
-    # A ledger needs a vault beside it: whichever of them is an older copy is noticed by the other.
+    # A ledger needs a vault: each of them detects if the other is an older copy.
     opened_vault = None
     charged = ledger is not None and flip_epsilon is not None
     if random_state is None and (vault is not None or charged):
         opened_vault = open_vault(vault, path)
-    # Another run on the same vault waits: two of them must not write one file.
+    # Another run with the same vault waits, because two runs must not write one file.
     with nullcontext() if opened_vault is None else opened_vault.running():
         permanent = None
         if opened_vault is not None and ray is None:
@@ -408,14 +403,14 @@ def recover_sketches(
     Parameters:
         sketches: a file that `sketch` wrote.
         originals: the images behind the sketches, to measure against.
-        split: "train" or "test", where the originals are a known data set.
-        public: public images of the same kind; adds the attacker that learns from them.
-        count: how many sketches to attack at most.
+        split: "train" or "test", if the originals are a known data set.
+        public: public images of the same kind; adds the attack that learns from them.
+        count: the largest number of sketches to attack.
         size: the size to which the originals were resized.
         grey: whether the originals were converted to grey.
-        steps: steps of the learning attacker, which bound its time.
-        gallery: draw original and recovered images to this file (.svg or .png).
-        settings: draw the originals as recovered under Q1 to Q12 to this file.
+        steps: training steps of the attack that learns, which bound its time.
+        gallery: the file (.svg or .png) for a drawing of original and recovered images.
+        settings: the file for a drawing of the originals as recovered with Q1 to Q12.
         progress: called with (stage, done, total).
 
     Returns:
@@ -488,7 +483,15 @@ def recover_sketches(
 
 
 def read_images(source: str, split: str | None) -> ImageSet:
-    """A folder of images, with labels if it has a subfolder per class, or a known data set."""
+    """Open a folder of images, with labels if it has a subfolder per class, or a known data set.
+
+    Parameters:
+        source: the folder, or the name of the data set.
+        split: "train" or "test", for known data sets.
+
+    Raises:
+        MissingData: there is neither such a folder nor such a data set.
+    """
     from blindsight import data
     from blindsight.data.listing import load_class_folders, load_folder
 
@@ -511,7 +514,7 @@ def read_images(source: str, split: str | None) -> ImageSet:
 def _read_photos(
     source: str, split: str | None, progress: Progress
 ) -> tuple[ImageSet, FilesRead | None]:
-    """The images to release: those of a folder that can be read, with the count of all files."""
+    """Open the images of a folder that can be read, with the table of files, or a data set."""
     from blindsight.data.listing import read_folder
 
     if not Path(source).is_dir():
@@ -535,7 +538,7 @@ def _parameters(
     attacker: Attacker,
     reference: str | None,
 ) -> QKParameters:
-    """The parameters that were given, or those that meet the goal that was given."""
+    """Return the stated parameters, or those that meet the stated goal."""
     from blindsight.sketching import calibration
     from blindsight.sketching.parameters import read_like, resolve
 
@@ -588,7 +591,7 @@ def _flip(
     ray: str | None,
     progress: Progress,
 ) -> SketchedImages:
-    """Write flipped bits to a file; the ledger is charged once, before the first block."""
+    """Charge the ledger once, and write flipped bits to a file."""
     from blindsight.index.bulk import pool_at, sketch_to
     from blindsight.sketching import FlippedBits
 
@@ -601,7 +604,7 @@ def _flip(
         records = _records(vault, images)
         account = vault.account(account, release="", records=records, out=path)
     elif vault is not None and account is None:
-        # Whoever forgets the ledger now pays when it is given.
+        # Without a ledger the vault stores the charge, until a later run gives one.
         release, description = vault.release_of(flipper.mechanism_id_), "flipped bits of photos"
         records = _records(vault, images)
         vault.charge(
@@ -633,7 +636,7 @@ def _permanent(vault: Vault, images: ImageSet, out: Path) -> Permanent:
 
 
 def _records(vault: Vault, images: ImageSet) -> list[str]:
-    """The ids of photos in the vault; none for a data set whose images are not files."""
+    """Return the record ids of photos; none for a data set whose images are not files."""
     from blindsight.data import Files
 
     files = images.images
@@ -641,7 +644,7 @@ def _records(vault: Vault, images: ImageSet) -> list[str]:
 
 
 def _delete(path: Path) -> None:
-    """Delete a finished file of sketches; any other file is refused."""
+    """Delete a finished file of sketches; refuse any other file."""
     from blindsight.sketching import SketchSet
 
     SketchSet.open(path)
@@ -649,7 +652,7 @@ def _delete(path: Path) -> None:
 
 
 def _affordable(count: int, stored: SketchSet) -> int:
-    """So many sketches that attacking them takes minutes at most, for any size of image."""
+    """Return a number of sketches that can be attacked within minutes, for any image size."""
     most = max(1, _MAX_ATTACKED_VALUES // math.prod(stored.image_shape))
     return int(min(count, len(stored), most))
 
@@ -657,7 +660,7 @@ def _affordable(count: int, stored: SketchSet) -> int:
 def _originals(
     images: ImageSet, stored: SketchSet, size: int | None, grey: bool
 ) -> NDArray[np.uint8]:
-    """The images behind these sketches; comparing others would make the sketches look safe."""
+    """Return the originals of these sketches; other images would make the sketches look safe."""
     from blindsight.sketching.parameters import ImagePreparation
 
     part = images[: len(stored)]

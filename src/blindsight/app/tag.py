@@ -31,7 +31,7 @@ class ImageTags:
     """The tags of one image.
 
     Parameters:
-        image: the path of the image as the labels file would name it, or its random id.
+        image: the path of the image as in a labels file, or its random id.
         tags: names of the tags, the most probable first.
         probabilities: the probability of each tag, in the same order.
     """
@@ -47,11 +47,11 @@ class Tags(JobResult):
 
     Parameters:
         images: the tags of each image.
-        guarantee: the guarantee per training photo of the model.
+        guarantee: the guarantee of the model, per training photo.
         answer_guarantee: the guarantee per tagged photo, if the tags were published with noise.
-        unreadable: paths that were skipped, and why.
-        charged: whether a ledger was charged, where tags were published.
-        files: how many photos were read, and every file that was not, by kind.
+        unreadable: paths that were skipped, with the reason.
+        charged: whether a ledger was charged for published tags.
+        files: number of photos that were read, and the files that were not, by kind.
 
     Examples:
         >>> import tempfile
@@ -74,25 +74,24 @@ class Tags(JobResult):
 
     @property
     def title(self) -> str:
-        """One line that says what was done."""
         return f"Tags of {counted(len(self.images), 'image')}"
 
     @property
     def price(self) -> str:
-        """One sentence on what these answers cost."""
+        """A sentence on the privacy cost of these tags."""
         if self.answer_guarantee is not None:
             return (
                 f"Tags of each photo: ε = {self.answer_guarantee.epsilon:.4g} per photo, charged "
-                "once; a photo that is asked about again has the same tags."
+                "once; a photo that is tagged again has the same tags."
             )
         return f"These answers cost nothing more: the model itself is {self.guarantee.cost}."
 
     def save(self, out: str | Path, *, format: str | None = None) -> list[Path]:
-        """Write the tags for other programs.
+        """Write the tags in a format that other programs read.
 
         Parameters:
             out: the file to write, or for "xmp" the folder for the sidecars.
-            format: "csv", "json", "parquet", "xmp" or "label-studio"; by default from the ending.
+            format: "csv", "json", "parquet", "xmp" or "label-studio"; by default by the suffix.
 
         Returns:
             The files that were written.
@@ -103,12 +102,10 @@ class Tags(JobResult):
         return write_tags(rows, out, format=format)
 
     def facts(self) -> list[tuple[str, str]]:
-        """The price, and what was skipped."""
         skipped = [("skipped", f"{path}: {reason}") for path, reason in self.unreadable]
         return [("price", self.price), *skipped]
 
     def tables(self) -> list[ResultTable]:
-        """Image and tags."""
         rows = [(item.image, ", ".join(item.tags) or "-") for item in self.images]
         tags = ResultTable("", ("image", "tags"), rows)
         return [tags] if self.files is None else [tags, files_table(self.files)]
@@ -133,10 +130,14 @@ class Tags(JobResult):
 
 
 def tag_format(out: str | Path, format: str | None = None) -> str:
-    """Return the format in which `Tags.save` would write, before anything is tagged or charged.
+    """Return the format in which `Tags.save` would write, so that it can be checked first.
+
+    Parameters:
+        out: the file to write.
+        format: the format; by default by the suffix of the file.
 
     Raises:
-        InvalidParameter: if the format is unknown, or neither given nor named by an ending.
+        InvalidParameter: if the format is unknown, or neither given nor known by the suffix.
 
     Example:
         >>> tag_format("tags.parquet")
@@ -162,19 +163,19 @@ def tag(
 ) -> Tags:
     """Tag images with a tagger.
 
-    Exact answers cost nothing more than training did. A tagger that was made with `publish=` gives
-    answers with noise; they are released by `publish_tags`, which this function calls.
+    Exact answers cost nothing in addition to training. For a tagger that was made with `publish=`
+    this function calls `publish_tags`, which releases answers with noise.
 
     Parameters:
         model: a file that `train_tagger` or `start_tagger` wrote.
         images: an image, a folder of images, or several of them.
-        encoder: the encoder that the tagger was trained with, where that is not built in.
-        random_ids: name images by random ids, for sharing; with published tags only.
-        ledger: with published tags, the ledger to charge.
-        dataset: with published tags, the account of the photos in the ledger.
-        vault: with published tags, the folder of the key.
-        actor: with published tags, who asks for the release.
-        purpose: with published tags, what the release is for.
+        encoder: the encoder that the tagger was trained with, if it is not built in.
+        random_ids: as in `publish_tags`, like the options that follow; for published tags only.
+        ledger: the ledger to charge.
+        dataset: the account of the photos in the ledger.
+        vault: the folder of the key of the noise.
+        actor: the name of the person who asks for the release.
+        purpose: the purpose, which the ledger stores.
         progress: called with (stage, done, total).
 
     Returns:
@@ -213,7 +214,8 @@ def tag(
         )
     if random_ids or vault is not None:
         raise InvalidParameter(
-            "these answers are exact: random ids and a vault are for a model made with publish=."
+            "this model gives exact answers: random_ids and vault are for a model that was made "
+            "with publish=."
         )
     paths = _paths(images)
     listed = image_files(paths)
@@ -243,27 +245,27 @@ def publish_tags(
 ) -> Tags:
     """Release the tags of private photos with noise, once per photo.
 
-    A photo has the same published tags whenever it is asked about, also if it was moved, renamed or
-    copied: its noise is derived from the vault's key. All photos of one model are charged together,
-    once.
+    A photo always has the same published tags, also if it was moved, renamed or copied, because its
+    noise is derived from the vault's key. All photos of one model are charged once.
 
     Parameters:
         model: a file that `train_tagger(publish=...)` wrote.
         images: a photo, a folder of photos, or several of them.
-        encoder: the encoder that the tagger was trained with, where that is not built in.
-        random_ids: name photos by random ids and order them by these, for sharing.
+        encoder: the encoder that the tagger was trained with, if it is not built in.
+        random_ids: name photos by random ids and sort them by these, for sharing.
         ledger: the ledger to charge; by default the one that was charged before.
         dataset: the account of the photos; by default the name of the model.
-        vault: the folder of the key; by default the one beside the model, which must exist.
-        actor: who asks for the release, for the ledger (default: the operating system's user).
-        purpose: what the release is for, for the ledger.
+        vault: the folder of the key of the noise; by default the one beside the model, which must
+            exist.
+        actor: the name of the person who asks for it (default: the operating system's user).
+        purpose: the purpose, which the ledger stores.
         progress: called with (stage, done, total).
 
     Returns:
         The published tags of each photo.
 
     Raises:
-        BudgetExceeded: if the ledger has too little left; nothing is released.
+        BudgetExceeded: if the remaining budget is too small; nothing is released.
         InvalidParameter: if the answers of this model are exact.
         MissingData: if the model, the vault or a photo does not exist.
 
@@ -283,7 +285,7 @@ def publish_tags(
     tagger, extractor = _load(model_path, encoder)
     if tagger.answer_guarantee_ is None:
         raise InvalidParameter(
-            f"the answers of {model_path} are exact and protect no photo: make a model with "
+            f"the answers of {model_path} are exact and not protected: make a model with "
             "train_tagger(publish=...)."
         )
     paths = _paths(images)
@@ -308,7 +310,7 @@ def publish_tags(
         _image_tags(tagger, name, tags, scores)
         for name, tags, scores in zip(names, answers.tags, answers.scores, strict=True)
     ]
-    if random_ids:  # one row per distinct photo, in an order that is independent of the files
+    if random_ids:  # one row per distinct photo, in an order that reveals nothing about the files
         rows = sorted({row.image: row for row in rows}.values(), key=lambda row: row.image)
     return Tags(
         tuple(rows),
@@ -341,7 +343,7 @@ def _paths(images: str | Path | Iterable[str | Path]) -> list[Path]:
 def _features_of(
     listed: ImageFiles, paths: list[Path], extractor: Extractor, progress: Progress
 ) -> Callable[[list[int]], NDArray[np.float32]]:
-    """A function from places in the list of files to the features of these files."""
+    """Return a function from row numbers of the files to the features of these files."""
     from blindsight.data import Files
 
     files = list(listed.digests)
@@ -358,7 +360,7 @@ def _features_of(
 
 
 def _names(files: Sequence[Path], paths: Sequence[Path]) -> list[str]:
-    """Paths relative to the one folder that was given, as a labels file names them."""
+    """Return the names of files: relative to the folder if one folder is given, as in labels."""
     root = paths[0] if len(paths) == 1 and paths[0].is_dir() else None
     return [path.relative_to(root).as_posix() if root else str(path) for path in files]
 
@@ -376,9 +378,9 @@ def _image_tags(
 
 
 def _existing_vault(path: str | Path | None, model: Path) -> Vault:
-    """The vault of earlier answers.
+    """Open the vault of earlier answers.
 
-    A new vault is made only at a path that the caller names: under another key, a photo that was
+    A new vault is created only at a path that the caller names: with another key, a photo that was
     published before would get a second answer with new noise.
     """
     from blindsight.index.release_folder import vault_beside

@@ -1,11 +1,11 @@
-"""One round may be enough: sites sum feature statistics, with the noise added once.
+"""Federated training in one round: sites sum feature statistics with noise.
 
-Each site turns its photos into rows by public means, adds up class sums, counts and second moments
-(`blindsight.sketching.statistics`), and contributes the vector to one secure sum with shares of
-noise. Everybody fits the same classifier from the noisy sum. There is nothing to tune.
+Each site encodes its photos in a public basis, computes class sums, counts and second moments
+(`blindsight.sketching.statistics`), and contributes them with its share of the noise to one secure
+sum. Every site fits the same classifier to the noisy sum, and nothing needs to be tuned.
 
-`StatisticsPlan` is what the sites of a federation agree on; the roles, carriers and files are those
-of every other federation.
+`StatisticsPlan` is the plan that the sites agree on. Roles, transport and files are the same as in
+every other federation.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class StatisticsPlan(Plan):
     The shared weights are the noisy sum of all statistics and the number of sites in it.
 
     Parameters:
-        basis: how feature vectors become rows; public, the same at every site.
+        basis: the public basis of feature vectors, which is the same at every site.
         moments: the share of the squared norm that is spent on the second moment.
         share: the standard deviation of the noise that one site adds.
     """
@@ -65,12 +65,12 @@ class StatisticsPlan(Plan):
     def make(
         cls, layout: StatisticsLayout, basis: FeatureBasis, noise: RecordShares, **options: Any
     ) -> Self:
-        """The plan for a layout, a basis and the noise that was agreed on.
+        """Return the plan for a layout, a basis and the agreed noise.
 
         Parameters:
-            layout: the classes, in sorted order, and what is summed.
-            basis: how feature vectors become rows.
-            noise: of the settings, see `plan_statistics`.
+            layout: the sorted classes and the layout of the summed vector.
+            basis: the basis of feature vectors.
+            noise: the noise of the settings, see `plan_statistics`.
             options: encoder, holdout and patience of `Plan`.
         """
         return cls(
@@ -89,15 +89,19 @@ class StatisticsPlan(Plan):
     def _check_shape(self) -> None:
         checks.positive("share", self.share)
         if self.rounds != 1 or self.examples or self.send != "change" or self.options:
-            raise InvalidParameter("statistics are summed once, and need no further options.")
+            raise InvalidParameter("statistics are summed once, without further options.")
         if self.initial.shape != (self.layout.size + 1,) or self.initial.any():
-            raise InvalidParameter("a plan of statistics starts from nothing.")
+            raise InvalidParameter(
+                "a plan of statistics must start from zeros, one for each value."
+            )
         if self.features != self.basis.n_features:
-            raise InvalidParameter(f"the basis takes {self.basis.n_features} features.")
+            raise InvalidParameter(
+                f"the features of the plan must be the {self.basis.n_features} of the basis."
+            )
 
     @cached_property
     def layout(self) -> StatisticsLayout:
-        """What is summed."""
+        """The layout of the summed vector."""
         return StatisticsLayout(self.names, self.basis.width, self.moments)
 
     @property
@@ -107,14 +111,14 @@ class StatisticsPlan(Plan):
 
     @property
     def descent(self) -> None:
-        """Nothing is learned by descent."""
+        """None: no gradient descent is used."""
         return
 
     def check(self, settings: Settings) -> None:
-        """Refuse settings of the sum that do not fit.
+        """Refuse settings of the secure sum that do not match the plan.
 
         Raises:
-            InvalidData: length, unit of privacy or width of the noise do not fit.
+            InvalidData: length, unit of protection or noise differ.
         """
         if self.dimension != settings.dimension:
             raise InvalidData(
@@ -127,28 +131,28 @@ class StatisticsPlan(Plan):
             raise InvalidData("the plan's noise is not that of the settings.")
 
     def task(self, X: NDArray[Any], labels: NDArray[Any], *, user: int) -> RoundTask:
-        """What a site does, with its own feature vectors and class numbers."""
+        """Return the computation of a site, with its own feature vectors and class numbers."""
         return _SiteStatistics(self, *self.checked(X, labels))
 
     def advanced(self, weights: Vector, mean: Vector, *, users: int, turn: int) -> Vector:
-        """The sum and the number of sites in it; the evaluation changes nothing."""
+        """Return the weights after a round: the sum and the number of sites in it."""
         return weights if self.evaluates(turn) else np.append(mean * users, float(users))
 
     def fit(self, total: Vector, users: int) -> StatisticsClassifier:
-        """The classifier that everybody fits from the noisy sum.
+        """Fit the classifier to the noisy sum.
 
         Parameters:
             total: the sum of all sites' statistics, with its noise.
-            users: how many sites are in it.
+            users: the number of sites in the sum.
         """
-        sigma = self.share * math.sqrt(users)  # every contributor adds a share
+        sigma = self.share * math.sqrt(users)  # every contributor adds its share of the noise
         identity = self.encoder.get("identity", {})
         return fit_from_statistics(
             Statistics(self.layout, self.basis, total, sigma, identity, users)
         )
 
     def learned(self, weights: Vector, settings: Settings) -> StatisticsClassifier | None:
-        """The classifier; None before there is a sum."""
+        """Return the classifier; None before the first sum."""
         return self._fitted(weights)
 
     def _fitted(self, weights: Vector) -> StatisticsClassifier | None:
@@ -156,7 +160,7 @@ class StatisticsPlan(Plan):
         return None if users < 1 else self.fit(weights[:-1], users)
 
     def predicted(self, weights: Vector, X: Vector) -> NDArray[np.int64]:
-        """The class number of each feature vector; 0 before there is a sum."""
+        """Return the class number of each feature vector; 0 before the first sum."""
         model = self._fitted(weights)
         if model is None or not len(X):
             return np.zeros(len(X), dtype=np.int64)
@@ -190,7 +194,7 @@ Plan.METHODS[StatisticsPlan.method] = StatisticsPlan
 
 
 class _SiteStatistics:
-    """A site's statistics, and how many of its held-out records a model names rightly."""
+    """A site's statistics, and the accuracy of a model on its held-out records."""
 
     def __init__(self, plan: StatisticsPlan, X: Vector, labels: NDArray[Any]) -> None:
         self.plan = plan
@@ -223,24 +227,24 @@ def plan_statistics(
     records: int = 1000,
     **options: Any,
 ) -> tuple[Agreement, StatisticsPlan]:
-    """Agree on one sum of feature statistics, and one evaluation of what is learned from it.
+    """Plan one sum of feature statistics, and one evaluation of the classifier.
 
     Parameters:
-        basis: how feature vectors become rows; by default learned from what is public.
-        sites: how many sites there are.
-        names: the classes.
-        epsilon: per record, add or remove one.
-        public: rows that anybody may see; without, built-in pictures and the encoder's own
-            classifier give the directions.
-        encoder: how photos become rows; None: rows are given.
-        features: how many features a row has, where it is known.
-        delta: of the guarantee.
-        records: about how many records the largest site has; public.
+        basis: the basis of feature vectors; by default learned from public data.
+        sites: number of sites.
+        names: the names of the classes.
+        epsilon: epsilon per record (add or remove one).
+        public: public rows; without them, the basis is computed from built-in pictures and the
+            encoder's own classifier.
+        encoder: the encoder of photos; None if the sites have rows.
+        features: number of features of a row, if it is known.
+        delta: delta of the guarantee.
+        records: approximate number of records of the largest site, which is public.
         options: holders, colluders and least_users of `agree`; holdout, encoder_identity and
             patience of the plan.
 
     Returns:
-        The agreement on the sum, and the plan.
+        The agreement on the secure sum, and the plan.
 
     Examples:
         >>> public = np.random.default_rng(0).random((200, 20))
@@ -250,7 +254,7 @@ def plan_statistics(
         (1, 'record')
     """
     classes = tuple(sorted({str(name).strip() for name in names}))
-    total = records * sites  # as the sites said: the true number is not public
+    total = records * sites  # from public numbers: the true total is private
     layout = StatisticsLayout.choose(classes, n_records=total, epsilon=epsilon, delta=delta)
     if basis is None:
         basis = public_directions(public, encoder, layout.width, features=features)
@@ -277,13 +281,13 @@ def plan_statistics(
 def public_directions(
     public: LabelledRows | None, encoder: Encoder | None, width: int, *, features: int | None = None
 ) -> FeatureBasis:
-    """How feature vectors become rows of statistics, from public pictures only.
+    """Return the basis of feature vectors, from public data only.
 
     Parameters:
-        public: rows that anybody may see.
-        encoder: without public rows: whose classifier and built-in pictures give the directions.
-        width: the largest length of a row.
-        features: how many features a vector has, where it is known.
+        public: public rows.
+        encoder: without public rows: the encoder whose classifier gives the directions.
+        width: the largest number of directions.
+        features: number of features of a vector, if it is known.
     """
     from blindsight.app.labelled_images import public_basis
 
@@ -291,7 +295,7 @@ def public_directions(
         return FeatureBasis.learn(public.X, width=width)
     if encoder is None:
         raise InvalidParameter(
-            "statistics of rows need public rows, which give the directions: public=."
+            "statistics of rows need public rows, from which the basis is computed: public=."
         )
     basis = public_basis(encoder, None, width)
     if features is not None and basis.n_features != features:

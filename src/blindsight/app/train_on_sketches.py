@@ -18,11 +18,11 @@ __all__ = [
     "train_on_sketches",
 ]
 
-#: Share of the sketches that is held out for the test, as one in so many.
+#: One in this number of sketches is held out for the test.
 TEST_ONE_IN = 10
 #: With fewer training sketches per class than this, a network learns little from sketches.
 FEW_SKETCHES_PER_CLASS = 300
-# An accuracy is above chance if guessing would reach it less often than this.
+# An accuracy is above chance if guessing reaches it with a smaller probability.
 _GUESSED_AT_MOST = 0.01
 
 
@@ -64,7 +64,6 @@ class TrainedOnSketches(JobResult):
 
     @property
     def title(self) -> str:
-        """One line with the accuracy."""
         return (
             f"accuracy {self.accuracy:.2%} (chance: {self.chance:.2%}) on {self.n_test:,} sketches "
             f"({self.parameters}), trained on {self.n_training:,}"
@@ -72,19 +71,19 @@ class TrainedOnSketches(JobResult):
 
     @property
     def above_chance(self) -> bool:
-        """Whether guessing would reach this accuracy in less than one of 100 tests."""
+        """Whether guessing would reach this accuracy with a probability below 0.01."""
         from scipy.stats import binom
 
         right = round(self.accuracy * self.n_test)
         return bool(binom.sf(right - 1, self.n_test, self.chance) < _GUESSED_AT_MOST)
 
     def warnings(self) -> list[str]:
-        """Sentences about what limits this result."""
+        """Return sentences on what limits this result."""
         sentences = []
         each = self.n_training / self.n_classes
         if each < FEW_SKETCHES_PER_CLASS:
             sentences.append(
-                f"There is too little to learn from: {each:,.0f} sketches per class, where about "
+                f"There is too little to learn from: {each:,.0f} sketches per class, and about "
                 f"{FEW_SKETCHES_PER_CLASS} are needed."
             )
         if not self.above_chance:
@@ -92,7 +91,6 @@ class TrainedOnSketches(JobResult):
         return sentences
 
     def facts(self) -> list[tuple[str, str]]:
-        """The network and its file."""
         facts = [("note", sentence) for sentence in self.warnings()]
         facts.append(("network", self.network))
         return facts if self.model is None else [*facts, ("model", str(self.model))]
@@ -132,18 +130,18 @@ def train_on_sketches(
 
     Parameters:
         sketches: a file of sketches with labels.
-        out: save the network to this file.
-        test: sketches to test on; otherwise one in ten is held out.
+        out: the file of the network, if it is to be saved.
+        test: a file of sketches to test on; by default one in ten sketches is held out.
         network: "auto" (by the shape of the images), "lenet5", "whitened", "whitened-wide",
             "resnet" or "resnet50".
         inputs: "both", "bits" or "mean"; by default those of the network.
         optimizer: "adam", "sgd" or "nesterov"; by default that of the network.
-        learning_rate: by default that of the network.
-        epochs: passes over the sketches.
-        batch_size: sketches per step; by default that of the network.
-        augment: random crops and flips; by default as the network has it.
-        onnx: also export the network to this file.
-        random_state: a fixed seed.
+        learning_rate: the learning rate; by default that of the network.
+        epochs: number of passes over the sketches.
+        batch_size: number of sketches per step; by default that of the network.
+        augment: whether to use random crops and flips; by default as for the network.
+        onnx: a file to which the network is also exported as ONNX.
+        random_state: a seed; None draws from the operating system.
         progress: called with (stage, done, total).
 
     Returns:

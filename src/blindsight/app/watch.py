@@ -17,7 +17,7 @@ from blindsight.index.release_folder import vault_beside
 
 __all__ = ["WatchedFolder", "WatchedRun", "watch"]
 
-# How often the watcher looks whether it should stop, in milliseconds.
+# Milliseconds after which the watcher checks whether it should stop.
 _PAUSE = 250
 
 
@@ -27,11 +27,11 @@ class WatchedRun:
 
     Parameters:
         time: when it ended, in UTC.
-        released: photos that were released by it.
-        stored: codes in the release after it.
-        unreadable: files that could not be read.
-        skipped: other files of the folder that are not read.
-        charged: what was charged, as a sentence without its full stop.
+        released: number of photos that it released.
+        stored: number of codes in the release afterwards.
+        unreadable: number of files that could not be read.
+        skipped: number of other files in the folder.
+        charged: what was charged, as text.
     """
 
     time: datetime
@@ -42,7 +42,7 @@ class WatchedRun:
     charged: str
 
     def __str__(self) -> str:
-        """One line for a log: counts only, no name, no path."""
+        """Return one line for a log, with counts but without names and paths."""
         return (
             f"{self.time:%Y-%m-%dT%H:%M:%SZ} {self.released:,} released, {self.stored:,} in the "
             f"release, {self.unreadable:,} could not be read, {self.skipped:,} other files skipped"
@@ -51,10 +51,10 @@ class WatchedRun:
 
 @dataclass(frozen=True)
 class WatchedFolder(JobResult):
-    """What `watch` did until it was stopped.
+    """The result of `watch`, after it was stopped.
 
     Parameters:
-        runs: every run that released photos, and the first one.
+        runs: the first run, and every run that released photos.
         last: the result of the last run; None if no photo ever arrived.
 
     Examples:
@@ -115,23 +115,23 @@ def watch(
         epsilon: as in `protect`, like all options up to `max_per_person`.
         ledger: the ledger that is charged before anything is released.
         dataset: the photos' name in the ledger.
-        actor: who asks for the release.
-        purpose: what the release is for.
+        actor: the name of the person who asks for the release.
+        purpose: the purpose of the release.
         vault: the folder of the vault.
         encoder: the image encoder.
         fast: use the small built-in network.
         people: whose photos they are.
-        max_per_person: the most images of one person that are released.
-        stop: ends the watch when it is set; a run that has begun is finished first.
-        changes: whatever yields when the folder may have changed; by default the operating
-            system's notices (extra `watch`).
-        report: called after every run that released something, and after the first.
+        max_per_person: the largest number of images of one person that are released.
+        stop: an event that ends the watch when it is set; a run that has begun is finished first.
+        changes: an iterable that yields when the folder may have changed; by default notifications
+            of the operating system (extra `watch`).
+        report: called after the first run, and after every run that released photos.
 
     Returns:
         The runs, and the result of the last one.
 
     Raises:
-        BudgetExceeded: if the ledger has too little left; nothing is released by that run.
+        BudgetExceeded: if the remaining budget is too small; that run releases nothing.
         MissingDependency: if watchfiles is not installed.
 
     Example:
@@ -182,12 +182,12 @@ def watch(
 
 
 def _numbered(changes: Iterable[object]) -> Iterator[tuple[bool, object]]:
-    """Each change, and whether it is the first: photos that are there already are protected."""
+    """Yield each change and whether it is the first, at which present photos are protected."""
     return ((number == 0, change) for number, change in enumerate(changes))
 
 
 def _notices(folder: Path, own: Iterable[Path], stop: threading.Event) -> Iterator[object]:
-    """The operating system's notices; an empty one first, when the folder is being watched."""
+    """Yield notifications of the operating system; the first, empty one when the watch begins."""
     watchfiles = optional_module("watchfiles", extra="watch")
     hidden = tuple(path.resolve() for path in own)
 

@@ -1,8 +1,7 @@
-"""Train a tagger on labelled photos, or make one from words alone.
+"""Train a tagger on labelled photos, or make one from label names only.
 
-Rules that the command line and the workbench share: about one labelled photo in
-`tagging.photos.HELD_OUT_ONE_IN` is held out to measure the quality of a tagger, and quality is
-reported only if at least `tagging.photos.MIN_HELD_OUT` photos were held out.
+About one labelled photo in `tagging.photos.HELD_OUT_ONE_IN` is held out to measure the quality of a
+tagger. The quality is reported only if at least `tagging.photos.MIN_HELD_OUT` photos were held out.
 """
 
 from __future__ import annotations
@@ -43,16 +42,14 @@ __all__ = [
     "train_tagger",
 ]
 
-#: The side, in pixels, to which photos are scaled for plain pixels.
+#: The side in pixels to which photos are resized, if the features are pixels.
 PIXEL_SIZE = 16
-
-
-#: How photos become features.
+#: The features of photos: by the built-in networks, or their pixels.
 FeatureKind = Literal["network", "pixels"]
 
 
 def _say_nothing(sentence: str) -> None:
-    """Announce nothing."""
+    """Ignore a sentence: the default `announce` of `train_tagger`."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +58,11 @@ class TaggerQuality:
 
     Parameters:
         held_out: number of photos that were not trained on.
-        mean_average_precision: of the ranking of labels, between 0 and 1.
+        mean_average_precision: mean average precision of the ranking of labels, from 0 to 1.
         overall_f1: F1 of all tags together.
-        rates_mean_average_precision: the same for answers that only state how frequent a label is.
-        rates_overall_f1: the same for F1.
-        worthwhile: whether the answers say clearly more than the label rates.
+        rates_mean_average_precision: mean average precision of answers by label rates only.
+        rates_overall_f1: F1 of answers by label rates only.
+        worthwhile: whether the answers are clearly better than label rates.
         learning_curve: mean average precision on the held-out photos after each training step.
     """
 
@@ -83,21 +80,22 @@ class TrainedTagger(JobResult):
     r"""A tagger that was written to a file.
 
     Parameters:
-        model: the file of the tagger, which may be shared if its guarantee suffices.
+        model: the file of the tagger, which may be shared if its guarantee is sufficient.
         labels: the names of the labels.
-        n_records: number of training photos that the guarantee states; 0 without training.
-        guarantee: the guarantee per training photo for the model and all of its answers.
+        n_records: number of training photos in the guarantee; 0 without training.
+        guarantee: the guarantee per training photo, for the model and all of its answers.
         answer_guarantee: the guarantee per tagged photo, if answers have noise.
         quality: the quality on held-out photos, for the owner only; None if not measured.
         vault: the folder with the key of the noise, which must be kept and not shared.
         charged: whether a ledger was charged.
         ignored_labels: labels in the owner's file that are not in the vocabulary.
-        missing_photos: names in the file that no photo, or more than one photo, of the folder has.
-        notice: what public knowledge lacks, or why there is none.
-        forecast: what was predicted before training about whether it pays; None without training.
-        learned: how much of what was learned stands out of the noise, from 0 (the free start was
-            kept) to 1; None where it was not judged.
-        files: how many photos were read, and every file that was not, by kind; for the owner only.
+        missing_photos: names in the file that match no photo of the folder, or several.
+        notice: which labels public knowledge lacks, or why there is none.
+        forecast: the prediction before training whether it improves the free start; None without
+            training.
+        learned: the share of the training result that exceeds the noise, from 0 (the free start was
+            kept) to 1; None if it was not estimated.
+        files: number of photos that were read, and the files that were not; for the owner only.
 
     Examples:
         >>> import tempfile
@@ -135,7 +133,6 @@ class TrainedTagger(JobResult):
 
     @property
     def title(self) -> str:
-        """One line that says what was made."""
         source = (
             f"trained on {counted(self.n_records, 'photo')}"
             if self.n_records
@@ -144,7 +141,6 @@ class TrainedTagger(JobResult):
         return f"A tagger for {counted(len(self.labels), 'label')}, {source}"
 
     def facts(self) -> list[tuple[str, str]]:
-        """Guarantee, quality and files."""
         facts = [("model", str(self.model)), ("guarantee", self._guarantee_text())]
         if self.answer_guarantee is not None:
             facts.append(
@@ -164,7 +160,7 @@ class TrainedTagger(JobResult):
         return facts
 
     def warnings(self) -> list[str]:
-        """Sentences about what limits this tagger."""
+        """Return sentences on what limits this tagger."""
         sentences = []
         if self.ignored_labels:
             some = ", ".join(self.ignored_labels[:5])
@@ -176,7 +172,7 @@ class TrainedTagger(JobResult):
             some = ", ".join(self.missing_photos[:5])
             some += ", ..." if len(self.missing_photos) > 5 else ""
             sentences.append(
-                f"Ignored {len(self.missing_photos)} names that fit no single photo: {some}."
+                f"Ignored {len(self.missing_photos)} names that match no single photo: {some}."
             )
         if self.notice is not None:
             sentences.append(self.notice)
@@ -217,10 +213,10 @@ class TrainedTagger(JobResult):
     @staticmethod
     def _learned_text(share: float) -> str:
         if share == 0:
-            return "nothing stands out of the noise, so the free start from public words was kept."
+            return "nothing exceeds the noise, so the free start from label names was kept."
         if share < 1:
-            return f"{share:.0%} of what training changed is kept; the rest may be noise."
-        return "what training changed stands out of the noise."
+            return f"{share:.0%} of the changes by training are kept; the rest may be noise."
+        return "the changes by training exceed the noise."
 
     @staticmethod
     def _quality_text(quality: TaggerQuality) -> str:
@@ -230,10 +226,10 @@ class TrainedTagger(JobResult):
             f"{quality.rates_mean_average_precision:.3f} and {quality.rates_overall_f1:.3f}."
         )
         if not quality.worthwhile:
-            text += " That is hardly better than stating how frequent each label is."
+            text += " That is hardly better than label rates alone."
         if quality.learning_curve:
             first, last = quality.learning_curve[0], quality.learning_curve[-1]
-            text += f" mAP went from {first:.3f} to {last:.3f} step by step."
+            text += f" mAP changed from {first:.3f} to {last:.3f} during training."
         return text + " These figures are not private: keep them to yourself."
 
 
@@ -261,8 +257,8 @@ def train_tagger(
 ) -> TrainedTagger:
     """Train a tagger on labelled photos.
 
-    About one photo in five is held out, by its own content, and the quality of the tagger is
-    measured on these photos for the owner. With a ledger or a vault, the same training run again,
+    About one photo in five is held out, chosen by a digest of its features, and the quality of the
+    tagger is measured on these photos for the owner. With a ledger or a vault, the same call again,
     also after a crash, gives the same model and is charged once.
 
     Parameters:
@@ -273,31 +269,31 @@ def train_tagger(
             of each label to its other names. Without it the labels come from the photos, and no
             guarantee is proven.
         epsilon: total privacy budget of training, per training photo; 0 trains without privacy.
-        delta: probability bound of the guarantee; below one over the number of photos.
+        delta: delta of the guarantee, below one over the number of photos.
         public: a folder of public photos of any subject, which improve the features.
         publish: epsilon per photo of the noise on answers, for publishing tags of private photos.
         out: the file of the tagger.
         features: "network" (both built-in networks, the best setting) or "pixels".
-        size: with pixels, photos are scaled to size x size (16).
+        size: with "pixels", the side in pixels to which photos are resized (default: 16).
         encoder: any image encoder in place of `features`: a built-in name (lite0, lite2, both), a
             folder of ONNX files, `hub:owner/model@commit`, a file of vectors whose ids are the
-            photos' names, or an opened encoder. The model refuses every other one.
+            photos' names, or an opened encoder. The model refuses any other encoder later.
         ledger: a ledger to charge before training.
         dataset: the account of the photos in the ledger; by default the name of the folder.
-        vault: folder for the key of the noise; by default beside `out`, where one is needed.
-        actor: who asks for the release, for the ledger (default: the operating system's user).
-        purpose: what the release is for, for the ledger.
-        random_state: a seed makes a simulation, and the guarantee says so.
-        announce: called, before anything is charged, with a sentence if learning is not expected
-            to pay.
+        vault: folder for the key of the noise; by default beside `out`, if one is needed.
+        actor: the name of the person who asks for it (default: the operating system's user).
+        purpose: the purpose, which the ledger stores.
+        random_state: a seed for a simulation, which the guarantee states.
+        announce: called with a sentence, before anything is charged, if training is not expected to
+            improve the free start.
         progress: called with (stage, done, total).
 
     Returns:
         The files, the guarantees, and the quality on held-out photos.
 
     Raises:
-        BudgetExceeded: if the ledger has too little left; nothing is trained.
-        InvalidData: if `publish` is given and published tags would say no more than label rates.
+        BudgetExceeded: if the remaining budget is too small; nothing is trained.
+        InvalidData: if published tags would be no better than label rates.
         InvalidParameter: if `publish` and `random_state` are given together.
         MissingData: if the folder, the labels or a data set do not exist.
 
@@ -330,8 +326,8 @@ def train_tagger(
 
     if publish is not None and random_state is not None:
         raise InvalidParameter(
-            "publish and random_state= (--seed) exclude each other: whoever knows a fixed seed "
-            "sees through the noise, so tags of such a model are not published. Leave one of them "
+            "publish and random_state= (--seed) exclude each other: somebody who knows the seed "
+            "can remove the noise, so tags of such a model are not published. Leave one of them "
             "out. Nothing was read or charged."
         )
     model_path = Path(out)
@@ -348,15 +344,15 @@ def train_tagger(
         purpose=purpose,
     )
     if account is not None and epsilon and not account.balances():
-        # Said before photos are read for minutes.
+        # Raised now rather than after photos were read for minutes.
         due = Cost(epsilon=epsilon, delta=delta, unit="record", neighbours="add or remove one")
         raise ungranted(due, account.dataset, account.where)
     extractor = _extractor(features, size, encoder)
     rows, extractor = read_features(photos, extractor, progress)
     public_rows = None if public is None else _public_rows(Path(public), extractor, progress)
     prior, notice = public_knowledge(photos.classes, extractor, public_rows, words)
-    # The classes of a published data set are public; those in an owner's file are not, unless they
-    # are stated separately.
+    # The classes of a known data set are public; those in an owner's file are private, unless they
+    # are stated as the vocabulary.
     own_names = labels is not None and words is None
     tagger = PrivateTagger(
         DPTraining(epsilon=epsilon, delta=delta) if epsilon else Ordinary(),
@@ -383,7 +379,7 @@ def train_tagger(
         out=model_path,
     )
     if publish is not None and (quality is None or not quality.worthwhile):
-        paid = "" if account is None else " What training costs stays charged."
+        paid = "" if account is None else " The cost of training remains charged."
         raise InvalidData(_not_worth_publishing(publish, quality) + paid)
     fitted.save(model_path)
     share_file(model_path, "tagger", fitted.guarantee_, opened_vault)
@@ -407,7 +403,7 @@ def start_tagger(
     out: str | Path = "tagger.safetensors",
     progress: Progress = no_progress,
 ) -> TrainedTagger:
-    """Make a tagger from label names alone, from public knowledge about them, at epsilon 0.
+    """Make a tagger from label names only, with public knowledge about them, at epsilon 0.
 
     Parameters:
         words: the labels, as in `train_tagger`.
@@ -463,12 +459,12 @@ def fit_and_measure(
         tagger: the tagger to fit.
         rows: features of all labelled photos.
         labels: their labels, 0 and 1.
-        extractor: how the features were made, which the model states.
-        vault: where the model is kept; None keeps nothing.
+        extractor: the extractor of the features, which the model states.
+        vault: the vault that stores the model; None stores nothing.
         ledger: the account to charge; None charges nothing.
         progress: called with (stage, done, total).
         records: ids in the vault of the labelled photos, in the order of the rows.
-        out: where the model goes (`Vault.charge`).
+        out: the file of the model, which the vault stores with the charge (`Vault.charge`).
 
     Returns:
         The fitted tagger, and its quality; None if too few photos were held out.
@@ -508,7 +504,7 @@ def fit_and_measure(
 
 
 def _records(vault: Vault | None, photos: MultiLabelSet) -> list[str]:
-    """The ids of labelled photos in the vault; none for a data set of ready features."""
+    """Return the record ids of labelled photos; none for a data set of features."""
     from blindsight.data import Files
 
     if vault is None or not isinstance(photos.images, Files):
@@ -519,9 +515,9 @@ def _records(vault: Vault | None, photos: MultiLabelSet) -> list[str]:
 def read_features(
     photos: MultiLabelSet, extractor: Extractor, progress: Progress = no_progress
 ) -> tuple[NDArray[np.float32], Extractor]:
-    """Features of labelled photos, and how they were made.
+    """Return features of labelled photos, and their extractor.
 
-    A data set that holds ready features is used as it is; its extractor is "none".
+    The features of a data set that has them are used unchanged; the extractor is then "none".
     """
     from blindsight.tagging.photos import Extractor
 
@@ -538,7 +534,7 @@ def read_features(
 def _training_set(
     source: str, labels: str | Path | None, words: Mapping[str, Sequence[str]] | None
 ) -> tuple[MultiLabelSet, LabelsFile | None]:
-    """The labelled photos, and what was read where they are the owner's."""
+    """Return the labelled photos, and the labels file if they are the owner's."""
     from blindsight import data
     from blindsight.tagging.labels import read_labels
 
@@ -547,11 +543,11 @@ def _training_set(
         file = read_labels(labels, folder, words)
         return file.photos, file
     if folder.is_dir():
-        raise InvalidParameter(
-            f"say which labels the photos in {folder} have: --labels labels.csv."
-        )
+        raise InvalidParameter(f"give the labels of the photos in {folder}: --labels labels.csv.")
     if folder.suffix:
-        raise MissingData(f"{folder} is no folder. Use `tag train FOLDER --labels {folder.name}`.")
+        raise MissingData(
+            f"{folder} is not a folder. Use `tag train FOLDER --labels {folder.name}`."
+        )
     photos = data.load(source, split="train")
     if not isinstance(photos, data.MultiLabelSet):
         raise InvalidData(
@@ -616,7 +612,7 @@ def _public_rows(folder: Path, extractor: Extractor, progress: Progress) -> NDAr
 
 
 def _card_fields(guarantee: Guarantee) -> dict[str, object]:
-    """The rows of a card as fields; there may be several releases."""
+    """Return the rows of a card as fields, with a list of all releases."""
     rows = guarantee.rows()
     return {**dict(rows), "releases": [text for name, text in rows if name == "releases"]}
 
@@ -626,15 +622,15 @@ def _not_worth_publishing(epsilon: float, quality: TaggerQuality | None) -> str:
 
     if quality is None:
         return (
-            "whether answers with noise are worth publishing cannot be measured: about one in "
+            "the quality of answers with noise cannot be measured: about one in "
             f"{HELD_OUT_ONE_IN} labelled photos is held out for that, and at least {MIN_HELD_OUT} "
             "are needed. No model was written: label about "
             f"{2 * HELD_OUT_ONE_IN * MIN_HELD_OUT} photos."
         )
     return (
-        f"answers at ε = {epsilon:g} per photo would say no more than how frequent each label is "
+        f"answers at ε = {epsilon:g} per photo would be no better than label rates alone "
         f"(on held-out photos mAP {quality.mean_average_precision:.3f} against "
         f"{quality.rates_mean_average_precision:.3f}, OF1 {quality.overall_f1:.3f} against "
-        f"{quality.rates_overall_f1:.3f}; for you alone). No model was written: give a larger "
+        f"{quality.rates_overall_f1:.3f}; for you only). No model was written: give a larger "
         "--publish, more photos, or --public photos."
     )

@@ -1,6 +1,6 @@
-"""Several sites learn one classifier while everybody's photos stay where they are.
+"""Federated training: several sites learn one classifier without sending their photos.
 
-`train_together` plays all sites in this process, with the code that runs across machines;
+`train_together` simulates all sites in this process, with the code that runs across machines;
 `blindsight.app.federation` runs one site. Both read data and make plans by the functions here.
 """
 
@@ -48,7 +48,7 @@ __all__ = [
 PathText = str | Path
 METHODS = ("statistics", "gradients", "updates")
 ROUNDS = {"updates": 3, "gradients": 30}  # by default
-_PUBLIC_PICTURES = 200  # by which an encoder's rows are centred where no public folder is given
+_PUBLIC_PICTURES = 200  # built-in pictures that give the mean of features without public data
 _STRENGTH = 1e-3
 
 
@@ -59,9 +59,8 @@ class LabelledRows:
     Attributes:
         X: one row for each record.
         labels: class names, or class numbers.
-        skipped: how many photos were left out because they cannot be read or have not exactly one
-            label.
-        files: what became of every file, where a folder was read.
+        skipped: number of photos that cannot be read or do not have exactly one label.
+        files: number of photos that were read, and the files that were not, if a folder was read.
     """
 
     X: NDArray[np.float64] = field(repr=False)
@@ -71,7 +70,7 @@ class LabelledRows:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The classes that occur, sorted; empty where labels are numbers."""
+        """The class names that occur, sorted; empty if labels are numbers."""
         return () if self.labels.dtype.kind in "iu" else tuple(sorted(set(map(str, self.labels))))
 
 
@@ -83,23 +82,23 @@ def read_labelled(
     model: PathText | None = None,
     progress: Progress = no_progress,
 ) -> LabelledRows:
-    """Read what a site has: a folder of photos, or a file of rows.
+    """Read a site's data: a folder of photos, or a file of rows.
 
     Parameters:
         data: a folder, or an .npz file with arrays X (rows) and y (class names or numbers).
         labels: for a folder: a table of labels, `FILE:COLUMN` or "keywords" (see
-            `blindsight.data.label_tables`). By default a photo's label is the name of the first
-            subfolder that it lies in.
-        encoder: for a folder: how photos become rows, see `blindsight.encoders.open_encoder`.
-        model: a file that `train_together` wrote, which the rows are for: its encoder is used, and
-            any other is refused.
-        progress: told how many photos are done.
+            `blindsight.data.label_tables`). By default a photo's label is the name of its first
+            subfolder.
+        encoder: for a folder: the encoder of photos, see `blindsight.encoders.open_encoder`.
+        model: a file that `train_together` wrote and that will be used with these rows: its encoder
+            is used, and any other is refused.
+        progress: called with (stage, done, total).
 
     Raises:
         MissingData: there is no such folder or file.
         InvalidData: no photo has a label.
-        HostileFile: the file does not hold rows and labels.
-        InvalidParameter: the encoder is not the one that `model` was learned with.
+        HostileFile: the file does not contain rows and labels.
+        InvalidParameter: the encoder is not the one that `model` was trained with.
     """
     path = Path(data)
     if model is not None:
@@ -120,7 +119,7 @@ def read_labelled(
             f"{path} must be an .npz file with arrays X and y: {type(error).__name__}."
         ) from error
     if y.ndim != 1 or len(y) != len(X) or y.dtype.kind not in "iuU":
-        raise InvalidData(f"y in {path} must hold a class name or number for each row of X.")
+        raise InvalidData(f"y in {path} must have a class name or number for each row of X.")
     return LabelledRows(checks.number_array("X", X, ndim=2), y)
 
 
@@ -145,13 +144,13 @@ def _read_folder(
 
 @dataclass(frozen=True)
 class PlannedFederation:
-    """What the sites of a federation agree on, and what it promises.
+    """The plan of a federation and its guarantee.
 
     Attributes:
-        settings: of the secure sum.
-        plan: what is learned.
-        guarantee: what the sums tell at most.
-        advice: what to change where noise hides what is learned, or None.
+        settings: the settings of the secure sum.
+        plan: the model and how it is trained.
+        guarantee: the guarantee of the sums.
+        advice: what to change if noise hides the result, or None.
     """
 
     settings: Settings
@@ -187,47 +186,47 @@ def plan_federation(
     scale: NDArray[np.float64] | None = None,
     patience: float = 60.0,
 ) -> PlannedFederation:
-    """Make the plan of a federation from what its sites want.
+    """Make the plan of a federation.
 
     Parameters:
-        sites: how many sites contribute.
+        sites: number of sites that contribute.
         method: "statistics": one round of summed feature statistics, with epsilon per record;
             "gradients": rounds of records' clipped gradients, with epsilon per record; "updates":
             each site trains, and the changes are averaged. By default gradients with epsilon per
             record, else updates.
-        holders: how many key holders there are; by default up to 20 sites are their own.
-        names: the classes' names; sites match their labels by name.
-        classes: without names and public rows: how many classes there are, numbered from 0.
-        features: without an encoder and public rows: how many features a row has.
-        public: labelled rows that anybody may see; the scale of the features, the first model and,
-            where they are not given, the classes come from them.
-        encoder: how sites turn photos into rows; None: sites bring rows.
-        rounds: by default 3, and 30 with epsilon per record.
-        epsilon: privacy budget over all rounds; None: the exact sums are shown.
-        delta: with epsilon.
+        holders: number of key holders; by default up to 20 of the sites.
+        names: the names of the classes, to which sites match their labels.
+        classes: without names and public rows: number of classes, which are numbered from 0.
+        features: without an encoder and public rows: number of features of a row.
+        public: public labelled rows, from which the scale of the features, the first model and, if
+            they are not given, the classes are computed.
+        encoder: the encoder of photos; None if the sites have rows.
+        rounds: number of rounds; by default 3, and 30 with epsilon per record.
+        epsilon: privacy budget over all rounds; None for exact sums.
+        delta: delta of the guarantee, with epsilon.
         unit: "record" (epsilon per photo) or "site" (all photos of a site together, needs many
             sites).
-        records: about how many records the largest site has; public. Sites weigh as many as they
-            have, up to this.
-        holdout: the share of each site's records on which the last model is tested by a sum.
+        records: approximate number of records of the largest site, which is public. Sites are
+            weighted by their number of records, up to this number.
+        holdout: share of each site's records on which the last model is tested by a secure sum.
         learner: without noise per record: "proximal" or "sgd".
-        strength: of its elastic net.
+        strength: strength of the learner's elastic net.
         clip: the largest norm of a site's update; with epsilon per record, of a record's gradient.
-        groups: an odd number of groups whose means' median moves the model, so that lying sites
-            can do less; all sites then count the same.
-        colluders: how many sites may tell the aggregator what they know.
-        least_users: fewest contributors of a round.
-        send: "change", or "mask".
+        groups: an odd number of groups of sites, whose means' median moves the model, which limits
+            the effect of malicious sites; all sites then have the same weight.
+        colluders: number of sites that may collude with the aggregator.
+        least_users: the smallest number of contributors of a round.
+        send: what a site sends: "change" or "mask".
         sparsity: share of zeros, for "mask".
-        scale: mean and deviation of the features, where they are known otherwise.
-        patience: seconds without a new site that end a round.
+        scale: mean and deviation of the features, if they are known from elsewhere.
+        patience: seconds without a new site after which a round ends.
 
     Raises:
         InvalidParameter: the shape of the model is not known, or options exclude each other.
 
     Examples:
-        >>> made = plan_federation(sites=5, names=["cat", "dog"], features=8, epsilon=2.0)
-        >>> made.plan.names, made.guarantee.unit, made.plan.rounds
+        >>> planned = plan_federation(sites=5, names=["cat", "dog"], features=8, epsilon=2.0)
+        >>> planned.plan.names, planned.guarantee.unit, planned.plan.rounds
         (('cat', 'dog'), 'record', 30)
     """
     from blindsight.federated.agreement import agree
@@ -254,8 +253,8 @@ def plan_federation(
         count = checks.whole("classes", classes, least=2)
     else:
         raise InvalidParameter(
-            "say which classes there are (--classes 'cat, dog', or their number with --features), "
-            "or give public photos or rows (--public)."
+            "give the classes (--classes 'cat, dog', or their number with --features), or public "
+            "photos or rows (--public)."
         )
     opened, identity = load_plan_encoder(encoder)
     if method == "statistics" and epsilon is not None:
@@ -284,7 +283,7 @@ def plan_federation(
     if public is not None and not descent:
         numbers = class_numbers(public.labels, chosen)
         start = initial_weights((public.X - scale[0]) / scale[1], numbers, classes=count)
-    # The median of groups' means bounds what a site can do only where sites count the same.
+    # The median of groups' means limits the effect of a site only if sites have equal weights.
     weighted = epsilon is None and send == "change" and groups == 1
     default = ROUNDS["gradients" if descent else "updates"]
     options: dict[str, Any] = {"strength": strength}
@@ -331,7 +330,7 @@ def plan_federation(
 
 
 def _pad_settings(agreement: Agreement) -> Settings:
-    """The settings, which are not those of the paper's protocol."""
+    """Return the settings, which are never those of the paper's protocol here."""
     from blindsight.federated.sums import Settings
 
     assert isinstance(agreement.settings, Settings)  # noqa: S101
@@ -341,7 +340,7 @@ def _pad_settings(agreement: Agreement) -> Settings:
 def load_plan_encoder(
     encoder: PathText | Encoder | None,
 ) -> tuple[Encoder | None, dict[str, Any]]:
-    """An encoder, and how a plan names it: never by a path of this machine."""
+    """Open an encoder, and return it with its fields in a plan, which contain no local path."""
     from blindsight.encoders import BUILT_IN, open_encoder
 
     if encoder is None:
@@ -355,7 +354,7 @@ def load_plan_encoder(
 def _scale(
     public: LabelledRows | None, encoder: Encoder | None, features: int | None
 ) -> NDArray[np.float64]:
-    """Mean and deviation of the features, from what is public."""
+    """Return mean and deviation of the features, from public data."""
     if public is not None:
         X = public.X
     elif encoder is not None:
@@ -371,10 +370,10 @@ def _scale(
         return np.vstack([np.zeros(width), np.ones(width)])
     else:
         raise InvalidParameter(
-            "say --public rows.npz or --encoder lite0, or both --features and --classes."
+            "give --public rows.npz or --encoder lite0, or both --features and --classes."
         )
     deviation = X.std(axis=0)
-    # One deviation for all: those of single features are too rough from a few pictures.
+    # One deviation for all features: few pictures give poor estimates for single features.
     spread = np.where(deviation > 1e-9, deviation, 1.0)
     if encoder is not None:
         spread = np.full(X.shape[1], max(float(np.sqrt((deviation**2).mean())), 1e-9))
@@ -383,20 +382,19 @@ def _scale(
 
 @dataclass(frozen=True)
 class TrainedTogether(JobResult):
-    """What sites learned together.
+    """The result of `train_together`.
 
     Attributes:
-        classes: the classes.
-        sites: how many sites took part.
-        records: how many records they had together.
-        rounds: a row for each round: number, sites in the sum, bytes a site sent, seconds.
-        accuracy: the share of held-out records of all sites that the model names rightly; with
-            noise an estimate. None where nothing was held out.
-        guarantee: what the sums tell at most.
-        advice: what to change where noise hides what is learned, or None.
-        model: where the model was saved, or None.
+        classes: the names of the classes.
+        sites: number of sites.
+        records: number of records of all sites.
+        rounds: for each round its number, sites in the sum, bytes that a site sent, and seconds.
+        accuracy: accuracy on the held-out records of all sites (with noise an estimate), or None.
+        guarantee: the guarantee of the sums.
+        advice: what to change if noise hides the result, or None.
+        model: the file of the model, or None.
         classifier: the model itself.
-        files: what became of every file of the folders of photos.
+        files: number of photos that were read, and the files that were not, by kind.
 
     Examples:
         >>> plan = plan_federation(sites=3, names=["cat", "dog"], features=8, epsilon=2.0)
@@ -417,15 +415,13 @@ class TrainedTogether(JobResult):
 
     @property
     def title(self) -> str:
-        """One line."""
         return f"A classifier of {len(self.classes)} classes, learned by {self.sites} sites"
 
     def facts(self) -> list[tuple[str, str]]:
-        """What a reader asks first."""
         held_out = "nothing was held out" if self.accuracy is None else f"{self.accuracy:.1%}"
         facts = [
             ("records", f"{self.records:,}"),
-            ("right, of the held-out records of all sites", held_out),
+            ("accuracy on the held-out records of all sites", held_out),
             ("guarantee", self.guarantee.line()),
         ]
         if self.model is not None:
@@ -433,7 +429,6 @@ class TrainedTogether(JobResult):
         return facts if self.advice is None else [*facts, ("note", self.advice)]
 
     def tables(self) -> list[ResultTable]:
-        """The rounds, and what became of the files."""
         columns = ("round", "sites", "bytes per site", "seconds")
         rows = [
             (f"{r['round']:.0f}", f"{r['sites']:.0f}", f"{r['bytes']:,.0f}", f"{r['seconds']:.2f}")
@@ -443,7 +438,7 @@ class TrainedTogether(JobResult):
         return [ResultTable("rounds", columns, rows), *files]
 
     def to_dict(self) -> dict[str, object]:
-        """Without the model itself."""
+        """Return the fields without the model itself."""
         return JobResult.to_dict(replace(self, classifier=None))
 
 
@@ -467,38 +462,38 @@ def train_together(
     ledger: Any = None,
     progress: Progress = no_progress,
 ) -> TrainedTogether:
-    """Learn one classifier over several sites, all of them in this process.
+    """Train one classifier over several sites, which are all simulated in this process.
 
-    The sums are made by the code that runs across machines (`blindsight federate`), so this shows
-    what a federation would learn and cost before anybody joins it.
+    The sums are computed by the code that runs across machines (`blindsight federate`), so this
+    shows the accuracy and cost of a federation before any site joins it.
 
     Parameters:
         data: one folder of photos (or .npz file of rows) for each site; or a single one, whose
-            records are dealt to `sites` sites.
-        sites: how many sites a single folder is dealt to.
+            records are divided among `sites` sites.
+        sites: number of sites among which a single folder is divided.
         method: "statistics": one round of summed feature statistics, for photo folders with
             epsilon; "gradients": rounds of records' clipped gradients, with epsilon per record;
             "updates": each site trains, the changes are averaged; no epsilon. By default
             statistics for photos with epsilon, gradients for rows with epsilon, and else updates.
-        labels: of a folder, see `read_labelled`; one, or one for each site.
-        public: a folder or file that anybody may see.
-        encoder: how photos become rows, see `open_encoder`; a file of vectors has the photos' names
+        labels: the labels of a folder, see `read_labelled`; one, or one for each site.
+        public: a public folder or file.
+        encoder: the encoder of photos, see `open_encoder`; a file of vectors has the photos' names
             as ids. By default "lite0-224" for statistics, else "lite0".
-        names: the classes; by default those of the public data, and else those of all sites
-            together (which is no secret then).
-        epsilon: per record over all rounds; None: the exact sums are shown.
-        delta: with epsilon.
-        rounds: 3 for updates and 30 for gradients by default.
-        holdout: the share of each site's records on which the model is tested by a sum.
-        records: about how many records the largest site has; public. By default what is found.
+        names: the names of the classes; by default those of the public data, else those of all
+            sites, which become public.
+        epsilon: epsilon per record over all rounds; None for exact sums.
+        delta: delta of the guarantee, with epsilon.
+        rounds: number of rounds; by default 3 for updates and 30 for gradients.
+        holdout: share of each site's records on which the model is tested by a secure sum.
+        records: approximate number of records of the largest site (public; default: the exact one).
         least_users: fewest contributors of a sum; by default two thirds of the sites with epsilon.
-        encrypt: False computes the same numbers without the cryptography.
-        out: save the model here.
+        encrypt: False computes the same numbers without cryptography.
+        out: the file of the model, if it is to be saved.
         ledger: a `Ledger` that is charged before the first round.
-        progress: told how far it is.
+        progress: called with (stage, done, total).
 
     Raises:
-        InvalidParameter: fewer than three sites, or options that exclude each other.
+        InvalidParameter: there are fewer than three sites, or options exclude each other.
         InvalidData: a site's labels are none of the classes.
 
     Examples:
@@ -507,8 +502,8 @@ def train_together(
         >>> X, y = load_digits(return_X_y=True)
         >>> rows = Path(tempfile.mkdtemp()) / "rows.npz"
         >>> np.savez(rows, X=X, y=y.astype(str))
-        >>> made = train_together(rows, sites=3, encrypt=False)
-        >>> made.sites, made.accuracy > 0.85, made.guarantee.epsilon
+        >>> trained = train_together(rows, sites=3, encrypt=False)
+        >>> trained.sites, trained.accuracy > 0.85, trained.guarantee.epsilon
         (3, True, inf)
     """
     single = isinstance(data, str | Path)
@@ -524,7 +519,6 @@ def train_together(
     from blindsight.encoders import open_encoder
 
     usual = federated_encoder(method)
-    # Opened once: every site and the plan have the same encoder.
     chosen = open_encoder(usual if encoder is None else encoder) if photos else None
     tables = [labels] * len(paths) if labels is None or isinstance(labels, str | Path) else labels
     site_rows = [
@@ -568,13 +562,13 @@ def train_together(
 
 
 def _added(sites: Sequence[LabelledRows]) -> FilesRead | None:
-    """What became of the files of all sites; None where all brought rows."""
+    """Add up the tables of files of all sites; None if all sites have rows."""
     files = [site.files for site in sites if site.files is not None]
     return functools.reduce(operator.add, files) if files else None
 
 
 def _dealt(rows: LabelledRows, sites: int) -> list[LabelledRows]:
-    """The records of one folder as those of several sites, shuffled by a fixed seed."""
+    """Divide the records of one folder among several sites, shuffled with a fixed seed."""
     order = np.random.default_rng(0).permutation(len(rows.X))
     return [
         LabelledRows(rows.X[order[n::sites]], rows.labels[order[n::sites]]) for n in range(sites)
@@ -656,23 +650,23 @@ def simulate_federation(
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> FederatedClassifier:
-    """A `FederatedClassifier` over one set of rows: a tenth public, a fifth to test on.
+    """Train a `FederatedClassifier` on one set of rows: a tenth is public, a fifth is for the test.
 
-    For what is sent and for the paper's protocol; noise is per user. `train_together` is the way
-    with photos, class names, unequal sites and noise per record.
+    This compares what users send and runs the paper's protocol, with noise per user. Use
+    `train_together` for photos, class names, sites of different sizes and noise per record.
 
     Parameters:
-        data: rows (.npz with X and class numbers y); None: scikit-learn's digits.
-        users: how many users share the rest of the rows.
-        rounds: how many rounds.
-        send: "change", "weights", "top-k" or "mask".
+        data: rows (.npz with X and class numbers y); by default scikit-learn's digits.
+        users: number of users among which the other rows are divided.
+        rounds: number of rounds.
+        send: what a user sends: "change", "weights", "top-k" or "mask".
         sparsity: share of zeros, for "weights", "top-k" and "mask".
         mode: "pad", or "paper" for Algorithm 1.
-        epsilon: per user over all rounds.
-        encrypt: False computes the same numbers without the cryptography.
-        out: save the model here.
-        seed: of the split.
-        progress: told how many rounds are done.
+        epsilon: epsilon per user over all rounds; None for exact sums.
+        encrypt: False computes the same numbers without cryptography.
+        out: the file of the model, if it is to be saved.
+        seed: the seed of the split.
+        progress: called with (stage, done, total).
     """
     from sklearn.datasets import load_digits
 
@@ -684,7 +678,7 @@ def simulate_federation(
     order = np.random.default_rng(seed).permutation(len(X))
     public, test, private = np.split(order, [len(X) // 10, len(X) // 10 + len(X) // 5])
     model = FederatedClassifier(
-        # With noise the public rows name the classes.
+        # With noise the classes must be public.
         classes=None if epsilon is None else np.unique(y[public]),
         users=users,
         rounds=rounds,

@@ -157,11 +157,11 @@ def start_from_words(
 
 
 def learning_forecast(datasets: DataSets, data_set: DataSet) -> TaggingForecast | None:
-    """Predict whether training would improve on the free model from label names.
+    """Predict whether training would improve on the free start from label names.
 
     Returns:
         The forecast, in numbers of labelled photos, of which about one in `HELD_OUT_ONE_IN` is held
-        out; None if there is no free model, because the encoder knows no words or there are no
+        out; None if there is no free start, because the encoder knows no words or there are no
         labels.
     """
     stored = labels_of(datasets, data_set)
@@ -362,7 +362,7 @@ def _counted(
     labels: NDArray[np.uint8],
 ) -> dict[str, Any]:
     """Return the quality of the tags on these photos, and for each epsilon on offer the quality of
-    published tags and whether they say more than label frequencies.
+    published tags and whether they say more than label rates.
     """
     truth = labels.astype(bool)
     tags = np.asarray(tagger.answer(rows).tags, bool) if len(rows) else truth

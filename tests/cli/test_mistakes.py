@@ -118,7 +118,7 @@ MISTAKES = [
     ("search index", 2, ("one of photos, --words, --like and --vector",)),
     ("search index people.csv", 2, ("people.csv is not an image",)),
     ("search index photos/0.png -k 0", 2, ("-k must be a whole number of at least 1",)),
-    ("search index.vault photos/0.png", 2, ("is a vault", "owner's alone")),
+    ("search index.vault photos/0.png", 2, ("is a vault", "for the owner only")),
     ("search index IMG_0001.HEIC", 4, ("IMG_0001.HEIC does not exist",)),
     ("search index --like nosuch.jpg", 2, ("--like nosuch.jpg", "blindsight index show")),
     ("search index --since 2019-13-01 photos/0.png", 2, ("'2019-13-01' is not a day", "YYYY-MM")),

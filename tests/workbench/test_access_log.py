@@ -76,7 +76,7 @@ def test_a_log_that_was_cut_with_its_head_shows_against_a_head_that_was_noted(
         change.execute(sql.delete(ACCESS).where(ACCESS.c.sequence == 5))
         change.execute(sql.update(ACCESS_HEAD).values(sequence=4, hash=last))
     assert log.verify().sequence == 4
-    with pytest.raises(LedgerTampered, match="noted earlier"):
+    with pytest.raises(LedgerTampered, match="stored earlier"):
         log.verify(known=noted)
 
 

@@ -349,8 +349,8 @@ NEW: tuple[Mutant, ...] = (
         "metric/linear.py",
         (
             "new-metric-refuses-unusable-records",
-            'finite_rows(checks.number_array("pairs", given))',
-            'checks.finite_array("pairs", given)',
+            'finite_rows(checks.number_array("pairs", array))',
+            'checks.finite_array("pairs", array)',
             "metric:TestMoments",
         ),
     ),

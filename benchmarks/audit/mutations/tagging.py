@@ -24,8 +24,8 @@ EARLY: tuple[Mutant, ...] = (
         ),
         (
             "tagging-exact-spread",
-            "moments = total(SPREAD, Outer(seen, seen))",
-            "moments = seen.T @ seen",
+            "moments = total(SPREAD, Outer(projected, projected))",
+            "moments = projected.T @ projected",
             "tagging:TestTrainingOfWords",
         ),
     ),

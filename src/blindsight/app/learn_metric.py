@@ -418,7 +418,7 @@ def learn_metric(
     from blindsight.metric.losses import tuple_pairs
 
     if (pairs is None) == (triplets is None):
-        raise InvalidParameter("give either labelled pairs or triplets.")
+        raise InvalidParameter("give either pairs with labels or triplets.")
     model = Path(out)
     if model.exists() and random_state is not None:
         _refuse_other_model(model, None, "", force=force)

@@ -1,15 +1,14 @@
-"""Where codebooks live, and the cells that images are put in. All of it is public.
+"""The embedding of features in which codebooks are defined, and the cells of images. All is public.
 
-The head W of a pretrained classifier (one row per class) is a public statement of which directions
-of the features tell photos apart. With W = A S V', its rows centred, e(x) = unit((S / S_1)^(1/3)
-V'(x - mean of x's entries)): strong directions count more, but only by the cube root, and nothing
-is cut. Nothing is learned from any stored image.
+The head W of a pretrained classifier (one row per class) shows which directions of the features
+distinguish photos. With W = A S V', its rows centred, e(x) = unit((S / S_1)^(1/3) V'(x - mean of
+x's entries)): directions are weighted by the cube root of their singular values. Nothing is learned
+from stored images.
 
-Cells are groups of atoms, pairs of atoms, or a classifier's answers.
-
-An atom is a unit vector that stands for something a photo may show: a class of a public classifier,
-or a public picture. `assign` gives an image's true cell (private, until a mechanism has answered
-for it); `similarity` says how well a query, whose features are not private, fits every cell.
+Cells are groups of atoms, pairs of atoms, or groups of a classifier's answers. An atom is a unit
+vector that represents something a photo may show: a class of a public classifier, or a public
+picture. `assign` returns an image's true cell, which is private until a mechanism releases it;
+`similarity` compares a query, whose features are not private, with every cell.
 """
 
 from __future__ import annotations
@@ -42,33 +41,31 @@ __all__ = [
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
-# Temperature of the soft maximum over the atoms of a group; the second atom's weight beside the
-# first.
+# Temperature of the soft maximum over the atoms of a group; weight of the second atom of a pair.
 _ATOMS, _SECOND = 0.1, 0.6
-# The power of a head's singular values by which its directions count; see `Embedding.of_head`.
+# The power of a head's singular values by which directions are weighted; see `Embedding.of_head`.
 _POWER = 1 / 3
-_NEVER, _SURE = -30.0, 1e-6  # ln of a probability not worth telling from 0; the least doubt
+_NEVER, _SURE = -30.0, 1e-6  # ln of the smallest probability; smallest probability of the opposite
 
 
 def unit_rows(X: NDArray[Any]) -> Floats:
-    """Every row scaled to norm 1; rows of zeros stay."""
+    """Return the rows scaled to norm 1; rows of zeros are unchanged."""
     norm = np.linalg.norm(X, axis=1, keepdims=True)
     return (X / np.where(norm > 0, norm, 1)).astype(np.float32)
 
 
 @dataclass(frozen=True, eq=False)
 class Embedding:
-    """Vectors (n, d) to unit points (n, m). Everything in it is public.
+    """A map from vectors (n, d) to unit points (n, m), which is public.
 
     Parameters:
-        axes: the directions (d, m), weighted by how much they count.
-        centre: the mean point (m,) of public pictures of the domain, or zeros: what all pictures
-            share does not tell them apart.
-        text_centre: the mean (m,) of public texts where the encoder has a text tower. Images and
-            texts lie apart in such spaces, and each side is centred by its own mean; one shared
-            mean would put all texts into a few cells.
-        row_mean: whether each vector's own mean is removed first. It is for the features of a
-            classifier, and senseless for vectors of image-text models.
+        axes: the directions (d, m), scaled by their weights.
+        centre: the mean point (m,) of public pictures of the domain, which is subtracted; or zeros.
+        text_centre: the mean (m,) of public texts, if the encoder has a text tower. Images and
+            texts have different means in such spaces, and with one shared mean all texts would be
+            in a few cells.
+        row_mean: whether each vector's own mean is subtracted first. This is for features of a
+            classifier, not for vectors of image-text models.
     """
 
     axes: Floats
@@ -79,57 +76,58 @@ class Embedding:
     def __post_init__(self) -> None:
         if self.axes.ndim != 2 or self.centre.shape != self.axes.shape[1:]:
             raise HostileFile(
-                "the embedding of a codebook has shapes that do not fit. Make it again."
+                "the arrays of a codebook's embedding have wrong shapes. Make the codebook again."
             )
         if self.text_centre is not None and self.text_centre.shape != self.centre.shape:
             raise HostileFile(
-                "the text centre of a codebook has a shape that does not fit. Make it again."
+                "the text centre of a codebook has a wrong shape. Make the codebook again."
             )
         d, m = self.axes.shape
         plain = d == m and bool((self.axes == np.eye(d, dtype=np.float32)).all())
         object.__setattr__(self, "_plain", plain)
 
-    _plain: bool = dataclasses.field(init=False, repr=False)  # the axes would change nothing
+    _plain: bool = dataclasses.field(init=False, repr=False)  # whether the axes are the identity
 
     def __call__(self, X: NDArray[Any]) -> Floats:
         return self.moved(unit_rows(self._projected(X)))
 
     def texts(self, X: NDArray[Any]) -> Floats:
-        """Points of text vectors (n, d), seen from the texts' own centre."""
+        """Return the points of text vectors (n, d), centred by the mean of texts."""
         points = unit_rows(self._projected(X))
         centre = self.centre if self.text_centre is None else self.text_centre
         return unit_rows(points - centre) if centre.any() else points
 
     def moved(self, points: Floats) -> Floats:
-        """Points on the sphere as seen from the centre."""
+        """Return unit points relative to the centre."""
         return unit_rows(points - self.centre) if self.centre.any() else points
 
     def around(self, pictures: NDArray[Any]) -> Embedding:
-        """The same, centred at public pictures of the domain (vectors)."""
+        """Return this embedding, centred at the mean of public pictures (vectors)."""
         points = unit_rows(self._projected(pictures))
         return dataclasses.replace(self, centre=points.mean(axis=0).astype(np.float32))
 
     def around_texts(self, texts: NDArray[Any]) -> Embedding:
-        """The same, with texts (vectors) centred at the mean of these."""
+        """Return this embedding, with texts centred at the mean of these texts (vectors)."""
         points = unit_rows(self._projected(texts))
         return dataclasses.replace(self, text_centre=points.mean(axis=0).astype(np.float32))
 
     @classmethod
     def plain(cls, d: int, *, row_mean: bool = True) -> Embedding:
-        """Every direction alike: for vectors without a classifier."""
+        """Return the embedding with equal weights, for vectors without a classifier."""
         return cls(np.eye(d, dtype=np.float32), np.zeros(d, np.float32), row_mean=row_mean)
 
     @classmethod
     def of_head(cls, head: NDArray[Any]) -> Embedding:
-        """From a classifier's weights (classes, d).
+        """Return the embedding of a classifier's weights (classes, d).
 
-        Directions count by a power of their singular values. On Caltech-101's even classes (Lite2,
-        epsilon 8) the mAP was .506 / .508 / .517 / .518 / .520 at powers 1/2, 2/5, 1/3, 3/10 and
-        1/4, and .511 to .520 below; words on COCO were worse from 1/4 down, so 1/3 was taken.
+        Directions are weighted by a power of their singular values. On Caltech-101's even classes
+        (Lite2, epsilon 8) the mAP was .506 / .508 / .517 / .518 / .520 at powers 1/2, 2/5, 1/3,
+        3/10 and 1/4, and .511 to .520 below; words on COCO were worse from 1/4 down, so 1/3 was
+        chosen.
         """
         W = np.asarray(head, dtype=np.float64)
         W = W - W.mean(axis=0)
-        # By the eigenvectors A of W W': a third of the time of a singular value decomposition, and
+        # The eigenvectors A of W W' take a third of the time of a singular value decomposition;
         # V = W'A / S.
         squares, A = np.linalg.eigh(W @ W.T)
         S, A = np.sqrt(np.maximum(squares[::-1], 0)), A[:, ::-1]
@@ -151,7 +149,7 @@ _CLASS_POINTS: WeakKeyDictionary[Embedding, tuple[NDArray[Any], Floats]] = WeakK
 
 @lru_cache(maxsize=3)
 def head_space(network: str) -> tuple[Embedding, Floats]:
-    """The embedding of a pretrained network's head, and its classes as atoms in it."""
+    """Return the embedding of a pretrained network's head, and its classes as atoms."""
     from blindsight.encoders.builtin import head_of
 
     W = head_of(network)
@@ -160,11 +158,10 @@ def head_space(network: str) -> tuple[Embedding, Floats]:
 
 
 def class_points(embedding: Embedding, weights: NDArray[Any]) -> Floats:
-    """A classifier's classes (rows of `weights`) as points of a codebook's own space, not centred.
+    """Return a classifier's classes (rows of `weights`) as points of an embedding, not centred.
 
-    Always by the codebook's own axes: those that this machine would make now may have other signs,
-    or be those of another version. Computed once for each embedding: every query by words needs
-    them.
+    The axes of the stored embedding are used, because axes that are computed again may have other
+    signs. The result is cached, since every query by words needs it.
     """
     stored = _CLASS_POINTS.get(embedding)
     if stored is not None and stored[0] is weights:
@@ -177,40 +174,38 @@ def class_points(embedding: Embedding, weights: NDArray[Any]) -> Floats:
 
 
 class CellPartition(Protocol):
-    """What a codebook asks of its cells."""
+    """The interface of a codebook's cells."""
 
     kind: ClassVar[str]
 
     @property
     def k(self) -> int:
-        """How many cells."""
+        """The number of cells."""
 
     def assign(self, points: Floats) -> Ints:
-        """The true cell of each point: keep it to yourself."""
+        """Return the true cell of each point, which is private."""
 
     def similarity(self, points: Floats) -> Floats:
-        """How well each point fits each cell (m, k); larger is better."""
+        """Return the similarity of each point to each cell (m, k)."""
 
     def middle(self, cells: Ints) -> Floats:
-        """A point in the middle of each of these cells (m, d): what a cell alone says of an
-        image.
-        """
+        """Return the centre of each of these cells (m, d)."""
 
     def likeness(self, cells: Ints) -> Floats:
-        """How well something that lies in the middle of these cells fits each cell (m, k)."""
+        """Return the similarity of the centres of these cells to each cell (m, k)."""
 
     def coarse(self) -> tuple[Ints, int]:
-        """For each cell the group whose share of the stored images can be told apart, and how many
-        groups.
+        """Return a group for each cell, and the number of groups; the shares of stored images are
+        estimated per group.
         """
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """What rebuilds them."""
+        """Return the arrays that a file stores."""
 
 
 @dataclass(frozen=True, eq=False)
 class GroupCells:
-    """Atoms in groups; an image is in the group with the nearest centre."""
+    """Groups of atoms; an image is in the group with the nearest centre."""
 
     kind: ClassVar[str] = "groups"
     atoms: Floats  # (a, m)
@@ -221,24 +216,21 @@ class GroupCells:
         if self.group.shape != self.atoms.shape[:1] or set(np.unique(self.group)) != set(
             range(self.k)
         ):
-            raise HostileFile("the groups of a codebook do not fit its atoms. Make it again.")
+            raise HostileFile("the groups of a codebook do not match its atoms. Make it again.")
         order = np.argsort(self.group, kind="stable")
         starts = np.searchsorted(self.group[order], np.arange(self.k))
         sums = np.add.reduceat(self.atoms[order].astype(np.float64), starts, axis=0)
         object.__setattr__(self, "centres", unit_rows(sums))
 
-    # Set at birth from the two above.
+    # Computed from the two fields above.
     centres: Floats = field(init=False, repr=False)
     k: int = field(init=False, repr=False)
 
     def assign(self, points: Floats) -> Ints:
-        """The group with the nearest centre."""
         return np.asarray((points @ self.centres.T).argmax(axis=1), dtype=np.int64)
 
     def similarity(self, points: Floats) -> Floats:
-        """0.1 ln of the mean, over a group's atoms, of exp(e(q)'u / 0.1): its best atoms speak for
-        it.
-        """
+        """Return 0.1 ln of the mean of exp(e(q)'u / 0.1) over a group's atoms, a soft maximum."""
         order = np.argsort(self.group, kind="stable")
         starts = np.searchsorted(self.group[order], np.arange(self.k))
         weight = np.exp((points @ self.atoms[order].T) / np.float32(_ATOMS))
@@ -250,22 +242,19 @@ class GroupCells:
         return self.centres[cells]
 
     def likeness(self, cells: Ints) -> Floats:
-        """As of the groups' centres."""
         return self.similarity(self.middle(cells))
 
     def coarse(self) -> tuple[Ints, int]:
-        """Every group by itself."""
         return np.arange(self.k), self.k
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Atoms and their groups."""
         return {"atoms": self.atoms, "group": self.group}
 
 
 @dataclass(frozen=True, eq=False)
 class PairCells:
-    """The nearest atom, and which of its neighbours matches best what is left: for budgets that can
-    afford it.
+    """Pairs of the nearest atom and the neighbour of it that is most similar to the residual, for
+    large epsilons.
 
     Cell c1 * m + j is the pair of atom c1 and its j-th neighbour.
     """
@@ -277,8 +266,8 @@ class PairCells:
     def __post_init__(self) -> None:
         fits = self.neighbours.ndim == 2 and len(self.neighbours) == len(self.atoms)
         if not fits or ((self.neighbours < 0) | (self.neighbours >= len(self.atoms))).any():
-            raise HostileFile("the pairs of a codebook do not fit its atoms. Make it again.")
-        # A few atoms at a time: their products with all others need little memory that way.
+            raise HostileFile("the pairs of a codebook do not match its atoms. Make it again.")
+        # In blocks of atoms, to limit the memory of their products with all others.
         blocks = [slice(i, i + 64) for i in range(0, len(self.atoms), 64)]
         gram = np.concatenate(
             [
@@ -290,22 +279,21 @@ class PairCells:
             self, "norms", np.sqrt(1 + _SECOND**2 + 2 * _SECOND * gram).ravel().astype(np.float32)
         )
 
-    norms: Floats = None  # type: ignore[assignment]  # |u1 + 0.6 u2| of every pair, set at birth
+    norms: Floats = None  # type: ignore[assignment]  # |u1 + 0.6 u2| of every pair
 
     @classmethod
     def of(cls, atoms: Floats, m: int) -> PairCells:
-        """Every atom with its m nearest others."""
+        """Return the pairs of every atom with its m nearest atoms."""
         near = atoms @ atoms.T
         np.fill_diagonal(near, -np.inf)
         return cls(atoms, np.argsort(-near, axis=1, kind="stable")[:, :m].astype(np.int64))
 
     @property
     def k(self) -> int:
-        """Atoms times neighbours."""
         return int(self.neighbours.size)
 
     def assign(self, points: Floats) -> Ints:
-        """The nearest atom, then its neighbour nearest to the residual x - (x'u) u."""
+        """Return the nearest atom and its neighbour nearest to the residual x - (x'u) u."""
         near = points @ self.atoms.T
         first = near.argmax(axis=1)
         best = near[np.arange(len(points)), first]
@@ -314,51 +302,45 @@ class PairCells:
         return np.asarray(first * self.neighbours.shape[1] + others.argmax(axis=1), dtype=np.int64)
 
     def similarity(self, points: Floats) -> Floats:
-        """e(q)'unit(u1 + 0.6 u2)."""
+        """Return e(q)'unit(u1 + 0.6 u2) for each query and pair."""
         near = (points @ self.atoms.T).astype(np.float32)
         both = np.repeat(near, self.neighbours.shape[1], axis=1)
         both += np.float32(_SECOND) * near[:, self.neighbours.ravel()]
         return both / self.norms
 
     def middle(self, cells: Ints) -> Floats:
-        """The pairs' own directions."""
         first, rank = np.divmod(cells, self.neighbours.shape[1])
         second = self.atoms[self.neighbours[first, rank]]
         return unit_rows(self.atoms[first] + np.float32(_SECOND) * second)
 
     def likeness(self, cells: Ints) -> Floats:
-        """As of the pairs' own directions."""
         return self.similarity(self.middle(cells))
 
     def coarse(self) -> tuple[Ints, int]:
-        """The first atom: pairs are too many to estimate the share of each."""
+        """Group pairs by their first atom: there are too many to estimate the share of each."""
         return np.repeat(np.arange(len(self.atoms)), self.neighbours.shape[1]), len(self.atoms)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Atoms and their neighbours."""
         return {"atoms": self.atoms, "neighbours": self.neighbours}
 
 
 @dataclass(frozen=True, eq=False)
 class ClassCells:
-    """What a classifier of public labelled pictures answers: one of the classes, or one of k groups
-    of answers.
+    """Answers of a classifier of public labelled pictures: the classes, or k groups of answers.
 
-    An answer gives every class its probability. With few classes a budget pays for groups of
-    answers, which keep the doubt: "a cat, perhaps a dog" is another cell than "a cat".
+    An answer is the probability of every class. With few classes, groups of answers can be used as
+    cells, which also encode uncertainty: "a cat, perhaps a dog" is another cell than "a cat".
     """
 
     kind: ClassVar[str] = "classes"
     coefficients: Floats  # (classes, d)
     intercept: Floats  # (classes,)
-    groups: Floats | None = (
-        None  # (k, classes) the mean answer of each group; None where the classes are the cells
-    )
+    groups: Floats | None = None  # (k, classes) mean answers; None if the classes are the cells
 
     def __post_init__(self) -> None:
         if self.coefficients.ndim != 2 or self.intercept.shape != self.coefficients.shape[:1]:
             raise HostileFile(
-                "the classifier of a codebook has shapes that do not fit. Make it again."
+                "the arrays of a codebook's classifier have wrong shapes. Make the codebook again."
             )
         middle = self._middle
         if (
@@ -376,33 +358,30 @@ class ClassCells:
         return len(self._middle)
 
     def answers(self, points: Floats) -> Floats:
-        """The probability (n, classes) of each class."""
+        """Return the probability (n, classes) of each class."""
         z = self._scores(points)
         z = np.exp(z - z.max(axis=1, keepdims=True))
         return np.asarray(z / z.sum(axis=1, keepdims=True), dtype=np.float32)
 
     def assign(self, points: Floats) -> Ints:
-        """The group with the nearest answer: the most likely class where the classes are the
-        cells.
-        """
         return self.nearest(self.answers(points))
 
     def nearest(self, answers: Floats) -> Ints:
-        """The cell of each answer."""
+        """Return the cell with the nearest answer, or the most probable class."""
         near = answers
         if self.groups is not None:
             near = answers @ self.groups.T - np.square(self.groups).sum(axis=1) / 2
         return np.asarray(near.argmax(axis=1), dtype=np.int64)
 
     def similarity(self, points: Floats) -> Floats:
-        """How likely an image of the cell shares a label with q; see `likely`."""
+        """Return the log-odds that an image of each cell shares a label with q; see `likely`."""
         return self.likely(self.answers(points))
 
     def likely(self, answers: Floats) -> Floats:
-        """The log-odds that an image of each cell shares a label with one of these answers.
+        """Return the log-odds that an image of each cell shares a label with one of these answers.
 
-        Where the classes are the cells, ln P of the class: odds would forget that not all images of
-        a cell are of its class, which the answers of groups know.
+        If the classes are the cells, it is ln P of the class instead: not all images of a cell are
+        of its class, which odds would ignore.
         """
         shared = self.sharing(answers, self._middle)
         log = np.log(np.maximum(shared, np.float32(np.exp(_NEVER))))
@@ -411,27 +390,24 @@ class ClassCells:
         )
 
     def sharing(self, first: Floats, second: Floats) -> Floats:
-        """How likely (m, k) images with these answers share a label."""
+        """Return the probability (m, k) that images with these answers share a label."""
         return first @ second.T
 
     def middle(self, cells: Ints) -> Floats:
-        """The classes' own directions, mixed as the cells' answers are."""
+        """Return the directions of the classes, weighted by the cells' answers."""
         return unit_rows(self._middle[cells] @ self.coefficients)
 
     def likeness(self, cells: Ints) -> Floats:
-        """As of the cells' own answers."""
         return self.likely(self._middle[cells])
 
     def often(self, prior: NDArray[Any]) -> float:
-        """How often two images share a label, where so many (k,) are in each cell."""
+        """Return the probability that two images share a label, given the shares (k,) of cells."""
         return float(prior @ self.sharing(self._middle, self._middle) @ prior)
 
     def coarse(self) -> tuple[Ints, int]:
-        """Every cell by itself."""
         return np.arange(self.k), self.k
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The classifier and the groups of its answers."""
         groups = {} if self.groups is None else {"groups": self.groups}
         return {"coefficients": self.coefficients, "intercept": self.intercept, **groups}
 
@@ -444,20 +420,18 @@ class ClassCells:
 
 
 class LabelCells(ClassCells):
-    """The same where a picture has several labels: an answer says of each label how likely it is
-    there.
-    """
+    """`ClassCells` for pictures with several labels: an answer is the probability of each label."""
 
     kind: ClassVar[str] = "labels"
 
     def answers(self, points: Floats) -> Floats:
-        """The probability (n, labels) of each label by itself."""
+        """Return the probability (n, labels) of each label."""
         return np.asarray(
             1 / (1 + np.exp(-np.clip(self._scores(points), _NEVER, -_NEVER))), dtype=np.float32
         )
 
     def sharing(self, first: Floats, second: Floats) -> Floats:
-        """How likely at least one label is shared: labels are taken one by one."""
+        """Return the probability that at least one label is shared, for independent labels."""
         none = np.ones((len(first), len(second)), dtype=np.float32)
         for first_label, second_label in zip(first.T, second.T, strict=True):
             none *= 1 - np.outer(first_label, second_label)
@@ -465,23 +439,20 @@ class LabelCells(ClassCells):
 
 
 def ward_groups(points: Floats, k: int) -> Ints:
-    """Ward's clustering into at most k groups, numbered 0, 1, ... in the order of their first
-    member.
+    """Cluster points by Ward's method into at most k groups, numbered in the order of their first
+    members.
     """
     if k >= len(points):
         return np.arange(len(points))
     hierarchy = core_module("scipy.cluster.hierarchy")
 
-    # Distances by one product of matrices: pair by pair, as scipy would have them, they take most
-    # of the time.
+    # Distances by one matrix product, which is much faster than scipy's distances pair by pair.
     rows = points.astype(np.float64)
     squares = np.square(rows).sum(axis=1)
     a, b = np.triu_indices(len(rows), 1)
     apart = np.sqrt(np.maximum((squares[:, None] + squares - 2 * rows @ rows.T)[a, b], 0))
     clusters = hierarchy.fcluster(hierarchy.linkage(apart, method="ward"), k, criterion="maxclust")
     _, first, group = np.unique(clusters, return_index=True, return_inverse=True)
-    if (
-        len(first) == 1
-    ):  # all points are equal; two cells are the least that a response can be about
+    if len(first) == 1:  # all points are equal, and k-ary response needs two cells
         group[1:], first = 1, np.array([0, 1])
     return np.argsort(np.argsort(first))[group].astype(np.int64)

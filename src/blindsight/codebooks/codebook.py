@@ -1,4 +1,4 @@
-"""A codebook: public cells, one k-ary response, and the reading of what was released.
+"""A codebook: public cells, one k-ary response, and the estimation from released cells.
 
 codebook = from_head("lite0", epsilon=8)              # or from_pictures, from_classes
 cells = codebook.assign(features)                     # private: the true cells
@@ -6,9 +6,9 @@ codes = door.release(CELL, cells)                     # `codebook.guarantee()` i
 reading = codebook.reading(np.bincount(codes, minlength=codebook.k))
 scores = reading.scores(codebook.similarity(queries)) # for each distinct code, not for each record
 
-`Reading` estimates how the stored images spread over the cells and ranks them for a query. k-ary
-response tells the true cell with probability p and each of the others with q0 = (1 - p)/(k - 1).
-All that is computed from released cells and public values costs no privacy.
+`Reading` estimates the shares of the true cells and ranks stored images for a query. k-ary response
+releases the true cell with probability p and each other cell with q0 = (1 - p)/(k - 1). Whatever is
+computed from released cells and public values costs no privacy.
 """
 
 from __future__ import annotations
@@ -52,27 +52,29 @@ Ints = NDArray[np.int64]
 
 _STEPS = 30
 _BINS = 1024
-# A cell may fit this much worse than the best one and still hold something like the query. Of few
-# alike photos the nearest lies further off: with `_FEW` stored photos, twice as far. Words lie in
-# the middle of what they name, far from any photo.
+# Cells whose similarity is lower than the best one by at most this much may contain photos like the
+# query. The margin is twice as large with `_FEW` stored photos, because the nearest of few similar
+# photos is farther away, and larger for words, which are not near any single photo.
 _FAR, _FAR_WORDS, _FEW = 0.09, 0.5, 50
-# Where something like a query is stored, it is this share of the photos; and how sure "nothing like
-# this" must be.
+# Assumed share of photos like the query, if there are any; least probability to state that there
+# are none.
 _ALIKE, _SURE = 0.02, 0.7
-# Photos spread evenly over the cells that trust counts beside the stored ones, so that few of these
-# do not decide.
+# Pseudo-counts of `Reading.trust`, spread evenly over the cells.
 _EVENLY = 100.0
-# Trust is off by less than .05 where the truth is told this often; or else from so many records,
-# and so many per cell.
-_TOLD, _RECORDS, _PER_CELL = 0.8, 1000, 40
+# The error of trust is below .05 from this probability of truth on, or from this number of records
+# in all and per cell on.
+_MIN_TRUTH, _MIN_RECORDS, _MIN_PER_CELL = 0.8, 1000, 40
 
 
 def prior_from_counts(counts: NDArray[Any], *, truth: float, k: int) -> Floats:
-    """The share of stored images whose *true* cell is each group, from counts of released ones, by
-    30 steps of EM.
+    """Estimate the share of stored images whose *true* cell is in each group, by 30 steps of EM.
 
-    `counts` are per group of k / len(counts) cells; with groups of one cell they are per cell.
-    Starting from equal shares, few steps keep the estimate from chasing the noise.
+    Starting from equal shares, few steps avoid fitting the noise.
+
+    Parameters:
+        counts: the number of released cells in each group of k / len(counts) cells.
+        truth: the probability that a released cell is the true one.
+        k: the number of cells.
     """
     n = float(np.sum(counts))
     groups = len(counts)
@@ -92,11 +94,10 @@ def prior_from_counts(counts: NDArray[Any], *, truth: float, k: int) -> Floats:
 
 
 def own_share(prior: NDArray[Any], *, truth: float, k: int) -> Floats:
-    """How much of a released cell's meaning is its own, for cells of these shares: the rest is the
-    average's.
+    """Return the probability that a released cell was not drawn at random, for cells of these
+    shares.
 
-    The probability that the release was no lie, counting a lie that happens to hit the true cell as
-    one.
+    A random cell that happens to be the true one counts as random.
     """
     lie = (1 - truth) / (k - 1)
     true = (truth - lie) * np.asarray(prior, dtype=np.float64)
@@ -105,17 +106,16 @@ def own_share(prior: NDArray[Any], *, truth: float, k: int) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """What an index of released cells says: `prior` (k,) shares of the true cells, how often the
-    truth is told.
+    """The posterior of true cells and of relevance, given released cells.
 
     Parameters:
-        prior: the share of stored images in each cell, estimated from the released ones.
-        truth: p, the probability that a released cell is the true one beforehand.
-        relevant: the share of stored images taken to be relevant to a query; ranking hardly depends
-            on it.
-        slope: how sharply relevance grows with similarity; 5 ln(1/relevant) fits sets without
-            labels, a labelled public folder fits its own.
-        counts: how many records were released in each cell (k,), to set the level of `trust` by.
+        prior: the estimated share (k,) of stored images whose true cell is each cell.
+        truth: p, the probability that a released cell is the true one.
+        relevant: prior probability that a stored image is relevant to a query; the ranking hardly
+            depends on it.
+        slope: the slope of relevance over similarity; None is 5 ln(1/relevant), which fits data
+            sets without labels. It is fitted if there is a labelled public folder.
+        counts: the number of records released in each cell (k,), with which `trust` is calibrated.
     """
 
     prior: Floats
@@ -130,17 +130,16 @@ class Reading:
 
     @property
     def lie(self) -> float:
-        """The probability of each cell that is not the true one."""
+        """The probability with which each cell other than the true one is released."""
         return (1 - self.truth) / (len(self.prior) - 1)
 
     @cached_property
     def trust(self) -> Floats:
-        """For each cell: the probability that an image stored under it truly lies in it.
+        """For each cell the probability that an image stored under it is truly of that cell.
 
-        Over all records it is p on average, whatever they show; but cells that noise filled look
-        full, and so the prior trusts them too much. With `counts`, evenly spread photos are counted
-        beside the stored ones, and all log-odds are shifted until the average over the records is
-        p.
+        Its mean over all records is p. The estimated prior is too large for cells that contain many
+        records by noise, so with `counts` pseudo-counts are added, and all log-odds are shifted
+        until the mean over the records is p.
         """
         n = 0.0 if self.counts is None else float(self.counts.sum())
         prior = (n * self.prior + _EVENLY / len(self.prior)) / (n + _EVENLY) if n else self.prior
@@ -162,20 +161,22 @@ class Reading:
 
     @property
     def shown_trust(self) -> Floats | None:
-        """`trust` where it is true enough to be shown: of hits, it was then off by at most .05 on
-        photos that had no part in choosing anything here; elsewhere by up to .11.
+        """`trust` if it is accurate enough to be shown, else None.
+
+        On photos that were not used to choose these limits, its error for hits was at most .05
+        then, and up to .11 otherwise.
         """
         n = 0 if self.counts is None else int(self.counts.sum())
-        enough = n >= max(_RECORDS, _PER_CELL * len(self.prior))
-        return self.trust if self.truth >= _TOLD or enough else None
+        enough = n >= max(_MIN_RECORDS, _MIN_PER_CELL * len(self.prior))
+        return self.trust if self.truth >= _MIN_TRUTH or enough else None
 
     @cached_property
     def _own(self) -> Floats:
         return own_share(self.prior, truth=self.truth, k=len(self.prior))
 
     def relevance(self, similarity: NDArray[Any]) -> Floats:
-        """P(an image of the cell is relevant to the query) (m, k): a logistic of the similarity
-        whose level is set so that `relevant` of the stored images are.
+        """Return P(an image of the cell is relevant to the query) (m, k): a logistic function of
+        the similarity, shifted such that a share `relevant` of the stored images is relevant.
         """
         slope = 5 * np.log(1 / self.relevant) if self.slope is None else self.slope
         # Halved here once: sigmoid(z) = (1 + tanh(z / 2)) / 2.
@@ -185,8 +186,8 @@ class Reading:
         )
 
     def scores(self, similarity: NDArray[Any]) -> Floats:
-        """P(relevant | the stored cell) (m, k): the cell's own as far as it is trusted, the average
-        beyond.
+        """Return P(relevant | the released cell) (m, k): the cell's relevance if it was not drawn
+        at random, else the mean relevance.
         """
         return self.relevant + self._own.astype(np.float32) * (
             self.relevance(similarity) - np.float32(self.relevant)
@@ -195,11 +196,16 @@ class Reading:
     def present(
         self, similarity: NDArray[Any], counts: NDArray[Any], *, words: bool = False
     ) -> NDArray[np.bool_]:
-        """Whether anything like each query is stored (m,), as far as the noise lets tell.
+        """Return whether anything like each query is stored (m,), estimated from noisy counts.
 
-        Counted are the records of the cells that fit the query nearly as well as the best: with
-        classes, of the likeliest class. "Nothing" is said where, at even odds beforehand, it is at
-        least 70% sure that all of them are lies. Few records or a small budget are never that sure.
+        The test uses the records of the cells that are nearly as similar to the query as the best
+        one. The result is False if, with a prior of 1/2, all of these records are due to noise with
+        a probability of at least 70%, which few records or a small epsilon never reach.
+
+        Parameters:
+            similarity: the similarity of the queries to the cells (m, k).
+            counts: the number of records released in each cell (k,).
+            words: whether the queries are words.
         """
         released, fit = np.asarray(counts, dtype=np.float64), np.asarray(similarity)
         n = float(released.sum())
@@ -209,7 +215,7 @@ class Reading:
             else (_FAR_WORDS if words else _FAR) * (1 + (_FEW / max(n, 1.0)) ** 0.5)
         )
         near = fit >= fit.max(axis=1, keepdims=True) - far
-        true = (self.truth - self.lie) * _ALIKE * n  # records that would be there beside the lies
+        true = (self.truth - self.lie) * _ALIKE * n  # expected records besides the noise
         lies = near.sum(axis=1) * n * self.lie
         observed = near @ released
         return np.array(
@@ -219,14 +225,18 @@ class Reading:
 
 
 def all_lies(observed: float, lies: float, true: float) -> float:
-    """How likely `found` records are all lies, of which `lies` are expected; else some `true` ones
-    are among them, a number with an exponential law. At even odds beforehand.
+    """Return the posterior probability, with a prior of 1/2, that all records are due to noise.
+
+    Parameters:
+        observed: the number of records.
+        lies: the expected number of records by noise, which has a Poisson distribution.
+        true: the expected number of other records, if there are any (exponential distribution).
     """
-    if true <= 0 or observed > 10 * (lies + 10):  # nothing can be told; or far too many
+    if true <= 0 or observed > 10 * (lies + 10):  # no evidence; or far too many records
         return 0.5 if true <= 0 else 0.0
     lies, often = max(lies, 1e-12), math.log(true / (1 + true))
-    # P(found | some) / P(found | lies alone) = sum over i lies among them of a Poisson and a
-    # geometric probability.
+    # P(observed | some) / P(observed | noise alone) is a sum over the number i of records by noise,
+    # of a Poisson and a geometric probability.
     i = np.arange(round(observed) + 1)
     terms = i * (math.log(lies) - often) - np.concatenate([[0.0], np.cumsum(np.log(i[1:]))])
     top = float(terms.max())
@@ -241,7 +251,7 @@ def all_lies(observed: float, lies: float, true: float) -> float:
 
 
 def _sigmoid(half: NDArray[Any]) -> NDArray[Any]:
-    """The logistic function of twice its argument."""
+    """Return the logistic function of twice the argument."""
     result: NDArray[Any] = np.tanh(half)
     result += 1
     result *= 0.5
@@ -249,8 +259,8 @@ def _sigmoid(half: NDArray[Any]) -> NDArray[Any]:
 
 
 def _level(half: NDArray[np.float32], prior: Floats, target: float) -> float:
-    """The shift at which the prior mean of the sigmoid is `target`: by Newton's steps over a
-    histogram, and by halving where they would leave what is still possible.
+    """Return the shift at which the prior mean of the sigmoid is `target`, by Newton's method on a
+    histogram with bisection as a safeguard.
     """
     low, high = float(half.min()), float(half.max())
     width = max(high - low, 1e-9) / _BINS
@@ -296,14 +306,17 @@ _ONCE = Assumption(
 
 
 def number_of_cells(epsilon: float, way: Way = "many", *, most: int | None = None) -> int:
-    """The one rule by which a budget chooses k, at least 2 and at most `most` (what the pictures at
-    hand pay for).
+    """Return the number of cells for an epsilon.
 
-    K = 2 e^(2 epsilon / 3): with perfect cells e^epsilon - 1 would be best; real ones pay less.
-    Where images are of some kinds only, no more than 0.3 e^epsilon, so that the truth is told three
-    times in four; where they are of few kinds, or where noise blurs the cells themselves, 4
-    e^(epsilon / 3): more would only blur the response. For the first page, 1.5 e^epsilon: better
-    first hits, a worse order of the rest.
+    The usual number is 2 e^(2 epsilon / 3); e^epsilon - 1 would be best for perfect cells.
+
+    Parameters:
+        epsilon: the epsilon per image.
+        way: "many" for the usual number; "some", for images of some kinds only, at most 0.3
+            e^epsilon, so that the true cell is released three times in four; "few", for images of
+            few kinds or noisy cells, 4 e^(epsilon / 3); "first page", for better first hits and a
+            worse order of the rest, 1.5 e^epsilon.
+        most: the largest number, if public pictures limit it. The smallest number is 2.
 
     Examples:
         >>> [number_of_cells(e) for e in (2, 4, 8, 12)]
@@ -326,21 +339,20 @@ def number_of_cells(epsilon: float, way: Way = "many", *, most: int | None = Non
 
 @dataclass(frozen=True, eq=False)
 class Codebook:
-    """Public cells and the budget with which one of them is released per image.
+    """Public cells, and the mechanism that releases one cell per image.
 
     Parameters:
-        embedding: see their modules.
-        cells: see their modules.
-        epsilon: per record, pure, in the local model.
+        embedding: the map from features to points.
+        cells: the partition of points into cells.
+        epsilon: pure epsilon per record, in the local model.
         source: what the cells were made from.
-        slope: how relevance grows with similarity, fitted on a labelled public folder; None where
-            there is none, and then no probability of relevance may be shown.
+        slope: the slope of relevance over similarity, fitted on a labelled public folder. None if
+            there is none; then no probability of relevance may be shown.
         classes: the names of a labelled folder's classes.
 
     Attributes:
-        k: how many cells.
-        mechanism: one k-ary response over all cells: a budget is never split between parts of a
-            cell.
+        k: the number of cells.
+        mechanism: one k-ary response over all cells.
     """
 
     embedding: Embedding
@@ -360,21 +372,19 @@ class Codebook:
 
     @property
     def calibrated(self) -> bool:
-        """Whether scores are probabilities of relevance (a labelled public folder was there to
-        check them on).
-        """
+        """Whether scores are probabilities of relevance, fitted on a labelled public folder."""
         return self.slope is not None and self.source == "labelled pictures"
 
     def guarantee(self, entropy: EntropyName = "system") -> Guarantee:
-        """Pure epsilon per record, local: whoever holds the image releases its cell."""
+        """Return the guarantee: pure epsilon per record in the local model."""
         rests_on = (_RESTS_ON[self.source], _ONCE)
         releases = (Planned(what=CELL, mechanism=self.mechanism),)  # one cell per image
         return Guarantee(releases=releases, model="local", assumptions=rests_on, entropy=entropy)
 
     def assign(self, X: NDArray[Any]) -> NDArray[np.int64]:
-        """The true cells (n,) of features: private until a mechanism has answered for them.
+        """Return the true cells (n,) of features, which are private until one is released.
 
-        One row that is repeated throughout, as an audit asks for it, is assigned once.
+        If all rows are equal, as in an audit, one row is assigned.
         """
         rows = np.asarray(X)
         if (
@@ -387,17 +397,17 @@ class Codebook:
         return self.cells.assign(self.embedding(rows))
 
     def similarity(self, X: NDArray[Any]) -> NDArray[np.float32]:
-        """How well queries (m, d), which are not private, fit each cell (m, k)."""
+        """Return the similarity (m, k) of queries (m, d), which are not private, to each cell."""
         return self.cells.similarity(self.embedding(X))
 
     def likeness(self, cells: NDArray[Any]) -> NDArray[np.float32]:
-        """How well the middle of these (released) cells fits each cell (m, k): to search by what is
-        stored.
+        """Return the similarity (m, k) of these released cells to each cell, to search by a stored
+        image.
         """
         return self.cells.likeness(np.asarray(cells, dtype=np.int64))
 
     def reading(self, counts: NDArray[Any]) -> Reading:
-        """How to read an index with these counts (k,) of released cells."""
+        """Return the posterior for an index with these counts (k,) of released cells."""
         group, groups = self.cells.coarse()
         truth = self.mechanism.truth_probability
         shares = prior_from_counts(
@@ -408,17 +418,16 @@ class Codebook:
         )
 
     def reading_of(self, prior: NDArray[Any], counts: NDArray[Any] | None = None) -> Reading:
-        """How to read an index whose images spread over the true cells so (k,)."""
+        """Return the posterior for an index with these shares (k,) of true cells."""
         truth = self.mechanism.truth_probability
         if not isinstance(self.cells, ClassCells):
             return Reading(prior, truth, slope=self.slope, counts=counts)
-        # Two stored images share a label this often: the share that is relevant to a query of the
-        # same kind.
+        # The probability that two stored images share a label is the prior of relevance.
         often = float(np.clip(self.cells.often(prior), 1e-4, 0.9))
         return Reading(prior, truth, often, self.slope, counts)
 
     def to_parts(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        """(arrays, fields) that rebuild it."""
+        """Return the arrays and fields that a file stores."""
         arrays = {
             "axes": self.embedding.axes,
             "centre": self.embedding.centre,
@@ -439,7 +448,11 @@ class Codebook:
 
     @classmethod
     def from_parts(cls, arrays: dict[str, NDArray[Any]], fields: dict[str, Any]) -> Codebook:
-        """The inverse of `to_parts`; `HostileFile` where anything does not fit."""
+        """Return the codebook with the arrays and fields of `to_parts`.
+
+        Raises:
+            HostileFile: arrays or fields are missing or invalid.
+        """
         try:
             checked = {name: _checked(name, array) for name, array in arrays.items()}
             kind = _CELLS[checks.one_of("cells", fields["cells"], tuple(_CELLS))]
@@ -454,41 +467,44 @@ class Codebook:
             book = cls(
                 embedding, kind(**checked), fields["epsilon"], fields["source"], slope, classes
             )
-            book.similarity(
-                np.zeros((1, len(embedding.axes)), np.float32)
-            )  # shapes that do not fit show here
+            # Raises an error if shapes do not match.
+            book.similarity(np.zeros((1, len(embedding.axes)), np.float32))
         except HostileFile:
             raise
         except (KeyError, TypeError, ValueError, IndexError, BlindsightError) as error:
             raise HostileFile(
-                f"not a codebook that can be used ({type(error).__name__}). Make it again."
+                f"the codebook is invalid ({type(error).__name__}). Make it again."
             ) from error
         return book
 
     @cached_property
     def digest(self) -> str:
-        """Tells this codebook from others: noise by name must differ between two of them."""
+        """A digest of the codebook, from which permanent noise is derived."""
         kind = KIND if self.embedding.row_mean else f"{KIND} without row means"
         return storage.digest(kind, self.to_parts()[0])
 
     def to_bytes(self) -> bytes:
-        """The content of its file, without pickle; everything in it is public."""
+        """Return the content of the codebook's file, which is public."""
         arrays, fields = self.to_parts()
         return storage.to_bytes(kind=KIND, arrays=arrays, fields=fields)
 
     def save(self, path: str | Path) -> None:
-        """Write its file, in one step."""
+        """Write the codebook to a file, atomically."""
         storage.write_atomically(path, self.to_bytes())
 
     @classmethod
     def load(cls, path: str | Path) -> Codebook:
-        """Read it back; anything else is refused."""
+        """Read a codebook from a file.
+
+        Raises:
+            HostileFile: the file is damaged, or contains something else.
+        """
         arrays, fields = storage.load(path, kind=KIND)
         return cls.from_parts(arrays, fields)
 
 
 def _checked(name: str, array: NDArray[Any]) -> NDArray[Any]:
-    """Whole numbers as int64, others as finite float32."""
+    """Return whole numbers as int64, and others as float32, which must be finite."""
     if array.dtype.kind in "iu":
         return array.astype(np.int64)
     if array.dtype.kind != "f" or not np.isfinite(array).all():

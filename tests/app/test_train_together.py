@@ -156,7 +156,7 @@ def test_labels_may_come_from_a_table(tmp_path: Path) -> None:
 def test_what_excludes_each_other_is_refused(sites: list[Path]) -> None:
     with pytest.raises(InvalidParameter, match="need epsilon"):
         train_together(sites, method="gradients", encoder="pixels")
-    with pytest.raises(InvalidParameter, match="which classes"):
+    with pytest.raises(InvalidParameter, match="give the classes"):
         plan_federation(sites=3, features=4)
     with pytest.raises(InvalidData, match="nothing is held out"):
         plan_federation(sites=3, classes=3, features=4, epsilon=1.0, unit="site", holdout=0.2)

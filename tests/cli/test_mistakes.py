@@ -115,7 +115,7 @@ MISTAKES = [
     ("protect photos --out x --most 3", 2, ("--most", "--people")),
     ("protect scans --out x", 2, ("2 DICOM files", "--people dicom", "--people none")),
     ("search photos photos/0.png", 2, ("not an index", "blindsight protect")),
-    ("search index", 2, ("one of photos, --words, --like and --vector",)),
+    ("search index", 2, ("photos, --words, --like or --vector",)),
     ("search index people.csv", 2, ("people.csv is not an image",)),
     ("search index photos/0.png -k 0", 2, ("-k must be a whole number of at least 1",)),
     ("search index.vault photos/0.png", 2, ("is a vault", "for the owner only")),

@@ -152,7 +152,7 @@ def test_a_silently_wrong_preparation_is_seen_by_the_known_picture(
 
 def test_without_a_known_picture_the_check_says_what_it_cannot_see(folder: Path) -> None:
     report = check_encoder(folder)
-    assert report.good and "cannot be seen" in " ".join(report.notes)
+    assert report.good and "cannot be detected" in " ".join(report.notes)
     assert report.milliseconds["image"] > 0
 
 

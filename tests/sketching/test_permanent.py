@@ -93,7 +93,7 @@ def test_a_guarantee_says_that_the_noise_is_keyed(vault):
 
 
 def test_a_vaults_key_is_not_sent_to_workers(vault, tmp_path):
-    with pytest.raises(InvalidParameter, match="stays here"):
+    with pytest.raises(InvalidParameter, match="stays on this machine"):
         sketch_to(tmp_path / "a", IMAGES, sketchers(vault)[0].fit(IMAGES), pool=object())
 
 

@@ -358,7 +358,7 @@ def test_the_same_training_run_again_gives_the_same_model_and_is_charged_once(ph
     words = ("--epsilon", 8, "--vocabulary", "red,green,blue", "--ledger", place)
     shown = train(photos, out, *words).stdout
     shown = " ".join(shown.split())  # lines are wrapped where the path of the folder ends
-    assert "keep it" in shown and "step by step" in shown
+    assert "keep it" in shown and "during training" in shown
     first = out.read_bytes()
     out.unlink()
     train(photos, out, *words)

@@ -227,8 +227,8 @@ def refuse_persons(unit: str | None, max_per_person: int | None) -> None:
         )
     if unit == "person":
         raise InvalidParameter(
-            "unit must be 'record' or 'bit': people are protected in addition if people= "
-            "(--people) says whose the photos are."
+            "unit must be 'record' or 'bit': a bound per person is added if people= (--people) "
+            "says whose the photos are."
         )
 
 

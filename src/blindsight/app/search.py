@@ -549,7 +549,7 @@ def _asked(
     names: OwnerNames,
 ) -> _Queries:
     if sum((bool(queries), bool(words), bool(like), vector is not None)) != 1:
-        raise InvalidParameter("give exactly one of photos, --words, --like and --vector.")
+        raise InvalidParameter("give photos, --words, --like or --vector: exactly one of them.")
     if vector is not None:
         if isinstance(vector, (str, PathLike)):
             titles, vectors = Embeddings(vector).take(_MAX_QUERY_VECTORS)

@@ -536,7 +536,7 @@ def _recipe(epsilon: float, features: str, own_names: tuple[str, ...]) -> CodeRe
 def _card(release: Release, photo_encoder: PhotoEncoder, guarantee: Guarantee, stored: int) -> str:
     says = coding(photo_encoder)
     looked = (
-        "Epsilon was chosen after measurements on these photos."
+        "Epsilon was chosen after looking at measurements on these photos."
         if release.looked
         else "Epsilon was chosen before anything was measured on these photos, except how they are "
         "spread over the groups."

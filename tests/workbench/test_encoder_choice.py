@@ -55,7 +55,7 @@ def test_a_pair_goes_through_every_page(
     number = answer.json()["next"].rpartition("/")[2]
     work(app, protect, {"step": "scan", "dataset": number})
     one = datasets.get(number)
-    assert one.about == ("beach", "sunset", "forest")
+    assert one.own_names == ("beach", "sunset", "forest")
     assert photo_library.rows_of(datasets, one).shape == (40, pair.dimensions)
     assert "photos read" in reader.get(f"/protect/{number}").text
     order = {"epsilon": 8, "sure": True, "accept_chance": True}

@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,6 +20,7 @@ from blindsight.cli.terminal import console, emit_json, progress_bar
 from blindsight.core.errors import InvalidParameter, MissingData, MissingDependency
 
 if TYPE_CHECKING:
+    import click
     import numpy as np
     from numpy.typing import NDArray
     from PIL import Image
@@ -122,13 +124,19 @@ class DemoFolder:
         return self.out / "index"
 
 
-def run_verb(*words: str | Path) -> dict[str, Any]:
-    """Run a verb in this process, and return its JSON output."""
+@cache
+def _command() -> click.Command:
+    """All verbs, made of their functions' signatures once and not for each step."""
     from blindsight.cli.main import app
 
+    return typer.main.get_command(app)
+
+
+def run_verb(*words: str | Path) -> dict[str, Any]:
+    """Run a verb in this process, and return its JSON output."""
     output = io.StringIO()
     with redirect_stdout(output):
-        app([*map(str, words), "--json"], standalone_mode=False)
+        _command()([*map(str, words), "--json"], standalone_mode=False)
     return dict(text.loads(output.getvalue()))
 
 

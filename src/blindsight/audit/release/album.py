@@ -5,7 +5,7 @@ shows by each source (labels, folders, a public network).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -320,6 +320,23 @@ def _pixels(
     return None
 
 
+def _names_in(content: bytes, names: Set[str]) -> set[str]:
+    """The file names that occur in `content`, by one search per suffix instead of one per name."""
+    groups: dict[bytes, dict[bytes, str]] = {}
+    for name in names:
+        groups.setdefault(Path(name).suffix.encode(), {})[name.encode()] = name
+    found = {name for spelled, name in groups.pop(b"", {}).items() if spelled in content}
+    for suffix, group in groups.items():
+        lengths = {len(spelled) for spelled in group}
+        start = content.find(suffix)
+        while start >= 0:
+            end = start + len(suffix)
+            for spelled in group.keys() & {content[max(0, end - n) : end] for n in lengths}:
+                found.add(group[spelled])
+            start = content.find(suffix, start + 1)
+    return found
+
+
 def _file_problems(
     release: ReleaseFolder,
     vault: Vault,
@@ -336,11 +353,8 @@ def _file_problems(
         content = b"".join(
             path.read_bytes() for path in sorted(release.path.rglob("*")) if path.is_file()
         )
-        named = [
-            name
-            for name in photos
-            if len(Path(name).name) > 5 and Path(name).name.encode() in content
-        ]
+        found = _names_in(content, {Path(name).name for name in photos})
+        named = [name for name in photos if len(Path(name).name) > 5 and Path(name).name in found]
         if named:
             problems.append(f"the names of {len(named)} photos stand in the release")
         strange = (

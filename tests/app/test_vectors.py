@@ -67,6 +67,9 @@ def test_one_command_protects_vectors_and_one_searches_them(
     assert done.exit_code == 0 and "120 vectors released" in done.output
     shown = CliRunner().invoke(app, ["search", str(release), "--vector", str(query), "-k", "3"])
     assert shown.exit_code == 0 and "scan-" in shown.output
+    np.save(query, rows(12, 3)[5])  # one vector without a second dimension
+    again = CliRunner().invoke(app, ["search", str(release), "--vector", str(query), "-k", "3"])
+    assert again.output == shown.output
     opened = CliRunner().invoke(app, ["open", str(release)])
     listed = CliRunner().invoke(app, ["index", "show", str(release)])
     assert "120 protected vectors" in " ".join(opened.output.split())

@@ -224,6 +224,15 @@ def test_a_missing_client_says_what_to_install(
         fetch.get("toy", recipe=recipe)
 
 
+def test_an_environment_without_pip_is_told_how_to_get_it(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = replace(registry.serve(tarball(GOOD)), client="pip")
+    monkeypatch.setattr(fetch.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(MissingDependency, match=r"downloaded with pip, .* python -m ensurepip"):
+        fetch.get("toy", recipe=recipe)
+
+
 def test_a_checked_download_is_used_again_and_a_partial_one_never(
     registry: Registry, tmp_path: Path
 ) -> None:

@@ -284,3 +284,17 @@ def test_the_commands_run_the_drill(drill: Drill, tmp_path: Path) -> None:
     assert (
         "grant keeper to ben" in runner.invoke(command, ["workbench", "log", "--json", *new]).stdout
     )
+
+
+def test_a_backup_without_a_ledger_is_restored_without_talk_of_one(tmp_path: Path) -> None:
+    state, copy = tmp_path / "state", tmp_path / "copy.tar"
+    settings = WorkbenchSettings(state=state, keys="required", public="")
+    database = Database(settings.database_url)
+    Keys(database).make("ann", "owner")
+    database.close()
+    make_backup(settings, copy)
+    done = CliRunner().invoke(
+        command, ["workbench", "restore", str(copy), "--state", str(tmp_path / "new")]
+    )
+    assert done.exit_code == 0 and done.output.startswith("Restored ")
+    assert "ledger" not in done.output and "History" not in done.output

@@ -21,6 +21,7 @@ from blindsight.core.storage import write_atomically
 from blindsight.data import read_image
 from blindsight.data.listing import FilesRead, list_photos, no_photos
 from blindsight.encoders import Embeddings, Encoder, open_encoder
+from blindsight.encoders.embeddings import QueryVectors
 from blindsight.encoders.words import read_dictionary, translated
 from blindsight.index.base import CodeIndex, Hit, Hits, by_photos
 from blindsight.index.contact_sheet import (
@@ -552,7 +553,7 @@ def _asked(
         raise InvalidParameter("give photos, --words, --like or --vector: exactly one of them.")
     if vector is not None:
         if isinstance(vector, (str, PathLike)):
-            titles, vectors = Embeddings(vector).take(_MAX_QUERY_VECTORS)
+            titles, vectors = QueryVectors(vector).take(_MAX_QUERY_VECTORS)
             rows = encoder.prepared(vectors)
         else:
             array = checks.finite_array("vector", np.atleast_2d(vector), ndim=2)

@@ -336,7 +336,8 @@ def restore(
         for says in (*report.findings, report.note):
             if says:
                 console.print(f"{report.data_set.name}: {says}", markup=False, soft_wrap=True)
-    console.print("Decide about each data set on the page History.", markup=False)
+    if done.reports:
+        console.print("Decide about each data set on the page History.", markup=False)
 
 
 def migrate(

@@ -37,7 +37,14 @@ if TYPE_CHECKING:
 
     from blindsight.data import LazyImages
 
-__all__ = ["Embeddings", "RowSource", "encode_images", "general_texts", "public_texts"]
+__all__ = [
+    "Embeddings",
+    "QueryVectors",
+    "RowSource",
+    "encode_images",
+    "general_texts",
+    "public_texts",
+]
 
 #: Bytes of a file that is mapped or read in pieces.
 _MAX_BYTES = 1 << 42
@@ -377,6 +384,14 @@ class Embeddings:
             raise HostileFile(
                 f"{self.file.name} is not a Parquet file: {str(error)[:100]}"
             ) from None
+
+
+class QueryVectors(Embeddings):
+    """Vectors to search with: a .npy file may also hold a single vector of shape (d,)."""
+
+    def _mapped(self) -> NDArray[np.generic]:
+        mapped = super()._mapped()
+        return mapped[np.newaxis] if mapped.ndim == 1 else mapped
 
 
 def _plain_rows(rows: RowSource) -> tuple[NDArray[np.generic], list[object] | None]:

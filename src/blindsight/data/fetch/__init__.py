@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -217,7 +218,7 @@ _NEEDED = {
         "apt-get",
         "It is there on Debian and Ubuntu; elsewhere take the package's files to BLINDSIGHT_DATA",
     ),
-    "pip": (sys.executable, "Install pip"),
+    "pip": (sys.executable, "Install it with: python -m ensurepip (or: uv pip install pip)"),
 }
 
 
@@ -246,9 +247,10 @@ def download(
         MissingData: The client failed; its last line is part of the message.
     """
     program, advice = _NEEDED[recipe.client]
-    if shutil.which(program) is None:
+    without_pip = recipe.client == "pip" and importlib.util.find_spec("pip") is None
+    if shutil.which(program) is None or without_pip:
         raise MissingDependency(
-            f"{recipe.name} is downloaded with {program}, which is not installed. {advice}."
+            f"{recipe.name} is downloaded with {recipe.client}, which is not installed. {advice}."
         )
     log = folder / "client.log"
     with log.open("wb") as output:

@@ -82,7 +82,8 @@ class Restored:
     Parameters:
         moment: when the backup was made.
         files: the number of restored files.
-        ledger: whether the ledger was restored; otherwise the present one was not changed.
+        ledger: whether the ledger, if the backup has one, was restored; otherwise the present one
+            was not changed.
         database: whether the database was restored; otherwise the present one was not changed.
         reports: how vault, ledger and releases of each data set compare.
     """
@@ -200,7 +201,8 @@ def restore_backup(
             state.rmdir()
         (folder / "state").rename(state)
         state.chmod(0o700)
-        used_ledger = (folder / _LEDGER).is_file() and restore_ledger(settings, folder / _LEDGER)
+        backed_up = folder / _LEDGER  # not there where nothing was ever charged
+        used_ledger = not backed_up.is_file() or restore_ledger(settings, backed_up)
         used_database = _restore_tables(settings, folder / _DATABASE)
     moment = str(fields["moment"])
     reports = reports_after_restore(settings, moment)

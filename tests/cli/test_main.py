@@ -4,12 +4,16 @@ code.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import shlex
 import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -130,8 +134,11 @@ def test_sentences_and_tables_fit_a_terminal_and_paths_stay_whole(
 
 @pytest.fixture(scope="module")
 def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with three photos, their release by pixels, and nothing in the cache."""
-    from blindsight import protect
+    """A folder with three photos, their release by pixels, a request for one of them, sketches with
+    labels, and nothing in the cache.
+    """
+    from blindsight import data, open_release, protect
+    from blindsight.sketching import NegativeSketcher
 
     folder = tmp_path_factory.mktemp("offline")
     (folder / "photos").mkdir()
@@ -139,6 +146,17 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pixels = np.full((24, 24, 3), 60 * number + 20, np.uint8)
         Image.fromarray(pixels).save(folder / "photos" / f"{number}.png")
     protect(folder / "photos", folder / "release", encoder="pixels", accept_chance=True)
+    release = open_release(folder / "release")
+    request = {
+        "format": "blindsight request 1",
+        "release": release.manifest.release,
+        "query": {"picture": True},
+        "message": "",
+        "ids": [str(release.entries["id"][0])],
+    }
+    (folder / "request.json").write_text(json.dumps(request))
+    digits = data.load("digits")[:40]
+    NegativeSketcher("Q6").fit(digits).sketch(digits).save(folder / "digits.sketches")
     return folder
 
 
@@ -160,6 +178,9 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("licences", 0, ""),
         ("federate join here --name Coast --address localhost:9092", 0, ""),
         ("sketch photos sketches", 0, ""),
+        ("train digits.sketches --epochs 1", 0, "accuracy"),
+        ("answer request.json release", 0, ".png"),
+        ("watch photos --out other --encoder lite2", 4, "BLINDSIGHT_WEIGHTS"),
     ],
 )
 def test_offline_no_verb_asks_another_host_and_what_is_missing_is_named(
@@ -202,3 +223,37 @@ def test_offline_no_verb_asks_another_host_and_what_is_missing_is_named(
     written = " ".join("".join(capsys.readouterr()).split())
     assert asked == []
     assert (int(stopped.value.code or 0), answer in written) == (code, True), written
+
+
+def test_offline_the_workbench_starts_and_answers_without_asking_another_host(
+    tmp_path: Path,
+) -> None:
+    refuse = (
+        "import socket\n"
+        "def ask(*_): raise SystemExit('the network was asked')\n"
+        "socket.socket.connect = socket.socket.connect_ex = socket.socket.sendto = ask\n"
+        "from blindsight.cli.main import run\n"
+        "run()\n"
+    )
+    words = ["--offline", "serve", "--port", "0", "--state", str(tmp_path / "state")]
+    process = subprocess.Popen(
+        [sys.executable, "-c", refuse, *words], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        host, _, _ = line.removeprefix("Blindsight workbench: http://").partition("/?")
+        connection = HTTPConnection(host, timeout=60)
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            with contextlib.suppress(ConnectionRefusedError):  # it is about to listen
+                connection.connect()
+                break
+            time.sleep(0.05)
+        connection.request("GET", "/health/ready")
+        assert connection.getresponse().status == 200
+        connection.close()
+    finally:
+        process.terminate()
+        _, rest = process.communicate(timeout=60)
+    assert (process.returncode, "the network was asked" in line + rest) == (0, False), line + rest

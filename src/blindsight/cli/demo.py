@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib.util
 import io
 import json as text
+import os
+import shutil
+import sys
 import textwrap
 from collections.abc import Sequence
 from contextlib import redirect_stdout
@@ -178,9 +181,9 @@ def _protect(folders: DemoFolder) -> dict[str, Any]:
     proven = done["guarantee"]["epsilon"]
     _say(
         f"{count} views of {len(album_kinds())} photographs, a retina and a tissue slide among "
-        "them. Each became one "
-        f"noisy code: proven ε = {proven:g} per photograph.",
-        f"{done['released']} released now, {done['known']} were there before. Ledger: "
+        "them. Each is stored as one noisy code. Proven: the code changes the odds of any guess "
+        f"about its photograph by a factor of at most e^{proven:g} (ε = {proven:g}).",
+        f"{done['released']} released now, {done['known']} were released before. Ledger: "
         f"{done['ledger']}.",
         f"Share {folders.index}. Keep {done['vault']} private: it holds the key of the noise and "
         "the names.",
@@ -253,8 +256,8 @@ def _search(folders: DemoFolder) -> dict[str, Any]:
     }
     right = {way: _share(kinds) for way, kinds in hits.items()}
     _say(
-        f"{len(hits['protected'])} queries, views that are not in the album. Of the first "
-        f"{_FIRST} hits show the same thing:",
+        f"{len(hits['protected'])} queries, views that are not in the album. So many of the first "
+        f"{_FIRST} hits show the same thing, on average:",
         f"  {right['without protection']:.1f} without protection, {right['protected']:.1f} from "
         "the protected index "
         f"({_FIRST * 19 / 323:.1f} by chance).",
@@ -309,9 +312,8 @@ def _tag(folders: DemoFolder) -> dict[str, Any] | None:
     silent = sum(not tags for name, tags in answers.items() if name not in _TAGS)
     _say(
         f"The model knows {len(_TAGS)} words and has seen none of the photographs (ε = 0).",
-        f"{right} of {len(_TAGS)} such pictures got their word alone; of "
-        f"{len(answers) - len(_TAGS)} others "
-        f"{silent} got none.",
+        f"{right} of {len(_TAGS)} pictures of these words got exactly the right word; {silent} of "
+        f"{len(answers) - len(_TAGS)} other pictures got no word, as they should.",
     )
     return {"tags": answers}
 
@@ -386,10 +388,20 @@ def _report(
     for line in (
         f"{written[0]}: what was made and what an attacker gets, in a browser",
         f"{folders.index / 'search.html'}: what the receiver of the release has",
-        f"blindsight serve --photos {folders.photos}: the same jobs as pages",
+        f"{program()} serve --photos {folders.photos}: the same jobs in a browser",
     ):
         console.print(f"   {line}", markup=False, soft_wrap=True)
     return [verdict.to_dict() for verdict in (*report.verdicts, *verdicts)]
+
+
+def program() -> str:
+    """The command by which this program can be started again from here: its name where the shell
+    finds it, else its path.
+    """
+    started = Path(sys.argv[0])
+    if started.name != "blindsight" or shutil.which("blindsight"):
+        return "blindsight"
+    return os.path.relpath(started)
 
 
 def _judged(seed: int) -> list[Verdict]:
@@ -404,7 +416,7 @@ def _judged(seed: int) -> list[Verdict]:
     _step(9, "And what five papers promise")
     show_numbers("as printed", published)
     _say(
-        "A line shows the setting that an attack got furthest with. In all settings "
+        "Each line shows the setting in which an attack got furthest. Over all settings, "
         f"{sum(v.refuted for v in published)} of {len(published)} published claims are refuted; of "
         f"our own, {sum(v.refuted for v in own)} of {len(own)} (not refuted is not a proof)."
     )

@@ -281,9 +281,8 @@ class CellUse:
         """One sentence for the owner."""
         looked_at = f"{self.pictures:,} {self.basis}" if self.pictures else self.basis
         text = (
-            f"{looked_at} use {self.used:,} of {self.cells:,} cells; of the first ten hits "
-            f"{self.hits:.1f} are expected to be of the query's cell, and {self.chance:.2g} at "
-            "random"
+            f"{looked_at} use {self.used:,} of {self.cells:,} cells; {self.hits:.1f} of the first "
+            f"ten hits are expected to lie in the query's own cell ({self.chance:.2g} by chance)"
         )
         if self.at_chance:
             text += (

@@ -100,7 +100,6 @@ def start() -> None:
         assert process.stdin is not None
         process.stdin.close()
         process.wait()
-        shutil.rmtree(folder)
 
     atexit.register(end)
 
@@ -214,6 +213,10 @@ def run(
 
 def _serve(listener: socket.socket) -> None:
     """Fork a child for each order that comes; end with standard input."""
+    # Signals to the whole group (Ctrl-C, timeout) must not leave children without this process: it
+    # ends when the tests have ended, and its children with it.
+    signals = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+    usual = {number: signal.signal(number, signal.SIG_IGN) for number in signals}
     waiting = [listener, sys.stdin]
     if sys.stdin in select.select(waiting, [], [])[0]:
         return
@@ -262,6 +265,8 @@ def _serve(listener: socket.socket) -> None:
         if pid == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for number, handler in usual.items():
+                signal.signal(number, handler)
             for each in (listener, line, *running.values()):
                 each.close()
             os.close(woken)
@@ -342,4 +347,7 @@ def _leave(code: int) -> None:
 
 
 if __name__ == "__main__":
-    _serve(socket.socket(fileno=int(sys.argv[1])))
+    try:
+        _serve(socket.socket(fileno=int(sys.argv[1])))
+    finally:
+        shutil.rmtree(os.environ[_FOLDER], ignore_errors=True)

@@ -272,9 +272,9 @@ def gallery(rows: Mapping[str, Array], *, scale: int = 2) -> str:
 Rows = Sequence[Mapping[str, Any]]
 #: said once in every report.
 NOT_REFUTED = (
-    "How to read the verdict. REFUTED: an attack measured more than is promised. Not refuted: no "
-    "attack did, which is no proof; audited numbers are lower bounds, and more trials can only "
-    "raise them."
+    "How to read the verdict. REFUTED: an attack measured more than the promise allows. Not "
+    "refuted: no attack did, which is no proof; audited numbers are lower bounds, and more trials "
+    "can only raise them."
 )
 
 

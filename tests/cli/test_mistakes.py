@@ -122,7 +122,7 @@ MISTAKES = [
     ("search index IMG_0001.HEIC", 4, ("IMG_0001.HEIC does not exist",)),
     ("search index --like nosuch.jpg", 2, ("--like nosuch.jpg", "blindsight index show")),
     ("search index --since 2019-13-01 photos/0.png", 2, ("'2019-13-01' is not a day", "YYYY-MM")),
-    ("search index --words dog", 2, ("cannot be asked by words",)),
+    ("search index --words dog", 2, ("cannot be searched by words",)),
     ("search index --in Reisen/ photos/0.png", 2, ("no photo's name begins with 'Reisen/'",)),
     ("search index scans/0.dcm", 2, ("0.dcm",)),
     ("budget grant --ledger b.db --dataset photos --epsilon 4", 2, ("cannot be less than",)),

@@ -235,5 +235,5 @@ def test_under_a_vault_the_same_release_is_paid_once_and_any_other_by_itself(tmp
 
 def test_noise_by_name_is_refused_for_a_function_that_cannot_be_told_from_others():
     hasher = PHashing(Parity(), random_state=3).fit(X)
-    with pytest.raises(InvalidParameter, match="cannot be told from another"):
+    with pytest.raises(InvalidParameter, match="cannot be distinguished from another"):
         hasher.transform(X, names=[str(i) for i in range(len(X))])

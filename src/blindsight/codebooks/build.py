@@ -1,11 +1,11 @@
-"""Codebooks from what is public, by one rule.
+"""Build a codebook from public data.
 
-`build_codebook` takes the first of these that there is: a labelled folder, a folder of at least
-100 pictures (or public vectors), the owner's own public names for what the photos show, the class
-matrix of the encoder, general names through its text tower, public vectors.
+`build_codebook` uses the first of these sources that is available: a labelled folder of public
+pictures; a folder of at least 100 public pictures (or public vectors); the owner's own public names
+for what the photos show; the classes of the encoder; general names through its text tower.
 
-All numbers here were chosen on Caltech-101's even classes, CIFAR-10 and COCO; the others are for
-reporting.
+All constants of this module were chosen on the even classes of Caltech-101, on CIFAR-10 and on
+COCO. The other datasets are only used for reporting.
 """
 
 from __future__ import annotations
@@ -60,34 +60,36 @@ __all__ = [
 Array = NDArray[Any]
 Floats = NDArray[np.float32]
 
-#: fewer pictures than these make worse cells than a network's classes alone.
+#: With fewer pictures, the cells are worse than cells from the network's classes alone.
 LEAST_PICTURES = 100
-# Pairs of atoms once there are this many cells to give away per atom.
-_PAIRS_FROM = 6
-#: more cells than these of single pictures tell no more than their noise.
+# Cells are pairs of atoms if the budget allows at least this many cells per atom.
+_MIN_CELLS_PER_ATOM_FOR_PAIRS = 6
+#: With more cells made from pictures alone, the noise outweighs the finer partition.
 MOST_CELLS = 150
-# The same with classes of a network among them; how many classes near each picture join it, and
-# what near means.
-_MOST_WITH_CLASSES, _NEAR_CLASSES, _NEAR = 200, 5, 0.1
-# Logistic regression's C on unit rows, and for one label of several; folds, and the most pictures
-# that pairs are of.
-_STRENGTH, _STRENGTH_EACH, _FOLDS, _MOST_PAIRED = 25.0, 10.0, 5, 1500
-# Pictures for each group of answers, at least, with one class each or several labels; groups of
-# classes must leave the truth to be told this often.
-_EACH_GROUP, _EACH_SET, _TOLD = 40, 12, 0.9
-# Where a slope is looked for (its logarithm), and the least probability that a fit believes.
-_SLOPES, _SELDOM = (math.log(1e-3), math.log(30.0)), 1e-6
+_MAX_CELLS_WITH_CLASSES = 200  # the same limit if classes of a network are among the atoms
+# How many near classes each picture adds, and the temperature by which classes move to pictures.
+_CLASSES_PER_PICTURE, _CLASS_TEMPERATURE = 5, 0.1
+# C of the logistic regression on unit rows: with one class, and with several labels per picture.
+_CLASS_C, _LABEL_C, _CROSS_VALIDATION_FOLDS = 25.0, 10.0, 5
+_MAX_PAIRED_PICTURES = 1500  # from which groups and the slope of relevance are learned
+# Public pictures per group of answers: with one class, and with several labels per picture.
+_MIN_PICTURES_PER_CLASS_GROUP, _MIN_PICTURES_PER_LABEL_GROUP = 40, 12
+# Classes are divided into groups only if a released group is the true one with this probability.
+_MIN_TRUTH_PROBABILITY = 0.9
+# The interval in which the logarithm of the slope is searched, and the bound that keeps fitted
+# probabilities away from 0 and 1.
+_LOG_SLOPE_BOUNDS, _MIN_PROBABILITY = (math.log(1e-3), math.log(30.0)), 1e-6
 
-
-# With own names: below the first epsilon one cell per name; below the second, names and this many
-# general atoms near each; from there on, names and all general atoms.
-_NAMES_ALONE_BELOW, _NAMES_NEAR_BELOW, _NEAR_ATOMS, _MOST_NEAR_NAMES = 5.0, 8.0, 50, 200
-_MOST_NAMES = 5000
-# Search is called "at chance" by limits that were set by hand. A hit must be half as likely again
-# to be right as a photo drawn by lot. Where at least so many pictures were looked at, they must use
-# this many cells (by entropy), or this share of the cells where there are few: 400 X-rays used 10
-# of 414 cells of the built-in network, and search among them was at chance.
-_LEAST_GAIN, _JUDGED_FROM, _LEAST_USE, _LEAST_SHARE = 1.5, 50, 12.0, 0.25
+# Cells from the owner's names: below the first epsilon from the names alone; below the second from
+# the names and the general atoms nearest to each; otherwise from the names and all general atoms.
+_NAMES_ALONE_BELOW_EPSILON, _NEAR_ATOMS_BELOW_EPSILON = 5.0, 8.0
+_ATOMS_PER_NAME, _MAX_CELLS_WITH_NEAR_ATOMS, _MAX_NAMES = 50, 200, 5000
+# Limits, set by hand, below which search is reported as "at chance". A hit must be 1.5 times as
+# likely to be right as a randomly drawn photo. If at least 50 pictures were examined, the
+# effective number of cells they use (by entropy) must be at least 12, or a quarter of all cells
+# if that is less: 400 X-rays used 10 of 414 cells of the built-in network, and search among them
+# was at chance.
+_MIN_GAIN, _MIN_EXAMINED_PICTURES, _MIN_EFFECTIVE_CELLS, _MIN_EFFECTIVE_SHARE = 1.5, 50, 12.0, 0.25
 
 CellSource = Literal[
     "labelled pictures", "pictures", "names", "classes", "general names", "public vectors"
@@ -96,12 +98,12 @@ CellSource = Literal[
 
 @dataclass(frozen=True, eq=False)
 class PublicKnowledge:
-    """What the owner gives beside the encoder; all of it must be public.
+    """What the owner provides besides the encoder. All of it must be public.
 
     Parameters:
-        rows: vectors (n, d) of public pictures by the same encoder, or None.
-        labels: the class of each row, or None.
-        names: public words for what the photos show ("forest", "glacier", "sea").
+        rows: Vectors (n, d) of public pictures, computed by the same encoder, or None.
+        labels: The class of each row, or None.
+        names: Public words for what the photos show ("forest", "glacier", "sea").
     """
 
     rows: Floats | None = None
@@ -111,13 +113,13 @@ class PublicKnowledge:
 
 @dataclass(frozen=True, eq=False)
 class Space:
-    """Where an encoder's cells live.
+    """The space in which the cells of an encoder are defined.
 
     Parameters:
-        embedding: vectors to points.
-        atoms: points of general knowledge: the encoder's classes or general names; None for
+        embedding: Maps the encoder's vectors to points of this space.
+        atoms: Points of general knowledge: the encoder's classes, or general names. None for
             encoders that have neither.
-        own_centre: whether the atoms are texts, which are centred by their own mean.
+        own_centre: Whether the atoms are texts, which are centred by their own mean.
     """
 
     embedding: Embedding
@@ -126,7 +128,7 @@ class Space:
 
 
 def cell_source(encoder: Encoder, public: PublicKnowledge) -> CellSource:
-    """What the cells are made from: the first of the list that there is.
+    """The source of the cells: the first of the module's list that is available.
 
     Raises:
         InvalidParameter: There is nothing public to make cells from.
@@ -163,14 +165,15 @@ def build_codebook(
     n_cells: int | None = None,
     first_page: bool = False,
 ) -> Codebook:
-    """Cells for an encoder from whatever is public, and the budget to release one with.
+    """Build the codebook of an encoder from the first public source that is available.
 
     Parameters:
-        encoder: what turns images into vectors.
-        epsilon: the budget per image.
-        public: what the owner gives beside the encoder.
-        n_cells: the number of cells; by default `number_of_cells` of the budget.
-        first_page: only for an encoder's classes: more cells, for better first hits.
+        encoder: The encoder that turns images into vectors.
+        epsilon: The privacy budget per image.
+        public: What the owner provides besides the encoder.
+        n_cells: The number of cells. By default `number_of_cells` derives it from epsilon.
+        first_page: Use more cells, for better first hits. Only for cells from an encoder's
+            classes or general names.
 
     Raises:
         InvalidData: A public folder is too small, or its labels do not fit.
@@ -197,7 +200,7 @@ def build_codebook(
 
 
 def space_of(encoder: Encoder, rows: Floats | None = None) -> Space:
-    """The space of an encoder's cells; `rows` are vectors of public pictures, to centre on."""
+    """The space of an encoder's cells. A text tower is centred on public pictures (`rows`)."""
     if isinstance(encoder, BuiltIn):
         if encoder.network is None:
             return Space(Embedding.plain(encoder.dimensions))
@@ -216,7 +219,7 @@ def space_of(encoder: Encoder, rows: Floats | None = None) -> Space:
 
 
 def text_points(encoder: Encoder, embedding: Embedding, texts: Sequence[str]) -> Floats:
-    """Points of texts in a codebook's space: for own names, and for words as queries.
+    """Points of texts in a codebook's space, for the owner's names and for queries by words.
 
     Raises:
         InvalidParameter: The encoder has neither a text tower nor classes.
@@ -230,7 +233,7 @@ def text_points(encoder: Encoder, embedding: Embedding, texts: Sequence[str]) ->
     if classes is None:
         raise InvalidParameter(
             f"{encoder.name} has neither a text tower nor the classes of a pretrained network, so "
-            "it cannot be asked by words. Search with a picture or a vector."
+            "it cannot be searched by words. Search with a picture or a vector."
         )
     own_classes = None if isinstance(encoder, BuiltIn) else classes.names
     weights = np.stack([class_weights(text, own_classes) for text in texts])
@@ -239,21 +242,21 @@ def text_points(encoder: Encoder, embedding: Embedding, texts: Sequence[str]) ->
 
 @dataclass(frozen=True)
 class CellUse:
-    """How well cells tell pictures apart, before anything is charged.
+    """How well cells distinguish pictures. It is computed before anything is charged.
 
     Parameters:
-        basis: what was looked at: "public pictures", "photos of yours", or "photos that spread
-            evenly" where nothing was.
-        pictures: how many pictures were looked at; 0 for an even spread.
-        cells: how many cells there are.
-        used: how many of them hold a picture.
-        effective: the number of equally full cells with the same entropy.
-        truth: the probability that a released cell is the true one.
-        hits: of the first ten hits for one of the pictures, how many are expected to come from
+        basis: What was examined: "public pictures", "photos of yours", or "photos that spread
+            evenly" if no picture was.
+        pictures: How many pictures were examined; 0 for an even spread.
+        cells: The number of cells.
+        used: How many of them contain a picture.
+        effective: The number of equally full cells with the same entropy.
+        truth: The probability that a released cell is the true one.
+        hits: The expected number among the first ten hits for one of the pictures that come from
             its own cell.
-        chance: the same for ten pictures drawn by lot.
-        gain: how many times likelier a picture that is released under the query's cell is truly
-            of that cell than one drawn by lot.
+        chance: The same number for ten pictures drawn at random.
+        gain: The probability that a picture released under the query's cell truly belongs to it,
+            divided by the same probability for a picture drawn at random.
     """
 
     basis: str
@@ -268,14 +271,14 @@ class CellUse:
 
     @property
     def at_chance(self) -> bool:
-        """Whether search is expected to find little more than chance would.
+        """Whether search is expected to find little more than a random choice would.
 
-        Few pictures say nothing, and are not judged.
+        The answer is False if too few pictures were examined to decide.
         """
-        if 0 < self.pictures < _JUDGED_FROM:
+        if 0 < self.pictures < _MIN_EXAMINED_PICTURES:
             return False
-        least = min(_LEAST_USE, self.cells * _LEAST_SHARE)
-        return self.gain < _LEAST_GAIN or self.effective < least
+        least = min(_MIN_EFFECTIVE_CELLS, self.cells * _MIN_EFFECTIVE_SHARE)
+        return self.gain < _MIN_GAIN or self.effective < least
 
     def line(self) -> str:
         """One sentence for the owner."""
@@ -294,21 +297,22 @@ class CellUse:
 
 
 def predict_use(book: Codebook, rows: Array, *, basis: str = "public pictures") -> CellUse:
-    """How many cells pictures like these use, and how many hits are expected.
+    """Predict how many cells pictures like these use, and how many hits to expect.
 
     Parameters:
-        book: the codebook.
-        rows: vectors of public pictures, or of the owner's own if the owner agrees. The result is
-            then for the owner and is not released.
-        basis: what the rows are, for the sentence.
+        book: The codebook.
+        rows: Vectors of public pictures, or of the owner's own pictures if the owner agrees. The
+            result is then for the owner only and is not released.
+        basis: What the rows are, for the sentence of `CellUse.line`.
     """
     cells = book.assign(rows)
     return _use(book, np.bincount(cells, minlength=book.k).astype(np.float64), basis, len(cells))
 
 
 def even_use(book: Codebook, records: int, noun: str = "photos") -> CellUse:
-    """The same without any picture, for `records` photos (or what `noun` says they are) that spread
-    evenly over the cells.
+    """Predict the use of the cells without any picture, for records that spread evenly over them.
+
+    `noun` is what the records are called in the sentence of `CellUse.line`.
     """
     counts = np.full(book.k, records / book.k)
     return _use(book, counts, f"{noun} that spread evenly", 0)
@@ -321,8 +325,9 @@ def _use(book: Codebook, counts: NDArray[np.float64], basis: str, pictures: int)
     effective = float(np.exp(-(filled * np.log(filled)).sum()))
     truth = book.mechanism.truth_probability
     lie = (1 - truth) / (book.k - 1)
-    # Records released under each cell, and those of them that truly lie there. Of the first ten
-    # hits, as many come from the query's cell as there are released under it, and the rest by lot.
+    # Expected numbers of records released under each cell, and of those that truly belong to it.
+    # The first ten hits are records released under the query's cell; if there are fewer than ten,
+    # the others are drawn at random.
     own = truth * counts
     released = own + lie * (total - counts)
     first = np.minimum(released, 10.0)
@@ -383,26 +388,26 @@ def _from_names(
     *,
     n_cells: int | None = None,
 ) -> Codebook:
-    """Cells from the owner's own public names, with general atoms where the budget pays for them.
+    """Build cells from the owner's public names, and from general atoms if epsilon allows it.
 
     Reference:
         The thresholds were chosen on Caltech-101's odd classes.
     """
     words = tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
-    if not 2 <= len(words) <= _MOST_NAMES:
+    if not 2 <= len(words) <= _MAX_NAMES:
         raise InvalidParameter(
-            f"give 2 to {_MOST_NAMES:,} different names for what the photos show, got {len(words)}."
+            f"give 2 to {_MAX_NAMES:,} different names for what the photos show, got {len(words)}."
         )
     points = text_points(encoder, space.embedding, words)
     wanted = n_cells or number_of_cells(epsilon)
-    if epsilon < _NAMES_ALONE_BELOW or space.atoms is None:
-        # Twice the usual number: names are what the photos show, so no cell is wasted.
+    if epsilon < _NAMES_ALONE_BELOW_EPSILON or space.atoms is None:
+        # Twice the usual number: the names say what the photos show, so no cell stays empty.
         k = n_cells or min(len(points), 2 * wanted)
         cells: CellPartition = GroupCells(points, ward_groups(points, k))
-    elif epsilon < _NAMES_NEAR_BELOW:
-        near = np.unique(np.argsort(-(points @ space.atoms.T), axis=1)[:, :_NEAR_ATOMS])
+    elif epsilon < _NEAR_ATOMS_BELOW_EPSILON:
+        near = np.unique(np.argsort(-(points @ space.atoms.T), axis=1)[:, :_ATOMS_PER_NAME])
         atoms = np.concatenate([points, space.atoms[near]])
-        cells = _of_atoms(atoms, n_cells or min(wanted, _MOST_NEAR_NAMES))
+        cells = _of_atoms(atoms, n_cells or min(wanted, _MAX_CELLS_WITH_NEAR_ATOMS))
     else:
         cells = _of_atoms(np.concatenate([points, space.atoms]), wanted)
     return Codebook(space.embedding, cells, epsilon, "names")
@@ -411,10 +416,13 @@ def _from_names(
 def from_head(
     network: str, epsilon: float, *, n_cells: int | None = None, first_page: bool = False
 ) -> Codebook:
-    """Cells from the 1,000 classes of a pretrained network: nothing but public weights.
+    """Build cells from the 1,000 classes of a pretrained network, whose weights are public.
 
-    `first_page` trades the order of the whole list for the first ten hits: more cells at the same
-    epsilon.
+    Parameters:
+        network: The name of a built-in network.
+        epsilon, n_cells: As for `build_codebook`.
+        first_page: Use more cells at the same epsilon. The first ten hits get better, the order
+            of the whole list gets worse.
     """
     space = Space(*head_space(network))
     if space.atoms is None:
@@ -430,10 +438,14 @@ def from_pictures(
     n_cells: int | None = None,
     least: int = LEAST_PICTURES,
 ) -> Codebook:
-    """Cells from features (n, d) of public pictures of the domain, with the network's classes near
-    them.
+    """Build cells from public pictures of the domain and from the network's classes near them.
 
-    Without a network (pixels) the pictures alone are the atoms.
+    Parameters:
+        rows: Features (n, d) of the public pictures.
+        epsilon, n_cells: As for `build_codebook`.
+        network: The built-in network that computed the features, or None for pixels, where the
+            pictures alone are the atoms.
+        least: The number of pictures that are required; with fewer, `InvalidData` is raised.
     """
     pictures = _enough(rows, least)
     return _from_pictures(
@@ -464,27 +476,36 @@ def _from_pictures(
     if moved is not None and not space.own_centre:  # texts are centred by their own mean
         moved = embedding.moved(moved)
     if moved is not None:
-        near = np.unique(np.argsort(-(atoms @ moved.T), axis=1)[:, :_NEAR_CLASSES])
+        near = np.unique(np.argsort(-(atoms @ moved.T), axis=1)[:, :_CLASSES_PER_PICTURE])
         atoms = np.concatenate([atoms, _drawn(moved[near], atoms)])
     wanted = n_cells or number_of_cells(epsilon)
-    if wanted / len(atoms) < _PAIRS_FROM:
-        wanted = n_cells or min(wanted, MOST_CELLS if moved is None else _MOST_WITH_CLASSES)
+    if wanted / len(atoms) < _MIN_CELLS_PER_ATOM_FOR_PAIRS:
+        wanted = n_cells or min(wanted, MOST_CELLS if moved is None else _MAX_CELLS_WITH_CLASSES)
     return Codebook(embedding, _of_atoms(atoms, wanted), epsilon, "pictures")
 
 
 def _drawn(classes: Floats, pictures: Floats) -> Floats:
-    """Classes drawn half-way to the pictures near them: what a class looks like in this domain."""
-    weight = np.exp((classes @ pictures.T) / np.float32(_NEAR))
+    """Move each class half-way to the pictures near it, to approximate it in this domain."""
+    weight = np.exp((classes @ pictures.T) / np.float32(_CLASS_TEMPERATURE))
     return unit_rows(classes + (weight / weight.sum(axis=1, keepdims=True)) @ pictures)
 
 
 def from_classes(
     rows: Array, labels: Sequence[Any] | Array, epsilon: float, *, network: str | None
 ) -> Codebook:
-    """Cells from features (n, d) of public pictures with one class each: a classifier's answer.
+    """Build cells from public pictures with one class each: the answers of a classifier.
 
-    The folder's own pairs say how relevance grows with similarity, so hits get a probability of
-    relevance.
+    From pairs of these pictures it is learned how relevance grows with similarity, so that hits
+    get a probability of relevance.
+
+    Parameters:
+        rows: Features (n, d) of the public pictures.
+        labels: The class of each picture.
+        epsilon: The privacy budget per image.
+        network: The built-in network that computed the features, or None for pixels.
+
+    Raises:
+        InvalidData: There are fewer than two classes, or a class has fewer than two pictures.
     """
     pictures = _enough(rows, 4)
     return _from_classes(pictures, labels, epsilon, _space(network, pictures))
@@ -511,8 +532,9 @@ def _from_classes(
 def from_labels(
     rows: Array, labels: Array, epsilon: float, *, n_cells: int | None = None
 ) -> Codebook:
-    """Cells from features (n, d) of public images and an indicator (n, C) of their labels, without
-    a network.
+    """Build cells, without a network, from public images that may have several labels each.
+
+    `rows` are features (n, d) of the images, and `labels` is an indicator matrix (n, C).
     """
     pictures = _enough(rows, 2)
     space = Embedding.plain(pictures.shape[1]).around(pictures)
@@ -529,27 +551,32 @@ def _of_answers(
     n_cells: int | None = None,
     names: tuple[str, ...] = (),
 ) -> Codebook:
-    """A classifier's answers are the cells: by themselves, or in groups where the budget and the
-    pictures pay for more.
+    """Use a classifier's answers as cells, or groups of answers if epsilon and data allow more.
 
-    Groups are made of answers for pictures that the classifier had not seen, as stored images will
-    not have been; which of these pictures' pairs share a label says how relevance grows.
+    The groups, and how relevance grows with similarity, are learned from cross-validated answers,
+    because the classifier will not have been trained on the stored images either.
     """
     if labels.shape[1] < 2:
         raise InvalidData("labelled images need at least two classes.")
     kind = ClassCells if (labels.sum(axis=1) == 1).all() else LabelCells
     cells = kind(*_classifier(points, labels))
-    unseen = _unseen(points, labels, kind)
-    some = np.arange(0, len(labels), -(-len(labels) // _MOST_PAIRED))
-    most = min(MOST_CELLS, len(labels) // (_EACH_GROUP if kind is ClassCells else _EACH_SET))
+    unseen = _cross_validated_answers(points, labels, kind)
+    some = np.arange(0, len(labels), -(-len(labels) // _MAX_PAIRED_PICTURES))
+    most = min(
+        MOST_CELLS,
+        len(labels)
+        // (_MIN_PICTURES_PER_CLASS_GROUP if kind is ClassCells else _MIN_PICTURES_PER_LABEL_GROUP),
+    )
     wanted = n_cells or number_of_cells(epsilon, "few", most=most)
-    if kind is LabelCells or (wanted > cells.k and _told(epsilon, wanted) > _TOLD):
+    if kind is LabelCells or (
+        wanted > cells.k and _truth_probability(epsilon, wanted) > _MIN_TRUTH_PROBABILITY
+    ):
         cells = kind(cells.coefficients, cells.intercept, _group_means(unseen[some], wanted))
     slope = _slope(cells, unseen[some], labels[some])
     return Codebook(space, cells, epsilon, "labelled pictures", slope, names)
 
 
-def _told(epsilon: float, k: int) -> float:
+def _truth_probability(epsilon: float, k: int) -> float:
     return KaryResponse(epsilon=epsilon, k=k, unit="record").truth_probability
 
 
@@ -570,16 +597,18 @@ def _enough(rows: Array, least: int) -> Floats:
 
 
 def _of_atoms(atoms: Floats, wanted: int) -> CellPartition:
-    """Groups of atoms; or pairs, where the budget pays for several cells per atom."""
+    """Cells that are groups of atoms, or pairs if several cells per atom are wanted."""
     each = round(wanted / len(atoms))
-    if each >= _PAIRS_FROM:
+    if each >= _MIN_CELLS_PER_ATOM_FOR_PAIRS:
         return PairCells.of(atoms, min(each, len(atoms) - 1))
     return GroupCells(atoms, ward_groups(atoms, min(wanted, len(atoms))))
 
 
 def _classifier(points: Floats, labels: Floats) -> tuple[Floats, Floats]:
-    """(coefficients, intercept) of logistic regression for an indicator: one answer for all
-    classes, or one per label where pictures have several.
+    """Coefficients and intercepts of a logistic regression on an indicator matrix of labels.
+
+    The regression is multinomial if each picture has one class; otherwise there is a binary
+    regression for each label.
     """
     import warnings
 
@@ -591,19 +620,17 @@ def _classifier(points: Floats, labels: Floats) -> tuple[Floats, Floats]:
         np.full(labels.shape[1], -30.0),
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # not yet converged is good enough
+        warnings.simplefilter("ignore")  # A fit that has not converged is good enough.
         if several:
             for label in np.flatnonzero(labels.any(axis=0) & ~labels.all(axis=0)):
-                fitted = LogisticRegression(C=_STRENGTH_EACH, max_iter=100).fit(
-                    points, labels[:, label]
-                )
+                fitted = LogisticRegression(C=_LABEL_C, max_iter=100).fit(points, labels[:, label])
                 coefficients[label], intercept[label] = fitted.coef_[0], fitted.intercept_[0]
             intercept[labels.all(axis=0)] = 30.0
         else:
             occurring, y = np.unique(labels.argmax(axis=1), return_inverse=True)
             if len(occurring) > 1:
-                fitted = LogisticRegression(C=_STRENGTH, max_iter=500).fit(points, y)
-                two = len(occurring) == 2  # scikit-learn keeps one row for two classes
+                fitted = LogisticRegression(C=_CLASS_C, max_iter=500).fit(points, y)
+                two = len(occurring) == 2  # scikit-learn stores one row for two classes.
                 coefficients[occurring] = (
                     np.concatenate([-fitted.coef_, fitted.coef_]) / 2 if two else fitted.coef_
                 )
@@ -615,11 +642,12 @@ def _classifier(points: Floats, labels: Floats) -> tuple[Floats, Floats]:
     return coefficients.astype(np.float32), intercept.astype(np.float32)
 
 
-def _unseen(points: Floats, labels: Floats, kind: type[ClassCells]) -> Floats:
-    """Answers for each picture by a classifier that did not learn from it; the pictures of a class
-    are dealt out.
+def _cross_validated_answers(points: Floats, labels: Floats, kind: type[ClassCells]) -> Floats:
+    """Cross-validated answers: each picture's classifier was not trained on that picture.
+
+    The folds are stratified if each picture has one class.
     """
-    folds = _FOLDS if len(labels) <= _MOST_PAIRED else 3
+    folds = _CROSS_VALIDATION_FOLDS if len(labels) <= _MAX_PAIRED_PICTURES else 3
     number = np.arange(len(labels)) % folds
     if kind is ClassCells:
         y = labels.argmax(axis=1)
@@ -638,32 +666,35 @@ def _unseen(points: Floats, labels: Floats, kind: type[ClassCells]) -> Floats:
 
 
 def _slope(cells: ClassCells, answers: Floats, labels: Floats) -> float:
-    """How relevance grows with the odds of a shared label: the slope of `Reading.relevance` under
-    which it is likeliest which pictures share a label, for pictures and the cells of the others'
-    answers.
+    """The maximum-likelihood slope of `Reading.relevance`.
+
+    The observations are pairs of a picture and the cell of another picture's answer; the outcome
+    is whether the two pictures share a label.
     """
     minimize_scalar = core_module("scipy.optimize").minimize_scalar
 
     own = np.eye(cells.k, dtype=np.float32)[cells.nearest(answers)]
     shared = (labels @ labels.T > 0).astype(np.float32)
-    np.fill_diagonal(shared, 0)  # no picture is a pair with itself
+    np.fill_diagonal(shared, 0)  # A picture is no pair with itself.
     others = shared.sum(axis=1, keepdims=True)
-    # Pairs with one picture and all pictures of one cell have one similarity: they are counted, not
-    # listed.
+    # All pairs of one picture with pictures of one cell have the same similarity, so it is enough
+    # to count them.
     same = shared @ own
     different = own.sum(axis=0) - own - same
     if not same.any() or not different.any():
         return 1.0
-    # With few of a class, the picture that is left out is missed; among many stored images it would
-    # not be.
+    # Leaving out the picture itself lowers the counts of a small class. Among many stored images
+    # it would not, so the counts are corrected.
     same *= (others + 1) / np.maximum(others, 1)
     similarity, prior = cells.likely(answers), own.mean(axis=0, dtype=np.float64)
     often = float(same.sum() / (same.sum() + different.sum()))
 
     def surprise(log_slope: float) -> float:
         relevance = Reading(prior, 1.0, often, math.exp(log_slope)).relevance(similarity)
-        relevance = np.clip(relevance, _SELDOM, 1 - _SELDOM)
+        relevance = np.clip(relevance, _MIN_PROBABILITY, 1 - _MIN_PROBABILITY)
         return -float((same * np.log(relevance) + different * np.log(1 - relevance)).sum())
 
-    fitted = minimize_scalar(surprise, bounds=_SLOPES, method="bounded", options={"xatol": 0.01})
+    fitted = minimize_scalar(
+        surprise, bounds=_LOG_SLOPE_BOUNDS, method="bounded", options={"xatol": 0.01}
+    )
     return math.exp(fitted.x)

@@ -1,13 +1,13 @@
-"""Images and texts to vectors.
+"""Encoders, which turn images and texts into vectors.
 
-| module | what |
+| module | content |
 |---|---|
 | `base` | the protocol `Encoder`, its identity, how an image becomes a network's input |
-| `builtin` | EfficientNet-Lite0, Lite2, both, plain pixels |
-| `onnx_folder` | `OnnxEncoder`: a folder of ONNX files, perhaps with a text tower |
+| `builtin` | EfficientNet-Lite0, Lite2, both, oriented gradients, plain pixels |
+| `onnx_folder` | `OnnxEncoder`: a folder of ONNX files, optionally with a text tower |
 | `embeddings` | `Embeddings`: vectors computed elsewhere |
 | `hub` | `open_encoder`: any of these by name or path |
-| `words` | words to classes, for encoders without a text tower |
+| `words` | maps words to classes, for encoders without a text tower |
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    # Imported when asked for: scikit-learn takes a second, and few callers need all of this.
+    # Modules are imported on first use: scikit-learn takes a second, and few callers need it all.
     for module, names in _HOMES.items():
         if name in names:
             return getattr(core_module(f"{__name__}.{module}"), name)

@@ -1,14 +1,14 @@
-"""What every encoder offers: images (and perhaps texts) to vectors, and an identity.
+"""The interface of encoders, which turn images (and some of them texts) into vectors.
 
 Everything that is made from an encoder's vectors (an index, a tagger, a metric, a federation)
 keeps the encoder's identity and refuses another one, because vectors of two encoders cannot be
 compared.
 
-`Preparation` is how an image file becomes the numbers that a network expects. A network gives
-meaningful vectors only for images prepared as in its training: side, crop, resampling, scale, mean
-and deviation. A wrong mean or deviation raises no error anywhere and
-moves the vectors far (cosines down to .43 were measured), so nothing is guessed: what a
-preparation file does not say is asked for, and what contradicts itself is refused.
+`Preparation` describes how an image file becomes the numbers that a network expects. A network
+gives meaningful vectors only for images prepared as in its training: side, crop, resampling,
+scale, mean and deviation. A wrong mean or deviation raises no error and changes the vectors
+strongly (cosines down to .43 were measured), so nothing is guessed: a preparation file with a
+missing value, or with values that contradict each other, is refused.
 
 The order of resizing is fixed here, first horizontally and then vertically. Pillow chooses the
 order itself and has changed it between versions, which would move stored images to other cells.
@@ -51,13 +51,13 @@ __all__ = [
 Source = str | os.PathLike[str] | bytes
 Resize = Literal["squash", "shortest"]
 
-#: The largest side that an encoder may ask for.
+#: The largest side of an input, in pixels, that an encoder may require.
 MAX_SIDE = 1024
 #: A JPEG at reduced scale keeps at least this many times the side that it is resized to.
 _REDUCED_MARGIN = 4
-# Pillow's numbers for its filters, as preprocessor_config.json has them.
+# Pillow's numbers for its filters, as preprocessor_config.json uses them.
 _FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
-# Steps of other processors that change the picture. Ignoring one would give other vectors.
+# Steps of other processors that change the picture. Ignoring one would change the vectors.
 _UNSUPPORTED = (
     "crop_pct",
     "do_align_long_axis",
@@ -81,13 +81,13 @@ class Preparation:
         resize: "squash" resizes the whole picture to the square; "shortest" scales the shortest
             side to `shortest_side` and cuts the square out of the middle.
         shortest_side: Only for "shortest"; at least `size`.
-        resampling: Pillow's filter by name.
+        resampling: The name of Pillow's filter.
         scale, mean, deviation: The input is `(pixel * scale - mean) / deviation`. All three are
-            None where the network takes the bytes as they are.
+            None if the network takes the bytes as they are.
         reduced: Decode JPEG files at a reduced scale: faster for camera photos, with slightly
             different vectors.
-        pinned: Resize horizontally first. False leaves the order to Pillow, as indexes made before
-            this setting existed were.
+        pinned: Resize horizontally first. False leaves the order to Pillow, as in indexes made
+            before this setting existed.
 
     Examples:
         >>> squash = Preparation(size=4)
@@ -107,7 +107,7 @@ class Preparation:
 
     @property
     def at_least(self) -> int | None:
-        """The side at which a JPEG file may be decoded; None for whole."""
+        """The smallest side at which a JPEG file may be decoded; None for its full size."""
         return _REDUCED_MARGIN * self.size if self.reduced else None
 
     def read(self, source: Source) -> NDArray[np.uint8]:
@@ -185,7 +185,7 @@ class Preparation:
 
     @classmethod
     def from_hugging_face(cls, config: Mapping[str, object]) -> Preparation:
-        """Read a preprocessor_config.json as Hugging Face's exports have it.
+        """Read the content of a preprocessor_config.json, as Hugging Face exports it.
 
         Raises:
             HostileFile: A step is not supported, a value is missing, or two values contradict each
@@ -252,8 +252,8 @@ class Preparation:
         spread = largest / max(self.deviation)
         if not 0.5 <= spread <= 100:
             raise HostileFile(
-                f"pixels would reach the network spread over {spread:.3g}, where networks are "
-                "trained on about 2 to 5. Check scale (1/255 or none) against the deviation."
+                f"pixels would reach the network with a range of {spread:.3g}, and networks are "
+                "trained with about 2 to 5. Check scale (1/255 or none) against the deviation."
             )
         return self
 
@@ -271,14 +271,14 @@ def resized(
     except KeyError:
         raise InvalidParameter(f"there is no resampling {resampling!r}.") from None
     picture = Image.fromarray(np.ascontiguousarray(image))
-    # One axis at a time: given both, Pillow decides by itself which comes first.
+    # One axis at a time: if given both, Pillow decides which comes first.
     return np.asarray(
         picture.resize((width, picture.height), chosen).resize((width, height), chosen)
     )
 
 
 def _sizes(size: object, *, cropped: bool) -> tuple[int | None, int | None]:
-    """(shortest side, None) or (None, side of the square) of an entry "size"."""
+    """Parse an entry "size" into (shortest side, None) or (None, side of the square)."""
     if isinstance(size, Mapping):
         if "shortest_edge" in size and "longest_edge" not in size:
             return _side("size.shortest_edge", size["shortest_edge"]), None
@@ -329,7 +329,7 @@ def _triple(name: str, value: object) -> tuple[float, float, float] | None:
 
 
 def _filter(value: object) -> str:
-    """A filter by name or by Pillow's number."""
+    """The name of a filter that is given by name or by Pillow's number."""
     name = _FILTERS.get(value) if isinstance(value, int) and not isinstance(value, bool) else value
     if not isinstance(name, str) or name not in _FILTERS.values():
         raise HostileFile(
@@ -341,7 +341,7 @@ def _filter(value: object) -> str:
 
 Floats = NDArray[np.float32]
 Images = NDArray[np.uint8]
-#: Plain JSON values by which two encoders are told apart.
+#: Plain JSON values by which two encoders are distinguished.
 Identity = dict[str, object]
 
 _BLOCK = 1 << 20
@@ -356,9 +356,9 @@ class Classes(NamedTuple):
 
 @runtime_checkable
 class Encoder(Protocol):
-    """Images, and perhaps texts, to vectors of one space.
+    """Turns images, and for some encoders texts, into vectors of one space.
 
-    `texts` and `classes` return None where the encoder does not offer them. No vector depends on
+    `texts` and `classes` return None if the encoder does not offer them. No vector depends on
     any other image of the call, and nothing is written to disk.
     """
 
@@ -386,17 +386,17 @@ class Encoder(Protocol):
         """A public classifier on top of the vectors, or None."""
 
     def identity(self) -> Identity:
-        """Plain values that tell this encoder from every other one."""
+        """Plain JSON values that distinguish this encoder from every other one."""
 
 
 def unit_rows(rows: NDArray[np.floating]) -> Floats:
-    """Scale every row to norm 1; rows of zeros stay."""
+    """Scale every row to norm 1; rows of zeros are unchanged."""
     norm = np.linalg.norm(rows, axis=1, keepdims=True)
     return np.asarray(rows / np.where(norm > 0, norm, 1), dtype=np.float32)
 
 
 def identity_digest(identity: Mapping[str, object]) -> str:
-    """The SHA-256 of an identity: the same on every machine.
+    """The SHA-256 of an identity, which is the same on every machine.
 
     Examples:
         >>> identity_digest({"name": "a", "dimensions": 3})[:8]

@@ -6,7 +6,7 @@
 | `lite0-224` | EfficientNet-Lite0 | 224 | decoded whole |
 | `lite0-reduced` | EfficientNet-Lite0 | 128 | decoded at reduced scale, for camera photos |
 | `lite2` | EfficientNet-Lite2 | 224 | decoded whole |
-| `both` | Lite0 at 128 beside Lite2 at 224 | 224 | decoded whole |
+| `both` | Lite0 at 128 and Lite2 at 224 | 224 | decoded whole |
 | `both-large` | Lite0 and Lite2, both at 224 | 224 | decoded whole |
 | `pixels` | none | 16 | decoded whole |
 | `gradients` | none: directions of edges, for handwriting | 28 | decoded whole |
@@ -15,9 +15,8 @@ A stored index keeps the full name of its encoder (`lite0-128`), which also fixe
 resized. The names `efficientnet`, `efficientnet-reduced`, `lite2` and `pixels` in stored files
 mean the same networks with the order of resizing left to Pillow.
 
-Oriented gradients are features of handwriting and grey drawings, without a network.
-
-Image networks see little in strokes of a pen; histograms of the directions of edges do. The
+Oriented gradients are features for handwriting and grey drawings that need no network: networks
+trained on photos distinguish pen strokes poorly, and histograms of edge directions do it well. The
 gradient of each pixel is shared between the two nearest of 8 directions and the four nearest of
 7 x 7 cells; every square of 2 x 2 cells is scaled to about norm 1 and contributes 32 numbers.
 """
@@ -57,17 +56,17 @@ __all__ = [
     "oriented_gradients",
 ]
 
-#: The side in pixels that images are resized to.
+#: The side in pixels to which images are resized for oriented gradients.
 GRADIENT_SIZE = 28
 _DIRECTIONS, _CELLS, _BLOCK = 8, 7, 2
-#: The length of a vector.
+#: The length of a vector of oriented gradients.
 GRADIENT_DIMENSIONS = _DIRECTIONS * (_BLOCK * (_CELLS - _BLOCK + 1)) ** 2
 _FLOOR = 0.01
 _BATCH = 512
 
 
 def oriented_gradients(images: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Features (n, 1152) of prepared images (n, 28, 28, 3).
+    """Compute oriented gradients (n, 1152) of prepared images (n, 28, 28, 3).
 
     Examples:
         >>> oriented_gradients(np.zeros((2, 28, 28, 3), np.uint8)).shape
@@ -135,12 +134,12 @@ class BuiltIn:
 
     @property
     def at_least(self) -> int | None:
-        """The side at which a JPEG file may be decoded; None for whole."""
+        """The smallest side at which a JPEG file may be decoded; None for its full size."""
         return self.preparation.at_least
 
     @property
     def networks(self) -> tuple[str, ...]:
-        """The networks whose features stand beside each other; none for pixels and gradients."""
+        """The networks whose features are concatenated; none for pixels and gradients."""
         return () if self.network in (None, _GRADIENTS) else _parts(str(self.network))
 
     def network_size(self, name: str) -> int:
@@ -168,7 +167,7 @@ class BuiltIn:
         return unit_rows(self.rows(pixels))
 
     def texts(self, texts: Sequence[str]) -> None:
-        """None: words reach a built-in network through the names of its classes."""
+        """Return None: words are mapped to the classes of a built-in network instead."""
         return
 
     def classes(self) -> Classes | None:
@@ -180,7 +179,7 @@ class BuiltIn:
         return Classes(class_names(), head_of(str(self.network)))
 
     def identity(self) -> Identity:
-        """Name, checksums of the weights, preparation."""
+        """The name, the checksums of the weights and the preparation."""
         return {
             "kind": "built-in",
             "name": self.name,
@@ -192,8 +191,8 @@ class BuiltIn:
     def rows(self, images: Images, *, threads: int = 1) -> Floats:
         """The networks' own features (n, dimensions), not scaled to norm 1.
 
-        With two networks the features of each are centred and scaled first, so that both count
-        alike.
+        With two networks the features of each are centred and scaled first, so that both have
+        the same weight.
         """
         if self.network is None:
             return images.reshape(len(images), -1).astype(np.float32) / np.float32(255)
@@ -220,7 +219,8 @@ def head_of(network: str) -> Floats:
     """The classifier's weights (1000, dimensions) over the vectors of a built-in encoder."""
     if len(_parts(network)) == 1:
         return head(network)
-    # Blocks of equal size, centred as the features are: neither network outweighs the other.
+    # Both blocks are scaled and centred like the features, so that neither network outweighs the
+    # other.
     blocks = [head(name) - head(name).mean(axis=1, keepdims=True) for name in _parts(network)]
     return np.concatenate([block / np.linalg.norm(block) for block in blocks], axis=1)
 
@@ -250,7 +250,7 @@ def _encoders(pinned: bool, names: dict[str, str]) -> dict[str, BuiltIn]:
     return encoders
 
 
-#: The built-in encoders by the name that a user gives.
+#: The built-in encoders by the names that users write.
 BUILT_IN = _encoders(
     True,
     {
@@ -264,7 +264,7 @@ BUILT_IN = _encoders(
         "gradients": "gradients-28",
     },
 )
-#: Every encoder that a stored file may name, those of earlier versions included.
+#: Every encoder that a stored file may name, including those of earlier versions.
 STORED = {encoder.name: encoder for encoder in BUILT_IN.values()} | _encoders(
     False,
     {
@@ -280,7 +280,7 @@ def built_in(name: str) -> BuiltIn:
     """The built-in encoder of that name.
 
     Raises:
-        InvalidParameter: There is none; the message lists them.
+        InvalidParameter: There is no encoder of that name; the message lists all names.
     """
     if name in BUILT_IN:
         return BUILT_IN[name]
@@ -297,20 +297,20 @@ def feature_recipe(name: str) -> BuiltIn:
     """The encoder that a stored file names.
 
     Raises:
-        InvalidParameter: There is none; the message lists them.
+        InvalidParameter: There is no encoder of that name; the message lists all names.
     """
     return STORED[one_of("features", name, tuple(STORED))]
 
 
 def default_recipe(*, fast: bool = False) -> str:
-    """The stored name of the encoder that is used where none is given.
+    """The stored name of the encoder that is used if none is given.
 
     Parameters:
-        fast: take the small network, about four times as fast.
+        fast: Use the small network, which is about four times as fast.
 
     Returns:
-        Lite2 where its weights are on this machine, else Lite0, else pixels. Both networks
-        together were no better on the classes of Caltech-101 that settings are chosen on.
+        Lite2 if its weights are on this machine, else Lite0, else pixels. Both networks together
+        were no better on the classes of Caltech-101 that are used to choose settings.
     """
     if not available("lite0"):
         return BUILT_IN["pixels"].name

@@ -1,10 +1,12 @@
-"""Feature extractors as scikit-learn transformers: EfficientNet-Lite0 with a cache on disk, plain
-pixels and their principal components.
+"""Feature extractors as scikit-learn transformers.
+
+`EfficientNet` computes the features of a pretrained network, with a cache on disk. `pixels` and
+`PixelPCA` use the pixels and their principal components.
 
 The cache is one SQLite file per kind of extractor. A key is the BLAKE2b hash of the image's bytes;
 the value is the vector with a checksum, so that a damaged entry is noticed and computed again.
-Features reveal much about an image, so the file is readable by its owner only, and whoever keeps no
-traces passes `cache=False` to the extractor.
+Features reveal much about an image, so only the owner can read the file, and by default
+(`cache=False`) the extractor stores nothing.
 """
 
 from __future__ import annotations
@@ -55,8 +57,9 @@ _ASK_AT_ONCE = 500  # below SQLite's limit of variables in one statement
 
 
 class FeatureCache:
-    """A durable mapping from image keys to float32 vectors of one length, safe for several
-    processes.
+    """A mapping on disk from image keys to float32 vectors of one length.
+
+    Several processes may use it at once.
     """
 
     def __init__(self, path: Path, dimensions: int) -> None:
@@ -64,7 +67,7 @@ class FeatureCache:
         self.dimensions = dimensions
 
     def get(self, keys: Sequence[bytes]) -> dict[bytes, NDArray[np.float32]]:
-        """The vectors that are there and whole; damaged entries count as absent."""
+        """The vectors that are stored and undamaged, by key; a damaged entry counts as absent."""
         if not self.path.exists():
             return {}
         vectors: dict[bytes, NDArray[np.float32]] = {}
@@ -84,9 +87,7 @@ class FeatureCache:
         return vectors
 
     def put(self, keys: Sequence[bytes], vectors: NDArray[np.float32]) -> None:
-        """Keep vectors. A cache that cannot be written (read-only or full disk) is simply not
-        used.
-        """
+        """Store vectors. A cache that cannot be written (read-only or full disk) is not used."""
         rows = [
             (key, data := vector.astype("<f4").tobytes(), _checksum(key, data))
             for key, vector in zip(keys, vectors, strict=True)
@@ -95,7 +96,8 @@ class FeatureCache:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with self._connect() as connection:
                 connection.execute("PRAGMA page_size = 8192")  # of a new file
-                # The lock first: SQLite waits for it, and not for one that a reader asks for later.
+                # Take the write lock first: SQLite waits for it, but not for the upgrade of a read
+                # lock.
                 connection.execute("BEGIN IMMEDIATE")
                 connection.execute(_TABLE)
                 connection.executemany("INSERT OR REPLACE INTO features VALUES (?, ?, ?)", rows)
@@ -106,10 +108,11 @@ class FeatureCache:
     @contextlib.contextmanager
     def _connect(self) -> Iterator[sqlite3.Connection]:
         if not self.path.exists():
-            # Owner only from its birth on: SQLite gives its side files the same mode.
+            # Only the owner may read the file from its creation on. SQLite gives its side files the
+            # same mode.
             os.close(os.open(self.path, os.O_CREAT | os.O_WRONLY, 0o600))
-        # The plain rollback journal: SQLite does not wait for others when it begins a write-ahead
-        # log, and a batch that meets them then would be lost.
+        # Use the plain rollback journal: when SQLite begins a write-ahead log it does not wait for
+        # other processes, and a batch written at that moment would be lost.
         with contextlib.closing(
             sqlite3.connect(self.path, timeout=60, isolation_level=None)
         ) as connection:
@@ -124,7 +127,7 @@ class FeatureCache:
         )
 
     def _discard(self, error: Exception) -> None:
-        """Remove a file that is no database; leave a busy, full or read-only one alone."""
+        """Remove a file that is no database, but not one that is busy, full or read-only."""
         if isinstance(error, sqlite3.OperationalError) or not isinstance(
             error, sqlite3.DatabaseError
         ):
@@ -139,21 +142,19 @@ def _checksum(key: bytes, vector: bytes) -> int:
 
 
 def as_images(images: Any) -> NDArray[np.uint8] | LazyImages:
-    """The images of a set, or the array itself, after a look at its type and shape."""
+    """The images of a set, or the array itself after its type and shape were checked."""
     if isinstance(images, (ImageSet, MultiLabelSet)):
         if images.images is None:
             raise InvalidData(f"{images.name} has no images to compute features from.")
         return images.images
     if isinstance(images, LazyImages) and not isinstance(images, np.ndarray):
         return images
-    # The check of shape and type is that of an image set.
+    # An image set checks shape and type.
     return ImageSet(np.asarray(images)).array()
 
 
 def content_key(images: NDArray[np.uint8] | LazyImages, index: int) -> bytes:
-    """A hash of one image: of the encoded file if there is one, else of the pixels and their
-    shape.
-    """
+    """Hash one image: the encoded file if there is one, else the pixels and their shape."""
     digest = hashlib.blake2b(digest_size=20)
     if isinstance(images, np.ndarray):
         image = np.ascontiguousarray(images[index])
@@ -166,7 +167,7 @@ def content_key(images: NDArray[np.uint8] | LazyImages, index: int) -> bytes:
 
 
 def chunks(n: int, size: int) -> Iterator[range]:
-    """The numbers below n in runs of at most `size`."""
+    """Split range(n) into consecutive ranges of at most `size` numbers."""
     return (range(start, min(start + size, n)) for start in range(0, n, size))
 
 
@@ -176,25 +177,24 @@ _LOOK_UP = 2000  # images whose keys are looked up in the cache at once
 
 
 class EfficientNet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Pretrained features. Nothing is learned from the images: `fit` only checks the settings.
+    """Features of a pretrained network. `fit` only checks the settings and learns nothing.
 
-    The network was trained on public data (ImageNet), so the features carry no information about
-    other records of the set. They do say much about their own image: treat them as private as the
-    image.
+    The network was trained on public data (ImageNet), so the features of an image carry no
+    information about other records of the set. They reveal much about the image itself: treat
+    them as being as private as the image.
 
-    Args:
-        size: Images are squeezed to size x size. 224 is what the network was trained at; 96 is
-        about seven
+    Parameters:
+        size: Images are resized to size x size. The network was trained at 224; 96 is about seven
             times faster and the better choice for small images (32 x 32 of CIFAR-10, 28 x 28 of
             MNIST).
-        network: "lite0", or "lite2": somewhat better and slower. batch_size: Images at a time
-        through the network; small batches stay in the processor's cache. threads: The network's
-        threads. One is best when the machine is shared. cache: False (the default) keeps no traces.
-        For public images only: True for the folder `features` of the
-            cache, or a folder of your own.
-        engine: "onnxruntime" or "torch"; by default the first where it is installed. Their features
-        agree to 2e-5 of
-            the largest.
+        network: "lite0", or "lite2", which is somewhat better and slower.
+        batch_size: Number of images that the network processes at once. Small batches stay in the
+            processor's cache.
+        threads: Number of threads of the network. One is best if the machine is shared.
+        cache: False (the default) stores nothing. For public images only: True for the folder
+            `features` of the cache, or the path of another folder.
+        engine: "onnxruntime" or "torch"; by default onnxruntime if it is installed. Their features
+            agree to 2e-5 of the largest.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ class EfficientNet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.engine = engine
 
     def fit(self, X: Any = None, y: Any = None) -> EfficientNet:
-        """Check the settings; there is nothing to learn."""
+        """Check the settings. Nothing is learned."""
         whole("size", self.size, least=32)
         one_of("network", self.network, tuple(NETWORKS))
         whole("batch_size", self.batch_size)
@@ -234,9 +234,9 @@ class EfficientNet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def stream(
         self, X: Any, *, progress: Progress | None = None
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        """The same in pieces, `(row numbers, vectors)`, for sets whose features do not fit memory.
+        """Yield features in pieces, `(row numbers, vectors)`, for sets that do not fit into memory.
 
-        Every row comes exactly once; within a few thousand rows, cached ones come first.
+        Every row occurs exactly once. Within a few thousand rows, cached ones come first.
         """
         self.fit()
         images = as_images(X)
@@ -249,7 +249,7 @@ class EfficientNet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
                     progress(done, len(images))
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
-        """efficientnet0 ... efficientnet1279."""
+        """The names efficientnet0 to efficientnet1279."""
         return np.array([f"efficientnet{i}" for i in range(DIMENSIONS)], dtype=object)
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -289,7 +289,8 @@ class EfficientNet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         if self.cache is False:
             return None
         folder = cache_folder() / "features" if self.cache is True else Path(self.cache)
-        # The settings are in the file's name: other weights, size or preparation never meet.
+        # The file's name contains the settings, so vectors of other weights, sizes or preparations
+        # are never mixed.
         weights = NETWORKS[self.network].sha256[:8]
         return FeatureCache(
             folder / f"{self.network}-{self.size}-squeeze-{weights}.sqlite", DIMENSIONS
@@ -297,8 +298,11 @@ class EfficientNet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def pixels(images: Any, *, size: int | None = None) -> NDArray[np.float32]:
-    """Images as rows of numbers in [0, 1]; `size` resizes them first (to RGB), as lazy sets of
-    photos need.
+    """Convert images to rows of numbers in [0, 1].
+
+    Parameters:
+        images: An image set, a uint8 array or lazy images.
+        size: Resize the images to size x size RGB first; needed if they differ in size.
     """
     source = as_images(images)
     array = ImageSet(source).array(size)
@@ -308,13 +312,15 @@ def pixels(images: Any, *, size: int | None = None) -> NDArray[np.float32]:
 class PixelPCA(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Principal components of the pixels.
 
-    What `fit` learns (mean and directions) depends on every image it sees and carries no guarantee:
-    fit it on public images if the result is released.
+    The mean and the directions that `fit` learns depend on every image and carry no privacy
+    guarantee: fit on public images if the result is released.
 
-    Args:
-        n_components: How many components to keep. whiten: Scale every component to unit variance.
-        size: Resize images to size x size RGB first; needed if they differ in size. random_state:
-        Seed of the randomised solver (used for large images only); None for fresh randomness.
+    Parameters:
+        n_components: Number of components.
+        whiten: Scale every component to unit variance.
+        size: Resize images to size x size RGB first; needed if they differ in size.
+        random_state: Seed of the randomised solver (used for large images only); None uses fresh
+            entropy.
     """
 
     def __init__(
@@ -337,7 +343,7 @@ class PixelPCA(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         n_kept = min(self.n_components, *rows.shape)
         pca = PCA(n_kept, whiten=self.whiten, random_state=self.random_state).fit(rows)
         self.components_, self.mean_ = pca.components_, pca.mean_
-        # A component without variance stays as it is rather than being divided by nothing.
+        # A component without variance is not scaled, to avoid a division by zero.
         deviation = np.sqrt(np.maximum(pca.explained_variance_, 0))
         self.scale_ = (
             np.where(deviation > 0, deviation, 1) if self.whiten else np.ones_like(deviation)
@@ -352,7 +358,7 @@ class PixelPCA(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return result
 
     def save(self, path: str | Path) -> None:
-        """Write what was learned as one safetensors file."""
+        """Write the mean and the components to one safetensors file."""
         check_is_fitted(self)
         arrays = {"components": self.components_, "mean": self.mean_, "scale": self.scale_}
         fields = {"n_components": self.n_components, "whiten": self.whiten, "size": self.size}

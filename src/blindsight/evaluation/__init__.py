@@ -1,1 +1,1 @@
-"""Measures of answers: `retrieval`, and `scores` of tags and of recovered images."""
+"""Quality measures: `retrieval` of rankings, `scores` of tags and of recovered images."""

@@ -98,10 +98,10 @@ def mean_average_precision(
 
 
 def label_words(labels: ArrayLike, other: ArrayLike) -> tuple[Words, Words]:
-    """Turn labels into bit words (n, w), so that two items share a label if the bitwise `and` of
-    their words is not 0.
+    """Turn labels into bit words (n, w).
 
-    Labels (n,) of any kind become one bit per class, indicators (n, C) one bit per column.
+    Two items share a label if the bitwise `and` of their words is not 0. Labels (n,) of
+    any kind become one bit per class, indicators (n, C) one bit per column.
     """
     a, b = np.asarray(labels), np.asarray(other)
     if a.ndim != b.ndim or a.ndim not in (1, 2) or a.shape[1:] != b.shape[1:]:
@@ -192,12 +192,11 @@ def ranked_precisions(
     block: int = 64,
     progress: Progress | None = None,
 ) -> Floats:
-    """Compute the average precision of each query from real-valued scores, in expectation over
-    ties.
+    """Compute average precisions from real-valued scores, in expectation over ties.
 
     Parameters:
-        score: gives the scores (len(rows), n) of a block of queries, higher is nearer; memory stays
-            bounded by the block.
+        score: returns the scores (len(rows), n) of a block of queries, higher is nearer. The
+            block bounds the memory.
         query_labels: one label per query (m,), or indicators of several (m, C).
         database_labels: the same for the items.
         block: how many queries are scored at once.
@@ -215,8 +214,11 @@ def ranked_precisions(
 
 
 def score_precisions(scores: ArrayLike, relevant: ArrayLike) -> Floats:
-    """Compute the average precision of each query from scores (m, n), higher is nearer, and
-    relevance (m, n); in expectation over ties.
+    """Compute the average precision of each query, in expectation over ties.
+
+    Parameters:
+        scores: scores (m, n), higher is nearer.
+        relevant: whether each item is relevant to each query (m, n).
     """
     values, marks = np.asarray(scores, dtype=np.float32), np.asarray(relevant, dtype=bool)
     if values.ndim != 2 or values.shape != marks.shape or np.isnan(values).any():
@@ -229,7 +231,7 @@ def score_precisions(scores: ArrayLike, relevant: ArrayLike) -> Floats:
 
 
 def _class_index(labels: Array) -> Ints:
-    """Labels of any kind as whole numbers from 0."""
+    """Map labels of any kind to whole numbers from 0."""
     if labels.dtype.kind in "iu" and len(labels) and labels.min() >= 0 and labels.max() < 1024:
         return labels.astype(np.int64)  # class numbers already: no need to sort them
     return np.unique(labels, return_inverse=True)[1].ravel()
@@ -317,8 +319,9 @@ def _count_one_word(
     classes: Ints,
     counts: Ints,
 ) -> None:  # pragma: no cover
-    """Count for codes of one word with one label each; the database is sorted by class, and class g
-    is in rows starts[g]:starts[g + 1].
+    """Count for codes of one word with one label each.
+
+    The database is sorted by class, and class g is in rows starts[g]:starts[g + 1].
     """
     shift = np.uint64(6) if counts.shape[2] <= 64 else np.uint64(7)
     table = np.zeros(1 << (2 * shift), np.int32)
@@ -400,8 +403,9 @@ def _bit_index(labels: Words) -> Ints:
 def _expected_precisions(
     counts: Ints, harmonic: Floats, result: Floats
 ) -> None:  # pragma: no cover
-    """Write average precision from counts (m, 2, D) to result (3, m): its expectation over the
-    orders of tied items, its minimum and its maximum.
+    """Write average precision from counts (m, 2, D) to result (3, m).
+
+    The rows are its expectation over the orders of tied items, its minimum and its maximum.
     """
     for i in range(len(counts)):
         expected, least, most, before, relevant = 0.0, 0.0, 0.0, 0, 0
@@ -424,8 +428,9 @@ def _expected_precisions(
 
 @njit(cache=True, nogil=True)
 def _tied_runs(keys: Ints, harmonic: Floats) -> float:  # pragma: no cover
-    """Expected average precision of sorted keys (order << 1 | relevant): tied items share the upper
-    bits.
+    """Expected average precision of sorted keys (order << 1 | relevant).
+
+    Tied items have the same upper bits.
     """
     total, before, relevant, at = 0.0, 0, 0, 0
     n = len(keys)

@@ -1,5 +1,4 @@
-"""Scores of predictions: multi-label measures, and how much of an image an
-attacker recovered.
+"""Scores of predictions: multi-label measures, and how much of an image an attacker recovered.
 
 Per class (CP, CR, CF1), overall (OP, OR, OF1), mean average precision, and their top-3 variants:
 CP and CR are the means of precision and recall over labels; OP and OR pool all decisions first. CF1
@@ -157,8 +156,9 @@ def top_k(scores: ArrayLike, k: int = 3) -> Bools:
 
 
 def average_precisions(truth: ArrayLike, scores: ArrayLike) -> Floats:
-    """The average precision of every label, tied scores taken together; NaN for a label that never
-    occurs.
+    """The average precision of every label; NaN for a label that never occurs.
+
+    Tied scores are treated as one group.
     """
     y, s = _truth(truth), checks.finite_array("scores", scores, ndim=2)
     _same_shape(y, s, "scores")
@@ -230,8 +230,9 @@ def _pair(truth: ArrayLike, guess: ArrayLike) -> tuple[Array, Array]:
 
 
 def _strips(a: Array, b: Array, rim: int = 0) -> Iterator[tuple[Floats, Floats]]:
-    """Yield strips of a pair of images, each with `rim` more rows above and below, so that memory
-    does not grow with the size of a photo.
+    """Yield strips of a pair of images, so that memory does not grow with the size of a photo.
+
+    Each strip has `rim` more rows above and below.
     """
     height = len(a)
     step = max(1, _VALUES_PER_STRIP // max(1, a[0].size))

@@ -85,7 +85,7 @@ T = TypeVar("T")
 
 
 def require(holds: bool, reason: str) -> None:
-    """Raise `HostileFile` with the reason `what` unless `holds`."""
+    """Raise `HostileFile` with the reason unless `holds`."""
     if not holds:
         raise HostileFile(f"not a hasher that can be used: {reason}. Fit and save it again.")
 
@@ -207,8 +207,11 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
     random_state: RandomState
 
     def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
-        """Learn the hash function from features (n, d); `y` are labels (n,) or a multi-label
-        indicator (n, C).
+        """Learn the hash function.
+
+        Parameters:
+            X: features (n, d).
+            y: labels (n,) or a multi-label indicator (n, C), for hashers that learn from labels.
         """
         checks.whole("n_bits", self.n_bits)
         if self.supervised:
@@ -229,8 +232,11 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         return self._project(validate_data(self, X, dtype=(np.float64, np.float32), reset=False))
 
     def transform(self, X: ArrayLike, *, signs: bool = False) -> Array:
-        """Packed codes uint8 (n, ceil(c/8)), little bit order; +1 and -1 as int8 (n, c) with
-        `signs=True`.
+        """Compute the codes of features (n, d).
+
+        Returns:
+            Packed codes, uint8 (n, ceil(c/8)) in little bit order; with `signs=True`, +1 and -1 as
+            int8 (n, c).
         """
         bits = self.decision_function(X) >= 0
         return np.where(bits, 1, -1).astype(np.int8) if signs else codes.pack(bits)

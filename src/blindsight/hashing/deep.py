@@ -45,8 +45,9 @@ def _torch() -> Any:
 
 
 def _as_input(X: Array) -> Array:
-    """Return features (n, d) unchanged, and images (n, h, w) or (n, h, w, channels) as float32
-    (n, channels, h, w) in [0, 1].
+    """Convert images to the input of a network; features (n, d) are returned unchanged.
+
+    Images (n, h, w) or (n, h, w, channels) become float32 (n, channels, h, w) in [0, 1].
     """
     if X.ndim == 2:
         return np.asarray(X, dtype=np.float32)
@@ -281,7 +282,7 @@ def _balanced(values: Any, similar: Tensor) -> Any:
 
 
 def _mean_of_pairs(values: Any, similar: Tensor) -> Any:
-    """The mean as published, or the balanced one where similar pairs are rare."""
+    """The mean as published, or the balanced mean if similar pairs are rare."""
     return _balanced(values, similar) if similar.mean() < _MIN_SIMILAR_SHARE else values.mean()
 
 

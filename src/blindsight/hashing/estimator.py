@@ -159,8 +159,8 @@ class CodebookHasher(ReleasesCodes):
     Parameters:
         epsilon: the budget per record, for learning and releasing together.
         delta: used only if cells are learned from private images.
-        n_cells: the number k of cells, or "auto": by the budget and the number of images. With one
-            label per image the classes are the cells; leave it out.
+        n_cells: the number k of cells, or "auto" to derive it from the budget and the number of
+            images. With one label per image the classes are the cells; leave it out.
         mechanism: "k-ary" (one cell is released) or "subset" (a set of cells that contains the
             true one with the most informative probability for this epsilon).
         supervised: whether cells are classes; `fit` then needs labels. With several labels per

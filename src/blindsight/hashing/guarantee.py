@@ -3,14 +3,16 @@
 A guarantee can be read before any image is seen. `ReleasesCodes` charges the ledger, releases codes
 and writes files that hold public and released values only.
 
-PITQ and the codebook learn from sums over clipped rows, with noise through the door where rows are
-private. Neighbours replace one row. Rows have norm at most B, so that a replaced row moves
+PITQ and the codebook learn from sums over clipped rows, to which the door adds noise if the rows
+are private. Neighbours replace one row. Rows have norm at most B, so a replaced row changes
+
 - the sum of rows by at most 2 B,
 - the second moment, sum of y y', by at most sqrt(2) B^2 in Frobenius norm (|yy' - zz'|^2 <= 2 B^4),
 - a cross moment U'V, sum of u v' with |u| <= A and |v| <= B, by at most 2 A B,
-- the sums of clusters by at most 2 B, and their counts by at most sqrt(2). All noise is Gaussian on
-  a grid. Gaussian releases of mu_i (sensitivity over noise) compose exactly to one with mu^2 = sum
-  of mu_i^2, so a budget is divided into shares of mu^2.
+- the sums of clusters by at most 2 B, and their counts by at most sqrt(2).
+
+All noise is Gaussian on a grid. Gaussian releases of mu_i (sensitivity over noise) compose exactly
+to one with mu^2 = sum of mu_i^2, so a budget is divided into shares of mu^2.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ __all__ = [
     "private_second_moment",
 ]
 
-#: the name by which the door knows the release of codes.
+#: the name of the release of codes in a plan.
 CODE = "code"
 Source = Literal["public", "private"]
 
@@ -88,7 +90,7 @@ _COMPLEMENT = Assumption(
 def fact(public: Mapping[str, object], name: str) -> int:
     """Return a public number on which a guarantee depends."""
     if name not in public:
-        raise InvalidParameter(f"say {name}= to know what will be promised: it is a public fact.")
+        raise InvalidParameter(f"pass {name}=, a public number on which the guarantee depends.")
     return checks.whole(name, public[name])
 
 
@@ -144,10 +146,9 @@ class ReleasesCodes(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Protected
         parts = {**self.public_, **self.released_}
         if hasattr(self, "base_") and "base" not in parts:
             raise InvalidParameter(
-                f"{type(self.base_).__name__} cannot be told from another hash function, and noise "
-                "by name on two "
-                "functions would show how they differ: leave names= out, or use one of "
-                "Blindsight's hashers."
+                f"{type(self.base_).__name__} cannot be distinguished from another hash function, "
+                "and the same noise on the codes of two functions would show how they differ: "
+                "leave names= out, or use one of Blindsight's hashers."
             )
         arrays = {key: value for key, value in parts.items() if isinstance(value, np.ndarray)}
         return storage.digest(type(self).__name__, arrays)
@@ -216,7 +217,7 @@ class Share:
 
 
 class Sums(Protocol):
-    """What releases sums: a `Door`, or `NoNoise` for public rows."""
+    """An object that releases sums: a `Door`, or `NoNoise` for public rows."""
 
     def release(self, what: str, value: ArrayLike) -> Array:
         """Return the value with the noise that is planned for `what`."""
@@ -226,7 +227,7 @@ class Sums(Protocol):
 
 
 class NoNoise:
-    """Sums of public rows, which are neither clipped nor noised."""
+    """Computes sums of public rows, without clipping and without noise."""
 
     def release(self, what: str, value: ArrayLike) -> Array:
         return np.asarray(value)
@@ -244,7 +245,7 @@ def plan_for(shares: Sequence[Share], *, epsilon: float, delta: float) -> Plan:
     return _plan_for(tuple(shares), epsilon, delta)
 
 
-@lru_cache(maxsize=64)  # computed for the guarantee, and again for the door
+@lru_cache(maxsize=64)  # Needed for the guarantee, and again for the door.
 def _plan_for(shares: tuple[Share, ...], epsilon: float, delta: float) -> Plan:
     sigma_in_all = Gaussian.calibrate(epsilon, delta=delta, sensitivity=1.0, unit="record").sigma
 
@@ -265,7 +266,7 @@ def _plan_for(shares: tuple[Share, ...], epsilon: float, delta: float) -> Plan:
         )
 
     plan = planned(sigma_in_all)
-    while price(plan, delta=delta).epsilon > epsilon:  # rounding to the grid costs a little
+    while price(plan, delta=delta).epsilon > epsilon:  # Rounding to the grid costs a little.
         sigma_in_all *= 1.0005
         plan = planned(sigma_in_all)
     return plan
@@ -277,8 +278,9 @@ def private_mean(X: Array, door: Sums) -> Floats:
 
 
 def private_second_moment(X: Array, door: Sums, *, what: str = "second moment") -> Floats:
-    """Release the sum of y y' over rows whose norm is bounded. The noise is drawn for the upper
-    triangle and mirrored.
+    """Release the sum of y y' over rows whose norm is bounded.
+
+    The noise is drawn for the upper triangle and mirrored.
     """
     # A replaced row changes the sum by sqrt(2) B^2, less than `Door.total` assumes (2 B^2), so the
     # sum is computed here, with the same margins for rounding as in the door: rows are scaled to a

@@ -1,9 +1,10 @@
-"""The algorithms of Wang, Lu and Zhang (2020): PHashing (Algorithm 2) and PITQ (Algorithm 3), each
-as printed and in a version whose guarantee is proven.
+"""The algorithms of Wang, Lu and Zhang (2020): PHashing (Algorithm 2) and PITQ (Algorithm 3).
+
+Each is implemented as printed and in a version whose guarantee is proven.
 
 Algorithm 2 as printed is `PHashing(base, calibration="paper").fit_transform(Y, S)`: learn h and U,
 flip every bit of U with beta = e^-eps (Theorems 4 and 6). For ADSH, whose database codes are
-learned rather than computed, U is what it learned.
+learned rather than computed, U are the learned codes.
 
 Lemma 5 is exact for the squared norm, E|U' - U|_F^2 = 4 beta n c. Lemma 7 holds but is loose: a
 flipped bit changes a distance by one, so E|d - d'|_1 <= n c beta, which the lemma's n^(3/2) c
@@ -144,7 +145,7 @@ class PHashing(ReleasesCodes):
 
     Parameters:
         base: one of the nine hashers, or your own with `fit`, `transform` to packed codes and
-            `n_bits`; None takes `ITQ()`.
+            `n_bits`; None uses `ITQ()`.
         epsilon: the budget per `unit`.
         calibration: "proven" (beta = 1/(1+e^epsilon) per bit, 1/(1+e^(epsilon/c)) per record) or
             "paper" (beta = e^-epsilon, Theorem 4, for either unit).
@@ -330,9 +331,8 @@ def flip_mechanism(parameters: PHashing, n_bits: int) -> BitFlip:
         if calibration == "proven" and beta > 0.5:
             raise NotProven(
                 f"beta is {beta:.4g}: flipping more than half of the bits releases their "
-                "complement and protects less "
-                "the further it goes. Use beta of at most 0.5, or calibration='paper' to study the "
-                "paper's setting."
+                "complement, and a larger beta protects less. Use beta of at "
+                "most 0.5, or calibration='paper' to study the paper's setting."
             )
         return BitFlip(beta=beta, n_bits=n_bits, unit=unit)
     make = BitFlip.paper if calibration == "paper" else BitFlip.proven
@@ -352,8 +352,8 @@ class PITQ(ReleasesCodes):
         learned_from: "private" if `fit` sees the protected images, "public" if it sees others.
         learning_share: the share of epsilon for learning W and R, if learning is private.
         clip: rows are scaled into the ball of this radius.
-        n_iterations: E; by default 50 with "paper" and 5 with "proven", where each iteration
-            costs.
+        n_iterations: the number E of iterations; by default 50 with "paper" and 5 with "proven",
+            where each iteration spends budget.
         random_state: None for the operating system's entropy; a seed makes a simulation.
 
     Guarantee:
@@ -441,8 +441,9 @@ class PITQ(ReleasesCodes):
         ledger: Ledger | None = None,
         names: Sequence[str] | None = None,
     ) -> Array:
-        """Release codes: flipped ones, or with "paper" the exact sign(YWR) of Algorithm 3's last
-        line.
+        """Release codes with flipped bits.
+
+        With "paper", release the exact sign(YWR) of Algorithm 3's last line.
         """
         bits = (self.decision_function(finite_rows(X)) >= 0).astype(np.uint8)
         if self.calibration == "paper":  # a ledger refuses the charge: no epsilon is proven
@@ -476,8 +477,9 @@ class PITQ(ReleasesCodes):
 
     @property
     def mechanism_(self) -> BitFlip:
-        """How codes are flipped on release (proven), or in each iteration (paper: beta =
-        e^(-epsilon/E)).
+        """The mechanism that flips codes: on release (proven), or in each iteration (paper).
+
+        With "paper", beta = e^(-epsilon/E).
         """
         if self.calibration == "paper":
             return BitFlip.paper(self.epsilon / self._steps, n_bits=self.n_bits)
@@ -544,7 +546,7 @@ class PITQ(ReleasesCodes):
         checks.positive("clip", self.clip)
         if self.procrustes == "printed" and self.calibration != "paper":
             raise InvalidParameter(
-                "procrustes='printed' undoes the rotation; it is there for calibration='paper'."
+                "procrustes='printed' undoes the rotation; it needs calibration='paper'."
             )
         if not 0 < checks.number("learning_share", self.learning_share) < 1:
             raise InvalidParameter(

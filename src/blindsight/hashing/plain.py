@@ -1,5 +1,6 @@
-"""Hashers without privacy that need no network: LSH, SH and ITQ learn from features alone, KSH and
-SDH from features and labels.
+"""Hashers without privacy that need no neural network.
+
+LSH, SH and ITQ learn from features alone, KSH and SDH from features and labels.
 """
 
 from __future__ import annotations
@@ -48,8 +49,9 @@ def second_moment(X: Array, mean: Array, *, block: int = 8192) -> Floats:
 
 
 def principal_axes(moment: Array, count: int) -> Floats:
-    """Return the `count` leading eigenvectors (d, count) of a symmetric matrix, in descending order
-    of their eigenvalues and with fixed signs.
+    """Return the `count` leading eigenvectors (d, count) of a symmetric matrix.
+
+    They are in descending order of their eigenvalues and have fixed signs.
     """
     size = len(moment)
     _, vectors = linalg.eigh(moment, subset_by_index=(size - count, size - 1))
@@ -60,8 +62,9 @@ def principal_axes(moment: Array, count: int) -> Floats:
 
 
 def random_rotation(rows: int, columns: int, rng: np.random.Generator) -> Floats:
-    """Draw a random (rows, columns) matrix whose columns are orthonormal, or whose rows are if
-    there are fewer rows than columns.
+    """Draw a random (rows, columns) matrix with orthonormal columns.
+
+    If there are fewer rows than columns, the rows are orthonormal instead.
     """
     tall = rng.standard_normal((max(rows, columns), min(rows, columns)))
     basis, upper = np.linalg.qr(tall)
@@ -166,9 +169,9 @@ def quantisation_loss(U: Array, V: Array, R: Array) -> float:
 
 
 class ITQ(Hasher):
-    """Iterative quantisation (Gong et al. 2013): PCA, then alternating updates of the codes
-    U = sign(YWR) and of the rotation R that fits them best.
+    """Iterative quantisation (Gong et al. 2013).
 
+    After PCA, the codes U = sign(YWR) and the rotation R that fits them best are updated in turn.
     With more bits than features, R is a (d, c) matrix with orthonormal rows; the steps and the
     proof that the loss never increases are the same. `losses_` holds the value of Equation 4 after
     every half step.
@@ -330,8 +333,9 @@ def _spectral(K: Array, gram: Array, residue: Array) -> Array:
 
 
 def _refine(K: Array, residue: Array, a: Array, n_steps: int) -> Array:
-    """Minimise -s'Rs, where s = tanh(Ka / 2) is the paper's smooth sign, by Nesterov's method; the
-    step is halved when it does not improve the objective.
+    """Minimise -s'Rs, where s = tanh(Ka / 2) is the paper's smooth sign, by Nesterov's method.
+
+    The step is halved if it does not improve the objective.
     """
     best, momentum, step, previous = a, a, 1.0, 1.0
     value = _smooth(K, residue, a)
@@ -428,8 +432,9 @@ class SDH(_KernelHasher):
 
 
 def _cyclic_descent(B: Array, Q: Array, gram: Array, *, n_sweeps: int = 5) -> Array:
-    """Run discrete cyclic coordinate descent: set each bit to its best values given the others,
-    b = sign(q - B_other W_other w).
+    """Run discrete cyclic coordinate descent.
+
+    Each bit is set to its best values given the others, b = sign(q - B_other W_other w).
     """
     B = B.copy()
     for _ in range(n_sweeps):

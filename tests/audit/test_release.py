@@ -139,7 +139,7 @@ def test_recovery_as_good_as_from_plain_codes_is_bad_news_whatever_epsilon_says(
         return " ".join(dataclasses.replace(audit, measured=measured, rebuilt=back).advice())
 
     assert "guessed in 90 of 100 cases, as well as from codes without noise" in advice(1.0)
-    assert "they come back as well as from codes without noise" in advice(1.0)
+    assert "they are reconstructed as well as from codes without noise" in advice(1.0)
     assert "nearly as often as from codes without noise (90), whatever epsilon says" in advice(1.0)
     assert "without noise" not in advice(0.5)
 

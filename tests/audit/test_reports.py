@@ -30,7 +30,7 @@ LABELS = (rng.random((120, 3)) < 0.4).astype(int)
 IMAGES = rng.integers(0, 256, (3, 12, 12), dtype=np.uint8)
 PAIRS, SIMILAR = rng.standard_normal((30, 2, 8)), np.arange(30) % 2
 
-ROC, BACK = "Claim, proof and attack", "What comes back of an image"
+ROC, BACK = "Claim, proof and attack", "What can be reconstructed of an image"
 KINDS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "flipped codes": (
         lambda: PHashing(LSH(24), epsilon=1.0, calibration="paper", learned_from="public").fit(X),

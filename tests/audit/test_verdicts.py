@@ -97,7 +97,7 @@ def test_words_are_only_refuted_and_not_refuted(table: Table) -> None:
 
 def test_the_page_shows_table_figures_advice_and_cards(table: Table) -> None:
     assert table.page.count("<figure>") == 5
-    assert "What comes back of an image" in table.page
+    assert "What can be reconstructed of an image" in table.page
     assert table.page.count('class="refuted"') == sum(
         v["verdict"] == "REFUTED" for v in table.verdicts
     )

@@ -72,7 +72,7 @@ def test_the_demo_fits_eighty_columns_and_leaves_its_report(
         assert what in end
     report = (place / "o" / "report.html").read_text()
     assert report.index("Search with and without protection") < report.index(
-        "What comes back of your photos"
+        "What can be reconstructed of your photos"
     )
     assert (place / "o" / "search.jpg").read_bytes()[:2] == b"\xff\xd8"
 

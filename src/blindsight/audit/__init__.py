@@ -1,16 +1,16 @@
-"""The audit: what really runs, what was shared, and the papers' claims.
+"""Audits of running code, of shared releases, and of the papers' claims.
 
-An audit can refute a promise, never prove one: its words are "not refuted" and "REFUTED".
+An audit can refute a promise but never prove one: its verdicts are "not refuted" and "REFUTED".
 
 - `audit`, `audit_file`: any fitted estimator, mechanism or file, unchanged (`target`).
-- `audit_release`, `audit_sketches`, `audit_tags`: what was shared, with the photos as the truth
-  (`release`).
-- `audit_door`: what really runs, at the door and by replay (`engine`).
-- `audit_callable`, `audit_measurement`, `audit_training`: what others built (`others`).
-- `distinguish`, `audit_in_one_run`, `exact_epsilon`, `likelihood_ratio`: the attacks by themselves
+- `audit_release`, `audit_sketches`, `audit_tags`: a shared release, compared with the owner's
+  photos (`release`).
+- `audit_door`: code as it runs, by replay on neighbouring data (`engine`).
+- `audit_callable`, `audit_measurement`, `audit_training`: code of other libraries (`others`).
+- `distinguish`, `audit_in_one_run`, `exact_epsilon`, `likelihood_ratio`: single attacks
   (`engine`).
-- `methods/`: attacks, verdicts and figures of each part; `papers`: the table of all five;
-  `report/`: what is said.
+- `methods/`: attacks, verdicts and figures of each method; `papers`: the table of all five
+  papers; `report/`: verdicts and reports.
 """
 
 from __future__ import annotations
@@ -62,8 +62,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    # Imported when asked for: an audit of a file needs no training, and the workbench only one of
-    # them.
+    # Imported on first use: an audit of a file needs no training code.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(core_module(f"{__name__}.{_HOMES[name]}"), name)

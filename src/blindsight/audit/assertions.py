@@ -1,4 +1,4 @@
-"""Privacy as a line in a test: attack a mechanism or a training, and fail where its promise breaks.
+"""Assertions for tests: attack a mechanism or a training, and fail where its promise is refuted.
 
     def test_the_noisy_sum_is_private():
         assert_private(noisy_sum, np.zeros(20), np.eye(20)[0], epsilon=1.0)
@@ -73,15 +73,15 @@ def assert_private(
         data: an input that differs from `neighbour` by one unit, as far as one unit may: extreme
             records show most. For an estimator, X or the tuple (X, y).
         neighbour: the other input.
-        epsilon: what is stated. An OpenDP measurement states it by its own privacy map.
-        delta: what is stated beside it; for a measurement in rho, the delta of the conversion.
+        epsilon: the stated epsilon. An OpenDP measurement states it by its own privacy map.
+        delta: the stated delta; for a measurement in rho, the delta of the conversion.
         d_in: for a measurement, the distance of the two inputs.
         trials: runs on each input. More trials see smaller violations, and a larger epsilon needs
             more of them; too few to refute anything are refused.
         false_alarm: the highest probability that a subject which keeps its promise fails here.
-        statistic: answers (one row each) to numbers that are larger for `data`. By default a linear
-            discriminant is learned.
-        name: what messages call the subject.
+        statistic: maps answers (one row each) to numbers that are larger for `data`. By default a
+            linear discriminant is learned.
+        name: the subject's name in messages.
 
     Returns:
         The lower bound on epsilon that was measured.
@@ -149,20 +149,20 @@ def assert_private_training(
     seed: int = 0,
     false_alarm: float = FALSE_ALARM,
 ) -> TrainingAudit:
-    """Fail unless a training by Opacus keeps to its accountant, and that to the stated epsilon.
+    """Fail unless an Opacus training does what its accountant says, within the stated epsilon.
 
     Parameters:
         train: the training as a function of its data set; returns the privacy engine (or an
             accountant) and the trained module.
         dataset: (input, class) tensors.
-        epsilon: what is stated at this delta.
+        epsilon: the stated epsilon at this delta.
         delta: the delta of the statement.
         canaries: inserted inputs, of which a random half is trained on.
         seed: draws the canaries.
         false_alarm: the highest probability that the canaries alone refute a sound training.
 
     Returns:
-        What was claimed, measured and found.
+        The claimed epsilon, the measured bound and the findings.
 
     Raises:
         PrivacyViolation: the accountant says more than `epsilon`, a step does not do what the
@@ -208,7 +208,7 @@ def assert_private_training(
 
 
 def _require_power(trials: int, epsilon: float, delta: float, false_alarm: float) -> None:
-    """Refuse a check that could not fail even if every answer gave its input away."""
+    """Refuse a check that could not fail even if every answer revealed its input."""
 
     def largest(count: int) -> float:
         # Clopper-Pearson for all of half the runs, with a quarter of the error each: two candidate
@@ -233,7 +233,7 @@ def _require_power(trials: int, epsilon: float, delta: float, false_alarm: float
 
 
 def _fitted(estimator: object) -> Callable[[Any], Floats]:
-    """A function of the data: what a fresh copy of the estimator learns from it, as numbers."""
+    """Return a function of the data that fits a copy of the estimator and returns its numbers."""
     from sklearn.base import clone
 
     def run(data: object) -> Floats:
@@ -244,7 +244,7 @@ def _fitted(estimator: object) -> Callable[[Any], Floats]:
 
 
 def _learned(attributes: Mapping[str, Any]) -> Floats:
-    """All numbers in learned attributes, in the order of their names."""
+    """Return all numbers in the learned attributes, in the order of their names."""
     parts = []
     for name in sorted(attributes):
         if name.endswith("_") and not name.startswith("_"):

@@ -1,10 +1,10 @@
-"""Audit what others built: any Python callable, an OpenDP measurement, a training run by Opacus.
+"""Audit code of other libraries: any Python callable, an OpenDP measurement, an Opacus training.
 
     audit_callable(noisy_mean, data, neighbour, epsilon=1.0)
     audit_measurement(opendp_measurement, data, neighbour, d_in=1)
 
-A callable is run on two neighbours many times, and the audit measures how well the answers are told
-apart. Neither library is imported here: what is audited brings its own.
+A callable is run on two neighbours many times, and the audit measures how well the answers can be
+distinguished. Neither library is imported here.
 
     def train(dataset):         # your training, unchanged, as a function of its data set
         ...
@@ -12,10 +12,10 @@ apart. Neither library is imported here: what is audited brings its own.
 
     audit_training(train, dataset, delta=1e-5)   # REFUTED: records take turns: not Poisson sampling
 
-While a training runs, every step is examined: which records it read, how far one record can move
-the summed gradient, and how much noise was added; what the accountant was told must fit all three.
-Half of the canaries, by coins, are in the training set; how well the model's answers tell which is
-a lower bound on epsilon (Steinke, Nasr and Jagielski 2023).
+While a training runs, every step is examined: which records it read, how far one record changed
+the summed gradient, and how much noise was added. All three must agree with what the accountant was
+told. A random half of the canaries is in the training set; how well the model's answers reveal
+which half gives a lower bound on epsilon (Steinke, Nasr and Jagielski 2023).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 Statistic = Callable[[Array], Floats]
-_USUAL = 64  # different answers that are told apart
+_USUAL = 64  # the most frequent answers, which are distinguished from each other
 _THEIRS = Assumption(
     "somebody else's word", "what is stated for this code was not derived here, only attacked"
 )
@@ -68,28 +68,27 @@ def audit_callable(
     name: str | None = None,
     confidence: float = CONFIDENCE,
 ) -> Audit:
-    """A lower bound on the epsilon of `run(data)`, which draws its own noise, against what is
-    stated for it.
+    """Compare the stated epsilon of `run(data)` with a measured lower bound.
 
-    Whatever it gives is looked at: numbers as they are, anything else (text, lists of changing
-    length, an exception) by how often it comes.
+    The function draws its own noise. Numbers are compared as they are; any other result (text,
+    lists of varying length, an exception) by its frequency.
 
     Parameters:
         run: the code under attack, a function of the data.
-        data: an input that differs from `neighbour` by one unit, as far as one unit may: extremes
-            show most.
+        data: an input that differs from `neighbour` by one unit, as much as one unit may: extreme
+            records reveal most.
         neighbour: the other input.
-        epsilon: what is stated.
-        delta: what is stated beside it.
-        unit: what one unit of the data is.
+        epsilon: the stated epsilon.
+        delta: the stated delta.
+        unit: the unit of privacy.
         trials: runs on each input.
-        statistic: answers (one row each) to numbers, larger for `data`; by default a linear
-            discriminant is learned.
-        name: what reports call it.
-        confidence: of the measured bound.
+        statistic: maps answers (one row each) to numbers that are larger for `data`; by default a
+            linear discriminant is learned.
+        name: the name in reports.
+        confidence: the probability with which the measured bound holds.
 
     Returns:
-        The stated guarantee with what was measured, and the verdict.
+        The stated guarantee with the measured bound, and the verdict.
     """
     trials = checks.whole("trials", trials, least=100)
     label = name or str(getattr(run, "__name__", type(run).__name__))
@@ -141,10 +140,10 @@ def audit_measurement(
     trials: int = 5000,
     statistic: Statistic | None = None,
 ) -> Audit:
-    """The same for an OpenDP measurement, held to its own privacy map at `d_in`.
+    """Compare an OpenDP measurement's own privacy map at `d_in` with a measured lower bound.
 
-    A map to (epsilon, delta) is taken as it is; a map to rho (zero-concentrated) is converted at
-    `delta`.
+    A map to (epsilon, delta) is used directly; a map to rho (zero-concentrated) is converted at
+    `delta`. The other parameters are those of `audit_callable`.
     """
     epsilon, delta = measurement_loss(measurement, d_in, delta)
     return audit_callable(
@@ -161,12 +160,12 @@ def audit_measurement(
 
 
 def measurement_loss(measurement: Any, d_in: object, delta: float) -> tuple[float, float]:
-    """(epsilon, delta) that an OpenDP measurement states for inputs at a distance `d_in`.
+    """Return (epsilon, delta) that an OpenDP measurement states for inputs at a distance `d_in`.
 
     Parameters:
         measurement: the measurement with its privacy map.
         d_in: the distance of two inputs.
-        delta: at which a map to rho (zero-concentrated) is converted.
+        delta: the delta at which a map to rho (zero-concentrated) is converted.
     """
     loss = measurement.map(d_in)
     if isinstance(loss, tuple):
@@ -180,12 +179,12 @@ def measurement_loss(measurement: Any, d_in: object, delta: float) -> tuple[floa
 def _asked(run: Callable[[Any], Any], data: object) -> Any:
     try:
         return run(data)
-    except Exception as error:  # that it refuses is an answer too
+    except Exception as error:  # an exception is an answer too
         return error
 
 
 def _numbers(answers: list[Any], name: str) -> Floats:
-    """One row of numbers per answer: the answer itself, or which of the usual ones it is."""
+    """Return one row of numbers per answer: the answer, or which of the frequent ones it is."""
     if all(isinstance(answer, Exception) for answer in answers):
         raise InvalidData(
             f"{name} refused every time ({answers[0]}): it takes one argument, the data."
@@ -202,7 +201,7 @@ def _numbers(answers: list[Any], name: str) -> Floats:
 
 
 def _kind(answer: object) -> str:
-    """What is told apart: numbers by how many they are, the rest by what it says."""
+    """Return the category of an answer: numbers by their count, anything else by its content."""
     if isinstance(answer, Exception):
         return f"raised {type(answer).__name__}"
     try:
@@ -218,13 +217,13 @@ def _kind(answer: object) -> str:
 
 Train = Callable[[Any], tuple[Any, Any]]
 _SIGMAS = 6.2
-_TOLERANCE = 1.01  # single precision, and gradients that are nearly alike
-_APART = 1e-3  # the least eigenvalue of unit gradients that can be told apart
+_TOLERANCE = 1.01  # for single precision, and for gradients that are nearly parallel
+_APART = 1e-3  # the smallest eigenvalue of unit gradients that can be separated
 
 
 @dataclass(frozen=True)
 class TrainingAudit:
-    """What is claimed at this delta, what the canaries measured, and what does not fit."""
+    """The claimed epsilon at this delta, the bound measured by canaries, and the findings."""
 
     claimed: float
     delta: float
@@ -234,7 +233,7 @@ class TrainingAudit:
 
     @property
     def refuted(self) -> bool:
-        """Whether anything contradicts what the accountant says."""
+        """Whether anything contradicts the accountant."""
         return bool(self.findings) or self.audited.epsilon > self.claimed
 
     def __str__(self) -> str:
@@ -256,14 +255,20 @@ def audit_training(
     seed: int = 0,
     confidence: float = 0.99,
 ) -> TrainingAudit:
-    """Run the training once on the data set with canaries and see whether its accountant speaks the
-    truth.
+    """Run the training once on the data set with canaries, and check its accountant.
 
     Parameters:
         train: takes a data set of (input, class) tensors, trains, and returns the engine or
             accountant, and the module.
-        canaries: inputs that look like nothing else, with random classes; half of them, by coins,
-            are in the training set.
+        dataset: the data set of (input, class) tensors.
+        delta: the delta at which the accountant states its epsilon.
+        canaries: how many inputs unlike any record, with random classes, are made; each is in the
+            training set with probability one half.
+        seed: of the canaries.
+        confidence: the probability with which the measured bound holds.
+
+    Returns:
+        The claimed epsilon, the measured bound and the findings.
     """
     rng = np.random.default_rng(seed)
     inputs, classes = _canaries(dataset, checks.whole("canaries", canaries, least=8), rng)
@@ -288,7 +293,7 @@ def audit_training(
 
 
 class _Watched:
-    """The data set with canaries at its end, which notes what is read."""
+    """The data set with canaries at its end; records which rows are read."""
 
     def __init__(self, dataset: Any, inputs: Any, classes: Any) -> None:
         self.dataset, self.inputs, self.classes = dataset, inputs, classes
@@ -305,9 +310,7 @@ class _Watched:
 
 @dataclass
 class _Step:
-    """One step: who was read, how far each record moved the sum, as far as that can be told, and
-    the noise.
-    """
+    """One step: the records read, each record's change of the sum (if known), and the noise."""
 
     read: list[int]
     moved: Floats | None
@@ -345,8 +348,8 @@ def _findings(steps: list[_Step], history: list[tuple[float, ...]], n: int) -> I
         yield from _inclusion_problems(inside, rate)
     noise = np.concatenate([step.noise for step in steps])
     spread = float(np.sqrt(np.mean(noise**2)))
-    # From above, so that sound noise is not called too small: the sensitivity that this noise is
-    # enough for.
+    # An upper bound, so that sound noise is not reported as too small: the largest sensitivity
+    # that this noise covers.
     allowed = spread * (1 + _SIGMAS / math.sqrt(2 * noise.size)) / multiplier
     moved = max(
         (float(step.moved.max(initial=0.0)) for step in steps if step.moved is not None),
@@ -362,17 +365,14 @@ def _findings(steps: list[_Step], history: list[tuple[float, ...]], n: int) -> I
 
 
 def _contributions(rows: Floats, total: Floats) -> Floats | None:
-    """How far each record's gradient (a row) went into the sum; None where the gradients are too
-    alike to tell.
-    """
+    """Return the norm of each record's part of the sum, or None if it cannot be determined."""
     norms = np.linalg.norm(rows, axis=1)
     nonzero = norms > 1e-9
     units = rows[nonzero] / norms[nonzero, None]
     if not len(units) or np.linalg.eigvalsh(units @ units.T)[0] < _APART:
         return None
     weights = np.linalg.solve(units @ units.T, units @ total)
-    # A sum that is no combination of its gradients was clipped layer by layer: then nothing is
-    # said.
+    # A sum that is no combination of the gradients was clipped layer by layer, so nothing follows.
     return (
         np.abs(weights)
         if np.linalg.norm(weights @ units - total) < 1e-2 * np.linalg.norm(total)
@@ -390,9 +390,7 @@ def _rows(gradients: Any) -> Floats:
 
 
 def _canaries(dataset: Any, count: int, rng: np.random.Generator) -> tuple[Any, Any]:
-    """Inputs three times as long as the longest there is, in random directions, with classes at
-    random.
-    """
+    """Return inputs of three times the largest norm, in random directions, with random classes."""
     import torch
 
     pairs = [dataset[i] for i in range(len(dataset))]
@@ -408,7 +406,7 @@ def _canaries(dataset: Any, count: int, rng: np.random.Generator) -> tuple[Any, 
 
 
 def _scores(model: Any, inputs: Any, classes: Any) -> Floats:
-    """How sure the model is of each canary's class, beyond the mean of the classes."""
+    """Return the model's score of each canary's class, minus the mean over the classes."""
     import torch
 
     model.eval()
@@ -419,7 +417,7 @@ def _scores(model: Any, inputs: Any, classes: Any) -> Floats:
 
 
 def _inclusion_problems(inside: Bools, rate: float) -> Iterator[str]:
-    """Which records (columns) were in which step (rows): independent coins of this rate, or not."""
+    """Test whether records (columns) were in steps (rows) independently, with this probability."""
     steps, n = inside.shape
     count, total = int(inside.sum()), inside.size
     if min(stats.binom.cdf(count, total, rate), stats.binom.sf(count - 1, total, rate)) < 1e-9:

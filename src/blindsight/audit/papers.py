@@ -1,6 +1,4 @@
-"""The five papers' claims and our promises, attacked on data inside installed packages: the table
-and its report.
-"""
+"""Attack the five papers' claims and our own promises on built-in data, and report the results."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ from blindsight.tagging import DPTraining, Ordinary, PrivateTagger
 __all__ = ["all_verdicts", "cards", "figures", "report_on_all"]
 
 _SHOWN = 10
-_RUNS = 5000  # of estimators and algorithms; what is one draw has its own number
+_RUNS = 5000  # of estimators and algorithms; attacks on a single draw have their own number
 
 
 def all_verdicts(
@@ -44,8 +42,13 @@ def all_verdicts(
 ) -> list[Verdict]:
     """Attack all five methods on data that ship with installed packages.
 
-    About a minute; `deep` runs ten times the trials, which raises the ceiling of what can be
-    measured.
+    This takes about a minute.
+
+    Parameters:
+        deep: run ten times the trials, with which larger epsilons can be measured.
+        seed: of all attacks.
+        workers: processes that run trials.
+        progress: called with (done, total).
     """
     times = 10 if deep else 1
     runs, trials = times * _RUNS, times * 5000
@@ -71,9 +74,7 @@ def all_verdicts(
 
 
 def report_on_all(verdicts: list[Verdict], *, seed: int = 0) -> Report:
-    """The report on all five methods: what `blindsight audit --all`, the demo and the workbench
-    leave.
-    """
+    """Return the report on all five methods, which `blindsight audit --all` writes."""
     return Report(
         title="Claimed, proven, audited",
         verdicts=verdicts,
@@ -87,9 +88,7 @@ def report_on_all(verdicts: list[Verdict], *, seed: int = 0) -> Report:
 
 
 class _Digits:
-    """5,000 built-in digits as 32 principal components: public ones to learn from, stored ones, and
-    queries.
-    """
+    """5,000 built-in digits as 32 principal components: public rows, stored rows and queries."""
 
     def __init__(self, seed: int) -> None:
         digits = data.load("mnist5k")
@@ -169,7 +168,7 @@ def _search_curves(digits: _Digits, seed: int) -> dict[str, list[tuple[float, fl
 
 
 def _rebuilt(digits: _Digits, seed: int) -> Figure:
-    """Features, plain codes, flipped codes and released cells, by ridge regression."""
+    """Reconstruct digits from features, plain codes, flipped codes and released cells."""
     public, private = digits.X[digits.public], digits.X[digits.asked]
     flipped, book = digits.flipped(8.0, seed), digits.codebook(8.0, seed)
     releases: dict[str, Callable[[Array], Array]] = {
@@ -191,12 +190,12 @@ def _rebuilt(digits: _Digits, seed: int) -> Figure:
     pictures[f"mean image: {result.psnr_of_mean:.1f} dB"] = mean
     rows.append({"from": "mean image", "PSNR in dB": round(result.psnr_of_mean, 2), "SSIM": ""})
     return Figure(
-        "What comes back of an image",
+        "What can be reconstructed of an image",
         "Digits rebuilt from features, from plain codes, from flipped codes and from the released "
         "cell of a "
         "codebook, by an attacker with 2,000 public digits and ridge regression, PSNR and SSIM "
         "over 400 digits. The "
-        "mean image is what one gets who has seen nothing.",
+        "mean image is the best guess without any release.",
         gallery(pictures),
         rows,
     )
@@ -215,9 +214,7 @@ def cards(*, seed: int = 0) -> list[tuple[str, Guarantee | Disclosure]]:
 
 
 def _memberships(seed: int) -> dict[str, Membership]:
-    """Taggers trained on random halves of records that have nothing in common: what they know, they
-    remember.
-    """
+    """Attack taggers trained on random halves of unrelated records, which they must memorise."""
     rng = np.random.default_rng(seed)
     rows, labels = rng.standard_normal((400, 300)), (rng.random((400, 4)) < 0.4).astype(np.uint8)
     memberships = {}

@@ -1,13 +1,12 @@
-"""Audit what a user has made: any fitted estimator or mechanism, a saved model, sketches, or an
-index.
+"""Audit a fitted estimator, a mechanism, a saved model, sketches, or an index.
 
     found = audit(PHashing(epsilon=8).fit(X))       # or audit(Laplace(...)), audit_file("index")
     print(found.card.card())
 
-The private data are not in a file, so other data are released by what is in it: the estimator's own
-`transform` or answer, as it really runs, on two inputs that it tells apart; and where learning
-releases something too, the same learning from toy data. What is stated must also follow from the
-numbers stored beside it.
+A file does not contain the private data. The audit therefore runs the estimator's own `transform`
+or answer on two other inputs that it distinguishes, and, where learning also releases something,
+the same learning on toy data. The stated guarantee must also follow from the parameters stored
+beside it.
 """
 
 from __future__ import annotations
@@ -48,10 +47,10 @@ _DESCRIBED = (
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """What is promised, with what the attacks measured attached, and the verdict.
+    """The promise with the measured bound, and the verdict.
 
-    `attacks` are all that ran, the strongest first; `notes` say what was attacked and what was not;
-    `others` are further promises of the same file.
+    `attacks` are all attacks that ran, the strongest first; `notes` say what was attacked and what
+    was not; `others` are further promises of the same file.
     """
 
     name: str
@@ -67,7 +66,17 @@ class Audit:
 def audit(
     subject: object, *, name: str | None = None, trials: int = 200_000, seed: int = 0
 ) -> Audit:
-    """Audit a fitted estimator, a set of sketches or a mechanism, unchanged."""
+    """Audit a fitted estimator, a set of sketches or a mechanism, unchanged.
+
+    Parameters:
+        subject: what to audit.
+        name: its name in reports; by default the name of its class.
+        trials: runs of each attack.
+        seed: of the attacks.
+
+    Raises:
+        InvalidData: the subject promises nothing, or no attack on it is known.
+    """
     name = name or type(subject).__name__
     if hasattr(subject, "release") and hasattr(subject, "cost"):
         return _mechanism(cast("Mechanism", subject), name, trials, seed)
@@ -179,9 +188,7 @@ def _folder(source: Path, trials: int, seed: int) -> Audit:
 def attacked_index(
     source: Path, mechanism: Mechanism, guarantee: Guarantee, trials: int, seed: int
 ) -> tuple[Verdict, Guarantee]:
-    """The verdict on an index whose mechanism is known, and its card with what the attack
-    measured.
-    """
+    """Return the verdict on an index with a known mechanism, and its card with the measurement."""
     result = _described(source, mechanism, guarantee, trials, seed)
     assert result.verdict is not None  # noqa: S101  (_judged makes one)
     assert isinstance(result.card, Guarantee)  # noqa: S101  (a guarantee was given)
@@ -189,7 +196,7 @@ def attacked_index(
 
 
 def _index(source: Path, trials: int, seed: int) -> Audit:
-    """The release behind an index: that of the hasher beside it, else what its header says."""
+    """Audit the hasher stored beside an index, or else the release that its header describes."""
     from blindsight.index.index_file import IndexHeader
 
     guarantee = IndexHeader.of(source).guarantee
@@ -218,7 +225,7 @@ def _described(
 
 
 def _stated(result: Audit, codes: Path) -> Audit:
-    """The same attack, judged by what the index itself states."""
+    """Return the same attack, judged by the guarantee that the index itself states."""
     from blindsight.index.index_file import IndexHeader
 
     guarantee = IndexHeader.of(codes).guarantee
@@ -236,7 +243,7 @@ def _stated(result: Audit, codes: Path) -> Audit:
 
 
 def _released(source: Path, guarantee: Guarantee) -> Any:
-    """The mechanism that a header describes; None if it does not."""
+    """Return the mechanism that a header describes, or None if it describes none."""
     from blindsight.index.index_file import IndexHeader
 
     kinds = (BitFlip, SubsetSelection, KaryResponse)
@@ -357,8 +364,10 @@ def _federated(model: Any, name: str, trials: int, seed: int) -> Audit:
 
 
 def _sketches(subject: Any, name: str, trials: int, seed: int) -> Audit:
-    """Sketches claim no epsilon: what they imply is computed, and measured on one pixel; flipped
-    bits do claim one.
+    """Audit sketches.
+
+    Flipped bits claim an epsilon. Other sketches claim none: the epsilon that they imply is
+    computed, and measured on one pixel.
     """
     from blindsight.audit.methods.sketching import attack_pixel, sketch_card
     from blindsight.sketching import FlipParameters
@@ -439,8 +448,7 @@ _HANDLERS: tuple[tuple[Callable[[Any], bool], Callable[[Any, str, int, int], Aud
 )
 
 
-# What a file of each kind is read by: a module and a name in it. Only the room that is asked for is
-# imported.
+# The module and the name that read a file of each kind; only the module that is needed is imported.
 _READERS = {
     "hasher": ("blindsight.hashing", "load"),
     "codebook": ("blindsight.codebooks", "Codebook.load"),

@@ -1,8 +1,8 @@
-"""The engine of the audit: at the door, by replay, by a second accountant.
+"""The audit engine: it records and replays releases, and recomputes their cost independently.
 
-- `door`: `audit_door(run, data, neighbours=, unrelated=)`, the audit of what really runs;
-  neighbours of any arrays, at extremes, and unrelated data sets.
-- `listeners`: who stands at the door: recording, replaying, charging a ledger, nobody.
+- `door`: `audit_door(run, data, neighbours=, unrelated=)` audits the code as it runs; also makes
+  extreme neighbours of any arrays, and unrelated data sets.
+- `listeners`: objects attached to every door that record or replay releases or charge a ledger.
 - `outputs`: every output of a run, byte by byte, with entropy frozen.
 - `independent_checks`: noise against its stated distribution, sources of entropy, and a second
   accountant that shares no code with the first.

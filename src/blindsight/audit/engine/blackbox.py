@@ -1,22 +1,20 @@
-"""Black-box distinguishing: run anything on two neighbours many times and measure how well the runs
-can be distinguished.
+"""Black-box distinguishing: run a function many times on two neighbouring inputs and measure how
+well an attacker distinguishes its outputs.
 
-Half of the trials choose an event (a statistic and a threshold), the other half measure it, so that
-choosing costs no confidence. Clopper-Pearson turns the counts into a lower bound on epsilon that is
-wrong with a chance of at most 1 - confidence: the false-alarm rate.
+Half of the trials choose an event (a statistic and a threshold) and the other half measure it, so
+that the choice does not invalidate the confidence level. Clopper-Pearson intervals turn the counts
+into a lower bound on epsilon that is wrong with probability at most 1 - confidence.
 
-`attack_mechanism` attacks a mechanism as it is: its own release of two inputs is told apart as well
-as possible.
+`attack_mechanism` attacks a mechanism itself: it distinguishes the mechanism's releases of its two
+worst inputs.
 
-Lower bounds on epsilon come from the counts of an attack, from likelihoods, or from one run.
+A lower bound on epsilon is computed in one of three ways:
 
-*Counts.* What an attack's success proves, at a stated confidence.
-
-*Exact likelihood ratios.* Where a mechanism knows its own distribution, no sampling is needed.
-
-*One run* (Steinke, Nasr and Jagielski 2023). Every canary is in the data with probability one half,
-by its own coin. After one training the attacker scores them and guesses "in" for the highest and
-"out" for the lowest. How often it is right bounds epsilon from below.
+- Counts: how often an attack succeeded, at a stated confidence.
+- Exact likelihood ratios: where a mechanism knows its own distribution, no sampling is needed.
+- One run (Steinke, Nasr and Jagielski 2023): each canary is in the data independently with
+  probability one half. After one training the attacker scores the canaries, and guesses "in" for
+  the highest scores and "out" for the lowest. The share of correct guesses bounds epsilon.
 """
 
 from __future__ import annotations
@@ -77,7 +75,7 @@ _ROWS, _NUMBERS = 100_000, 20_000_000  # of one call
 
 @dataclass(frozen=True)
 class Outcomes:
-    """What many runs on the data and on its neighbour gave: one row a run."""
+    """The outputs of many runs on the data and on its neighbour, one row per run."""
 
     data: Array
     neighbour: Array
@@ -85,11 +83,11 @@ class Outcomes:
 
 @dataclass(frozen=True)
 class DistinguishingResult:
-    """How well two neighbours were told apart: the bound, and what it was read from.
+    """How well two neighbours were distinguished: the bound and the figures behind it.
 
-    `guilty` and `innocent` are the attacker's scores on the runs that measured, larger where it
-    accuses; `rates` are the event's rate of false accusations, bounded from above, and of right
-    ones, from below, at the confidence.
+    `guilty` and `innocent` are the attacker's scores on the measuring half of the runs, for either
+    input; larger scores are accusations. `rates` are an upper bound on the event's false positive
+    rate and a lower bound on its true positive rate, at the stated confidence.
     """
 
     audited: Audited
@@ -123,7 +121,10 @@ def collect(
 def collect_at_once(
     release: Run, data: object, neighbour: object, *, trials: int, seed: int
 ) -> Outcomes:
-    """The same for a release that takes one input a row: millions of trials in a few calls."""
+    """Run `trials` times on each side of a release that takes one input per row.
+
+    A few calls then make millions of trials.
+    """
     trials = checks.whole("trials", trials, least=4)
     sides = []
     for value, source in zip((data, neighbour), np.random.SeedSequence(seed).spawn(2), strict=True):
@@ -148,10 +149,19 @@ def distinguish(
     statistic: Statistic | None = None,
     workers: int = 1,
 ) -> Audited:
-    """A lower bound on the epsilon of `run(data, rng)`, from runs on `data` and on `neighbour`.
+    """Return a lower bound on the epsilon of `run(data, rng)`.
 
-    `statistic` maps stacked outcomes to one number each (larger: more like `data`); a
-    log-likelihood ratio is best. Without one, a linear discriminant is fitted on the first half.
+    Parameters:
+        run: the function under attack, called with an input and a generator.
+        data: one input.
+        neighbour: an input that differs from it by one unit.
+        trials: runs on each input.
+        seed: of the runs' generators.
+        confidence: the probability with which the bound holds.
+        delta: the delta of the promise.
+        statistic: maps stacked outcomes to one number each, larger for `data`; a log-likelihood
+            ratio is best. By default a linear discriminant is fitted on the first half of the runs.
+        workers: processes that run trials.
     """
     outcomes = collect(run, data, neighbour, trials=trials, seed=seed, workers=workers)
     return distinguish_outcomes(outcomes, confidence=confidence, delta=delta, statistic=statistic)
@@ -164,7 +174,7 @@ def distinguish_outcomes(
     delta: float = 0.0,
     statistic: Statistic | None = None,
 ) -> Audited:
-    """The same, on outcomes that were collected already."""
+    """Return the lower bound of `distinguish` for outcomes that were already collected."""
     return tell_apart(outcomes, confidence=confidence, delta=delta, statistic=statistic).audited
 
 
@@ -175,13 +185,13 @@ def tell_apart(
     delta: float = 0.0,
     statistic: Statistic | None = None,
 ) -> DistinguishingResult:
-    """The same, with the scores and the event behind the bound."""
+    """Return the lower bound of `distinguish_outcomes` with the scores and the event behind it."""
     half = len(outcomes.data) // 2
     first = Outcomes(outcomes.data[:half], outcomes.neighbour[:half])
     score = statistic or _discriminant(first)
     learn = score(first.data), score(first.neighbour)
     test = score(outcomes.data[half:]), score(outcomes.neighbour[half:])
-    # Either side may be the one with the tell-tale event; two candidate events share the error.
+    # The event may be more likely on either side; the two candidate events share the error.
     share = 1 - (1 - confidence) / 2
     best: tuple[float, int, tuple[float, float]] = (-1.0, 1, (1.0, 0.0))
     for sign, (likely, unlikely), (likely_test, unlikely_test) in (
@@ -214,17 +224,17 @@ def tell_apart(
 
 
 def _best_cut(likely: Floats, unlikely: Floats, delta: float, *, error: float) -> float:
-    """The threshold whose event promises the largest bound on the trials that choose it.
+    """Return the threshold with the largest lower bound on the trials that choose it.
 
-    A bound that must nearly always hold needs an event that happens often, so it is promised at an
-    `error` near the one at which it is measured.
+    The bound is computed at an `error` close to that of the measurement, because a bound that must
+    nearly always hold needs an event that happens often.
     """
     cuts = np.unique(np.concatenate([likely, unlikely]))
     if cuts.size > 400:
         cuts = np.quantile(cuts, np.linspace(0, 1, 400))
     hits, false = _at_least(cuts, likely), _at_least(cuts, unlikely)
-    # Clopper-Pearson at all cuts at once; of no hits, and of nothing but false ones, there is no
-    # such quantile.
+    # Clopper-Pearson at all cuts at once; the quantile does not exist where there is no hit, or
+    # where every false trial is a hit.
     low = np.where(hits > 0, stats.beta.ppf(error, hits, len(likely) - hits + 1), 0.0)
     high = np.where(
         false < len(unlikely), stats.beta.ppf(1 - error, false + 1, len(unlikely) - false), 1.0
@@ -239,9 +249,7 @@ def _at_least(cuts: Floats, scores: Floats) -> Ints:
 
 
 def _discriminant(outcomes: Outcomes) -> Statistic:
-    """A ridge-regularised linear discriminant; for one number, its own value and its distance from
-    the middle.
-    """
+    """Return a ridge-regularised linear discriminant, fitted on these outcomes."""
     rows = np.concatenate([_flat(outcomes.data), _flat(outcomes.neighbour)])
     centre, spread = rows.mean(axis=0), rows.std(axis=0) + 1e-12
     labels = np.repeat([1.0, -1.0], [len(outcomes.data), len(outcomes.neighbour)])
@@ -259,9 +267,7 @@ def _flat(outputs: Array) -> Floats:
 
 
 def _forked(function: Callable[[Any], Any], jobs: list[Any], workers: int) -> list[Any]:
-    """Map over forked processes, which inherit closures without pickling them; only results travel
-    back.
-    """
+    """Map over forked processes, which inherit `function`, so that it need not be pickled."""
     global _inherited
     _inherited = function
     try:
@@ -279,18 +285,18 @@ def _call(job: object) -> Any:
     return _inherited(job)
 
 
-#: The confidence of bounds on a user's own files: a sound release is refuted by mistake in at most
-#: one audit of a hundred.
+#: The confidence of bounds on a user's own files: at most one audit in a hundred refutes a sound
+#: release by mistake.
 CONFIDENCE = 0.99
 Pair = tuple[Array, Array]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attack:
-    """One attack: what was attacked, in words, and how well it went.
+    """One attack: a description of what was attacked, and its result.
 
-    `steps` is how many neighbours lie between the two inputs; the bound in `audited` is for one of
-    them, while `result` shows the attack itself. `delta` is what the promise allows between the two
+    `steps` is the number of neighbour steps between the two inputs: the bound in `audited` is for
+    one step, while `result` is for the two inputs. `delta` is the promised delta between the two
     inputs.
     """
 
@@ -307,7 +313,10 @@ class Attack:
 
 
 def worst_inputs(mechanism: Mechanism, *, unit: str | None = None) -> Pair:
-    """Two inputs that one unit apart differ most. What is promised per bit differs in one bit."""
+    """Return the two inputs, one unit apart, that are easiest to distinguish.
+
+    Where the unit is a bit, they differ in one bit.
+    """
     if isinstance(mechanism, BitFlip):
         return _codes(
             mechanism.n_bits, 1 if (unit or mechanism.unit) == "bit" else mechanism.n_bits
@@ -337,7 +346,7 @@ def attack_mechanism(
     seed: int = 0,
     what: str | None = None,
 ) -> Attack:
-    """Release the two worst inputs many times; the likelihood ratio says which it was."""
+    """Release the two worst inputs many times and distinguish them by the likelihood ratio."""
     pair = worst_inputs(mechanism, unit=unit)
     # At least a thousand releases, at most a hundred million numbers.
     width = max(pair[0].size, getattr(mechanism, "k", 1))
@@ -363,8 +372,9 @@ def attack_release(
     delta: float = 0.0,
     confidence: float = CONFIDENCE,
 ) -> Attack:
-    """An estimator's own release, one input per row: what really runs, and no word of its
-    mechanism's is taken.
+    """Attack an estimator's own release function, which takes one input per row.
+
+    Nothing that the mechanism states about its own distribution is used.
     """
 
     def run(values: Array, rng: np.random.Generator) -> Array:
@@ -372,8 +382,7 @@ def attack_release(
             released = np.asarray(release(values))
         return released.reshape(len(values), -1)
 
-    # At least a thousand releases, at most so many numbers in all that it stays a matter of
-    # seconds.
+    # At least a thousand releases, but so few numbers in all that the attack takes seconds.
     count = max(1000, min(trials, 50_000_000 // max(1, np.size(pair[0]))))
     outcomes = collect_at_once(run, *pair, trials=count, seed=seed)
     return attack_outcomes(outcomes, what=what, delta=delta, confidence=confidence)
@@ -388,7 +397,7 @@ def attack_outcomes(
     statistic: Callable[[Array], Floats] | None = None,
     confidence: float = CONFIDENCE,
 ) -> Attack:
-    """The attack on what was collected from two inputs that are `steps` neighbours apart."""
+    """Return the attack on outcomes of two inputs that are `steps` neighbour steps apart."""
     result = tell_apart(outcomes, confidence=confidence, delta=delta, statistic=statistic)
     return Attack(what=what, result=result, steps=steps, delta=delta)
 
@@ -401,7 +410,7 @@ def _codes(n_bits: int, differing: int) -> Pair:
 
 
 def clopper_pearson(hits: int, trials: int, *, error: float) -> tuple[float, float]:
-    """Lower and upper bounds on a probability; each fails with a chance of at most `error`."""
+    """Return lower and upper bounds on a probability, each wrong with probability `error`."""
     hits, trials = checks.whole("hits", hits, least=0), checks.whole("trials", trials)
     if hits > trials:
         raise InvalidParameter(f"hits must be at most trials = {trials}, got {hits}.")
@@ -419,12 +428,11 @@ def epsilon_from_rates(
     confidence: float,
     delta: float = 0.0,
 ) -> float:
-    """The least epsilon that an event with these counts on two neighbours leaves possible.
+    """Return the least epsilon that is consistent with an event's counts on two neighbours.
 
-    (epsilon, delta)-privacy forces P(event | D) <= e^epsilon P(event | D') + delta. Each
-    probability is bounded on its own side with half of the error, so the bound is wrong with a
-    chance of at most 1 - confidence. The event must have been chosen without looking at these
-    trials.
+    (epsilon, delta)-privacy requires P(event | D) <= e^epsilon P(event | D') + delta. Each
+    probability is bounded with half of the error, so the result is wrong with probability at most
+    1 - confidence. The event must have been chosen without looking at these trials.
     """
     error = (1 - checks.probability("confidence", confidence)) / 2
     low, _ = clopper_pearson(true_hits, true_trials, error=error)
@@ -435,12 +443,12 @@ def epsilon_from_rates(
 def epsilon_from_guesses(
     correct: int, guesses: int, *, canaries: int, confidence: float, delta: float = 0.0
 ) -> float:
-    """The least epsilon that this many right guesses about independent fair coins leave possible,
-    from one run.
+    """Return the least epsilon that is consistent with these correct guesses after one run.
 
+    Each guess says whether one canary, included by an independent fair coin, is in the data.
     Steinke, Nasr and Jagielski (2023), Theorem 5.2: under (epsilon, delta)-privacy the number of
-    right guesses is dominated by Binomial(guesses, e^eps/(1 + e^eps)), up to a term in delta and
-    the number of canaries.
+    correct guesses is stochastically dominated by Binomial(guesses, e^eps/(1 + e^eps)), up to a
+    term in delta and the number of canaries.
     """
     correct, guesses = checks.whole("correct", correct, least=0), checks.whole("guesses", guesses)
     canaries = checks.whole("canaries", canaries)
@@ -469,7 +477,7 @@ def epsilon_from_guesses(
 def _chance_of_guesses(
     correct: int, guesses: int, canaries: int, epsilon: float, delta: float
 ) -> float:
-    """An upper bound on the chance of at least `correct` right guesses under (epsilon, delta)."""
+    """Bound the probability of at least `correct` correct guesses under (epsilon, delta)."""
     right = 1 / (1 + math.exp(-epsilon))
     chance = float(stats.binom.sf(correct - 1, guesses, right))
     if delta == 0:
@@ -484,17 +492,17 @@ def _chance_of_guesses(
 def exact_epsilon(
     mechanism: Mechanism, x: ArrayLike, neighbour: ArrayLike, outcomes: ArrayLike
 ) -> Audited:
-    """The largest |ln Pr(o | x) - ln Pr(o | neighbour)| over the given outcomes, from the
-    mechanism's `log_prob`.
+    """Return the largest |ln Pr(o | x) - ln Pr(o | neighbour)| over the given outcomes.
 
-    Outcomes are stacked along the first axis; probabilities of a vector's coordinates multiply.
+    The probabilities are those of the mechanism's `log_prob`. Outcomes are stacked along the first
+    axis; the log-probabilities of a vector's coordinates are added.
     """
     listed = np.asarray(outcomes)
     if not len(listed):
         raise InvalidParameter("outcomes must hold at least one outcome, got none.")
     with np.errstate(invalid="ignore"):
         ratio = np.abs(_whole(mechanism, listed, x) - _whole(mechanism, listed, neighbour))
-    # Where both are impossible (-inf minus -inf) the outcome never happens and tells nothing.
+    # An outcome that is impossible for both inputs (-inf minus -inf) never happens: ignore it.
     largest = float(np.nanmax(np.nan_to_num(ratio, nan=0.0, posinf=np.inf)))
     return Audited(
         epsilon=largest, confidence=1.0, attack="exact likelihood ratio", trials=len(listed)
@@ -504,8 +512,9 @@ def exact_epsilon(
 def likelihood_ratio(
     mechanism: Mechanism, released: ArrayLike, x: ArrayLike, neighbour: ArrayLike
 ) -> Floats:
-    """ln Pr(released | x) - ln Pr(released | neighbour) of every release: the best statistic there
-    is.
+    """Return ln Pr(released | x) - ln Pr(released | neighbour) of every release.
+
+    By the Neyman-Pearson lemma no other statistic distinguishes the two inputs better.
     """
     listed = np.asarray(released)
     return _whole(mechanism, listed, x) - _whole(mechanism, listed, neighbour)
@@ -528,8 +537,18 @@ def audit_in_one_run(
     confidence: float = 0.95,
     delta: float = 0.0,
 ) -> Audited:
-    """Audit a training: `train(included, rng)` gets the canaries' coins, `score(model)` gives one
-    score a canary.
+    """Audit a training by one run.
+
+    Parameters:
+        train: called with a mask of the canaries to include and a generator; returns the model.
+        score: returns one score per canary for a model, larger where the canary fits better.
+        canaries: the number of canaries, each included with probability one half.
+        seed: of the coins and of the training's generator.
+        confidence: the probability with which the bound holds.
+        delta: the delta of the promise.
+
+    Returns:
+        The lower bound on epsilon.
     """
     rng = np.random.default_rng(seed)
     included = rng.random(checks.whole("canaries", canaries, least=4)) < 0.5
@@ -544,8 +563,9 @@ def audit_scores(
     confidence: float = 0.95,
     delta: float = 0.0,
 ) -> Audited:
-    """The bound from scores and coins; how many to guess is tried on a grid, sharing the error over
-    it.
+    """Return the one-run bound from the canaries' scores and whether each was included.
+
+    Several numbers of guesses are tried; the error is divided among them.
     """
     if scores.shape != included.shape or not np.isfinite(scores).all():
         raise InvalidData(

@@ -1,22 +1,24 @@
-"""The audit at the door: run the real code on neighbours with frozen entropy, and replay what was
-released.
+"""Audit the real code by replay: run it on neighbouring data with frozen entropy and the same
+released values.
 
     report = audit_door(run, data, neighbours=neighbours_of(data), unrelated=[noise])
     print(report)  # "not refuted", or what contradicts the promise, and where
 
-`run(data, folder)` gives, saves in `folder`, prints, logs and raises whatever leaves. One replay on
-a neighbour, with the values that were released on the data handed out again, tests two things at
-once: that what stands at each door moved by no more than the mechanism's reach (given equal earlier
-releases), and that every output (`outputs`) is the same, byte by byte, because it may depend on the
-data through the released values only. The latter is asked on unrelated data too. A run with a
-ledger must charge every account at least what its doors promise. An audit refutes; it does not
-prove.
+A door is the object through which every release of an estimator passes: a value goes in, and the
+mechanism's noisy value comes out. `run(data, folder)` is the code under audit; its outputs are
+everything that it returns, saves in `folder`, prints, logs and raises.
 
-Neighbours with one record at extremes, and unrelated data sets, are made without knowing what the
-data are. A data set is an array or a tuple of arrays with one row per record. Real numbers go to
-both ends, to the opposite, to zero, far out and onto one axis, and become NaN, infinite and 1e308;
-whole numbers and labels go to their least and largest; a record becomes a copy of another; or it is
-absent.
+A replay runs the code on a neighbour of the data, and every door returns the value that it
+released on the data. It tests two things. The value before the noise may differ from that on the
+data by no more than the mechanism's sensitivity (given equal earlier releases). And every output
+(`outputs`) must be the same, byte by byte, because outputs may depend on the data through the
+released values only; this is also tested on unrelated data. A run with a ledger must charge every
+account at least what its doors promise. An audit can refute a promise; it cannot prove one.
+
+`neighbours_of` and `unrelated_datasets` work for any data set: an array, or a tuple of arrays with
+one row per record. Real numbers are set to both ends of their range, negated, set to zero, scaled
+far out, put on one axis, and replaced by NaN, infinity and 1e308; whole numbers and labels are set
+to their smallest and largest value; a record becomes a copy of another, or is absent.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ __all__ = [
 ]
 
 _HAIR = 1 + 1e-9
-# What two accountants may differ by, and the measured scale of the noise from the stated one.
+# Tolerances: between two accountants, and between the measured and the stated scale of the noise.
 _ACCOUNT = 0.02
 
 
@@ -65,10 +67,10 @@ _ACCOUNT = 0.02
 class Neighbour:
     """Data that differ from the audited ones in one unit.
 
-    `record` is the row that was replaced, where that is known; `absent` are rows of the audited
-    data that are to count as not there (then `data` is the audited data themselves); `removed` says
-    that the data really lack a unit. Under "add or remove one" a replaced record is two steps away,
-    so it may move a release twice as far.
+    `record` is the row that was replaced, where that is known. `absent` are rows of the audited
+    data that are treated as absent; `data` is then the audited data itself. `removed` says that
+    `data` lacks a unit. Under "add or remove one" a replaced record is two steps away, so it may
+    change a release by twice the sensitivity.
     """
 
     name: str
@@ -79,13 +81,13 @@ class Neighbour:
 
     @property
     def lacks(self) -> bool:
-        """Whether the unit is not there at all."""
+        """Whether the unit is absent or removed."""
         return self.removed or bool(self.absent)
 
 
 @dataclass(frozen=True)
 class DoorFinding:
-    """One contradiction: what kind, where, and in words."""
+    """One contradiction: its kind, where it was found, and a description."""
 
     kind: str
     where: str
@@ -99,8 +101,9 @@ class DoorFinding:
 
 @dataclass(frozen=True)
 class Reached:
-    """How far neighbours moved a release, of what it allows: a small share means that a small bug
-    could hide here.
+    """How far the neighbours changed a release, compared with its sensitivity.
+
+    Where the share is small, a wrong sensitivity may go unnoticed.
     """
 
     what: str
@@ -109,13 +112,13 @@ class Reached:
 
     @property
     def share(self) -> float:
-        """1 where the neighbours used all that is allowed."""
+        """The largest change divided by the allowed change."""
         return self.moved / self.allowed if self.allowed > 0 else 0.0
 
 
 @dataclass(frozen=True)
 class DoorAudit:
-    """What was found; nothing found means not refuted, never proved."""
+    """The findings of an audit; without findings the promise is not refuted, but not proved."""
 
     findings: tuple[DoorFinding, ...]
     reached: tuple[Reached, ...]
@@ -136,7 +139,7 @@ class DoorAudit:
 
 @dataclass
 class _Audit:
-    """One audit while it runs."""
+    """The state of one audit while it runs."""
 
     run: Run
     seed: int
@@ -144,13 +147,14 @@ class _Audit:
     outputs: Outputs
     findings: dict[tuple[str, str], DoorFinding] = field(default_factory=dict)
     reached: dict[str, tuple[float, float]] = field(default_factory=dict)
-    # What stood at the doors on neighbours in the same record, which are neighbours of each other.
+    # Values before the noise, per replaced record: neighbours that replace the same record are
+    # neighbours of each other.
     stood: dict[int, list[tuple[Neighbour, list[Any]]]] = field(default_factory=dict)
     unsteady: set[str] = field(default_factory=set)
     replays: int = 0
 
     def find(self, kind: str, where: str, says: str) -> None:
-        """One finding for each kind and place: the rest is echo."""
+        """Add a finding; only the first of each kind and place is kept."""
         self.findings.setdefault((kind, where), DoorFinding(kind, where, says))
 
     def replay(self, data: object, absent: Sequence[int] = ()) -> tuple[ReplayListener, Outputs]:
@@ -171,15 +175,21 @@ def audit_door(
     simulated: bool = False,
     rolls: int = 60_000,
 ) -> DoorAudit:
-    """Audit everything that `run(data, folder)` lets out.
+    """Audit every output of `run(data, folder)`.
 
     Parameters:
+        run: the code under audit, called with the data and an empty folder.
+        data: the data of the recorded run.
         neighbours: data that differ in one unit of the guarantee, at extremes.
-        unrelated: wholly different data with the same public facts.
-        exact: whether every release must be drawn by an exact sampler, but for those named in
-            `floats`.
+        unrelated: entirely different data with the same public properties.
+        seed: of the frozen entropy.
+        exact: whether every release must be drawn by an exact sampler.
+        floats: the names of releases that are exempt from `exact`.
         simulated: whether the run is seeded on purpose.
-        rolls: how many numbers each mechanism draws again.
+        rolls: how many numbers are drawn from each mechanism to test its noise.
+
+    Returns:
+        The findings, and how far the neighbours changed each release.
     """
     recording = RecordingListener(seed)
     audit = _Audit(run, seed, recording, collect(run, data, recording, seed=seed))
@@ -206,7 +216,7 @@ def audit_door(
 
 
 def _same_again(audit: _Audit, data: object) -> None:
-    """On the same data everything comes out the same, or a clock or entropy of its own is in it."""
+    """A run on the same data must give the same outputs: no clock and no other entropy in them."""
     listener, outputs = audit.replay(data)
     divergence = listener.finished()
     if divergence is not None:
@@ -226,7 +236,7 @@ def _same_again(audit: _Audit, data: object) -> None:
 
 
 def _same_unheard(audit: _Audit, data: object) -> None:
-    """With nobody at the door, and the same streams, everything comes out as it was recorded."""
+    """Without a listener and with the same streams, the outputs must be those of the recording."""
     audit.replays += 1
     with unheard(audit.seed):
         outputs = collect(audit.run, data, None, seed=audit.seed)
@@ -236,7 +246,7 @@ def _same_unheard(audit: _Audit, data: object) -> None:
 
 
 def _ledger(audit: _Audit, data: object) -> None:
-    """With a ledger, outputs are the same, and every account is charged at least what is due."""
+    """With a ledger the outputs must be the same, and every account must be charged in full."""
     guarantees = [opening.guarantee for opening in audit.recording.openings]
     promised = [guarantee for guarantee in guarantees if guarantee is not None]
     if not promised or any(math.isinf(promise.epsilon) or promise.unproven for promise in promised):
@@ -273,9 +283,7 @@ def _neighbour(audit: _Audit, neighbour: Neighbour) -> None:
 
 
 def _among_neighbours(audit: _Audit) -> None:
-    """Two that differ from the audited data in the same record are neighbours too: extremes against
-    extremes.
-    """
+    """Compare neighbours that replace the same record: they are neighbours of each other."""
     for stood in audit.stood.values():
         for (first, first_values), (second, second_values) in itertools.combinations(stood, 2):
             if first.lacks and second.lacks:
@@ -297,7 +305,10 @@ def _sensitivity(
     removals: int,
     inputs: str,
 ) -> None:
-    """`removals`: how many times a unit is taken away or put in between the two."""
+    """Compare two values before the noise with the sensitivity.
+
+    `removals` is the number of additions and removals of a unit between the two inputs.
+    """
     domain = entry.planned.mechanism.domain
     steps = removals if entry.planned.mechanism.neighbours == "add or remove one" else 1
     distance, reach = domain.distance(original, value) / steps, domain.reach
@@ -316,9 +327,7 @@ def _sensitivity(
 def _likelihood(
     audit: _Audit, entry: DoorEntry, original: ArrayLike, value: ArrayLike, steps: int
 ) -> None:
-    """Pure releases: what was released may be e^epsilon times as likely here as on the neighbour,
-    never more.
-    """
+    """Under pure epsilon no outcome may be more than e^epsilon times as likely on a neighbour."""
     mechanism = entry.planned.mechanism
     cost = mechanism.cost
     if cost.delta > 0 or math.isinf(cost.epsilon):
@@ -360,9 +369,7 @@ def _compare(audit: _Audit, inputs: str, listener: ReplayListener, outputs: Outp
 
 
 def _account(audit: _Audit) -> None:
-    """What was really released, priced by the second accountant, against what each door
-    promised.
-    """
+    """Compute the cost of the recorded releases independently and compare it with the promise."""
     scales: dict[Mechanism, float] = {}
     for number, opening in enumerate(audit.recording.openings):
         guarantee = opening.guarantee
@@ -404,8 +411,8 @@ def _part(
             f"sensitivity over drawn noise is {drawn:.4g}, the mechanism is accounted at "
             f"{mechanism.mu:.4g}",
         )
-    # What is drawn was measured from above, so the stated mu is the sharper of the two where both
-    # agree.
+    # The measured standard deviation is an upper bound, so where both agree the stated mu is more
+    # precise.
     return Gauss(max(drawn, mechanism.mu), count)
 
 
@@ -419,7 +426,7 @@ def _samplers(audit: _Audit, exact: bool, floats: set[str]) -> None:
             audit.find(
                 "sampler",
                 f"{entry.planned.what!r} of {entry.title!r}",
-                "drawn in floating point: the low bits of what leaves can betray what it hides",
+                "drawn in floating point: the low bits of a release can reveal what noise hides",
             )
 
 
@@ -461,8 +468,10 @@ def _one_of_each(items: Sequence[Any], key: Callable[[Any], Any]) -> Iterator[An
 
 
 def _reused(audit: _Audit) -> None:
-    """No two releases from one stream; a vault's key repeats a record's noise on purpose, on one
-    and the same value.
+    """No two releases may draw from one stream.
+
+    The exception is a vault's key, which repeats a record's noise on purpose, for the same value
+    only.
     """
     begun: dict[bytes, str] = {}
     for opening in audit.recording.openings:
@@ -490,7 +499,7 @@ def _reused(audit: _Audit) -> None:
                     audit.find(
                         "entropy",
                         where,
-                        "one noise under the key on two values: how they differ shows",
+                        "the key adds the same noise to two values: their difference is revealed",
                     )
             for label, name, row in zip(entry.labels, entry.names, entry.value, strict=False):
                 seal = hashlib.sha256(np.ascontiguousarray(row).tobytes()).hexdigest()
@@ -498,15 +507,13 @@ def _reused(audit: _Audit) -> None:
                     audit.find(
                         "entropy",
                         where,
-                        "a record's noise does not hang on its name, function and value",
+                        "a record's noise does not depend on its name, function and value",
                     )
                     break
 
 
 def _other_noise(audit: _Audit, data: object) -> None:
-    """With other streams at the door the noise is other, too; whole numbers may come out equal by
-    chance.
-    """
+    """Other streams must give other noise, unless equal whole numbers are likely by chance."""
     again = RecordingListener(audit.seed + 1)
     collect(audit.run, data, again, seed=audit.seed)
     for entry, repeated in zip(audit.recording.log, again.log, strict=False):
@@ -534,10 +541,13 @@ def neighbours_of(
     removed: bool = False,
     bounds: tuple[float, float] | None = None,
 ) -> list[Neighbour]:
-    """`data` with one record replaced by extremes, for each of `records`; with `removed`, also
-    absent.
+    """Return copies of `data` with one record replaced by extreme values.
 
-    `bounds` are what real numbers may be (pixels: (0, 1)); without them records go far out too.
+    Parameters:
+        data: an array, or a tuple of arrays with one row per record.
+        records: the rows to replace, one at a time.
+        removed: whether each of them is also treated as absent.
+        bounds: the range of real numbers, (0, 1) for pixels; by default records also go far out.
     """
     arrays, rebuild = _arrays(data)
     neighbours = []
@@ -562,7 +572,7 @@ def neighbours_of(
 def unrelated_datasets(
     data: object, *, seed: int = 0, bounds: tuple[float, float] | None = None
 ) -> list[Any]:
-    """Data of the same shapes and of the same public domains, but otherwise wholly different."""
+    """Return data sets of the same shapes and the same public domains, but with other content."""
     arrays, rebuild = _arrays(data)
     rng = np.random.default_rng(seed)
     makers = (_random, _constant, _constant_high, _shuffled)
@@ -581,7 +591,7 @@ def _arrays(data: object) -> tuple[list[Array], Any]:
 def _rows(
     arrays: list[Array], record: int, bounds: tuple[float, float] | None
 ) -> Iterator[tuple[str, list[Array]]]:
-    """What the record may become: every array at the same extreme, and each array by itself."""
+    """Yield replacements of a record: all arrays at the same extreme, and each array by itself."""
     own_rows = [array[record].copy() for array in arrays]
     source = (record + len(arrays[0]) // 2) % len(arrays[0])
     yield "a copy of another", [array[source] for array in arrays]
@@ -612,7 +622,7 @@ def _extremes(
             axis.reshape(-1)[0] = high
             yield "one axis", axis
         for name, value in (("NaN", np.nan), ("infinite", np.inf), ("huge", _HUGE)):
-            with np.errstate(over="ignore"):  # beyond single precision, which makes it infinite
+            with np.errstate(over="ignore"):  # in single precision the value becomes infinite
                 yield name, np.full_like(row, value)
         if bounds is None:
             yield "far", (np.where(np.asarray(row) < 0, -1, 1) * _FAR).astype(row.dtype)

@@ -1,12 +1,11 @@
-"""Independent checks of noise and of cost: is the noise what it is said to be, and does a plan cost
-what `privacy` says?
+"""Independent checks: does the noise have its stated distribution, and is the stated cost correct?
 
 Noise: mechanisms are drawn again at recorded values, and sources of entropy are examined. Each test
-is wrong about sound code with a chance of about 1e-9 (`_SIGMAS` standard deviations).
+rejects sound code with probability about 1e-9 (`_SIGMAS` standard deviations).
 
 Cost: privacy-loss distributions by FFT that share no code with `privacy`. The loss L = ln p(o)/q(o)
-of one release is laid on a grid (rounded to the nearest point: no bias either way, where
-accountants for promises round up), composed by powers of its Fourier transform, and
+of one release is put on a grid. It is not rounded up, as an accountant for promises must do, but
+without bias. Powers of its Fourier transform compose releases, and
 delta(epsilon) = E max(0, 1 - exp(epsilon - L)).
 """
 
@@ -48,12 +47,13 @@ _LEAST_KEY = 16  # bytes: 128 bits
 def noise_problems(
     mechanism: Mechanism, value: Array, source: Source, *, rolls: int
 ) -> Iterator[str]:
-    """Draw the mechanism again at a recorded value: its noise must come from the given stream only
-    and have the stated distribution.
+    """Draw the mechanism again at a recorded value and yield what is wrong with its noise.
+
+    The noise must come from the given stream only and have the stated distribution.
     """
     yield from _stream_problems(mechanism, value)
     source = _open_source(source)
-    # Floating-point noise is cheap to draw, so more of it is looked at.
+    # Floating-point noise is cheap to draw, so more of it is tested.
     draws = _stacked(value, rolls * (3 if mechanism.sampler == "float" else 1))
     released = mechanism.release(
         draws, rng=source.stream("audit", exact=mechanism.sampler == "exact")
@@ -76,8 +76,9 @@ def noise_problems(
 
 
 def measured_scale(mechanism: Mechanism, source: Source, *, rolls: int = 200_000) -> float:
-    """The standard deviation that really is drawn, from above, so that sound noise is never called
-    too small.
+    """Return an upper bound on the standard deviation of the drawn noise.
+
+    An upper bound is used so that sound noise is never reported as too small.
     """
     source = _open_source(source)
     drawn = mechanism.release(
@@ -88,9 +89,7 @@ def measured_scale(mechanism: Mechanism, source: Source, *, rolls: int = 200_000
 
 
 def _of_shares(mechanism: Any, source: Source, rolls: int) -> Array:
-    """What the parties that count add to a sum of nothing, each by itself: the noise that is really
-    there.
-    """
+    """Return the total noise of a sum of zeros to which every counted party adds its share."""
     parties = [
         source.stream(f"audit share {number}", exact=True) for number in range(mechanism.shares)
     ]
@@ -99,23 +98,19 @@ def _of_shares(mechanism: Any, source: Source, rolls: int) -> Array:
 
 
 def _open_source(source: Source) -> Any:
-    """A vault's key answers for its own records only: mechanisms are then drawn from the system's
-    entropy.
-    """
+    """Return the source, or the system's entropy for a vault's key, which serves records only."""
     return SystemSource() if source.name == "keyed" else source
 
 
 def _stacked(value: Array, rolls: int) -> Array:
-    """The value over and over, about `rolls` numbers in all."""
+    """Repeat the value until it has about `rolls` numbers in all."""
     size = max(1, int(np.size(value)))
     times = max(2, min(rolls, -(-rolls // size)))
     return np.repeat(np.asarray(value)[None], times, axis=0)
 
 
 def _stream_problems(mechanism: Mechanism, value: Array) -> Iterator[str]:
-    """All randomness from the stream that is handed over, and some of it: whatever other generators
-    do.
-    """
+    """The noise must depend on the given stream, and on no other generator."""
     outcomes = []
     for weak, stream in ((1, 5), (2, 5), (1, 6)):
         with frozen(weak), mock.patch("numpy.random.default_rng", _weakened(weak)):
@@ -129,9 +124,7 @@ def _stream_problems(mechanism: Mechanism, value: Array) -> Iterator[str]:
 
 
 def _likely(mechanism: Mechanism, outcome: Array, draws: Array) -> bool:
-    """Whether whole numbers may come out equal by chance: at a large epsilon they are nearly always
-    the truth.
-    """
+    """Whether equal whole numbers are likely by chance, as they are at a large epsilon."""
     return outcome.dtype.kind != "f" and float(
         np.sum(mechanism.log_prob(outcome, draws))
     ) > math.log(1e-9)
@@ -151,7 +144,7 @@ def _same(first: Array, second: Array) -> bool:
 
 
 def _additive_problems(mechanism: Mechanism, noise: Array, shape: tuple[int, ...]) -> Iterator[str]:
-    """Mean, spread, whole distribution, coordinates one by one, and neighbours in the vector."""
+    """Test the mean, variance, distribution, single coordinates and correlation of the noise."""
     points, mass = _stated_distribution(mechanism, noise)
     if abs(mass.sum() - 1) > 0.01:
         yield (
@@ -167,12 +160,12 @@ def _additive_problems(mechanism: Mechanism, noise: Array, shape: tuple[int, ...
     spread = math.sqrt(max(fourth - variance**2, 1e-300) / n)
     if abs(measured - variance) > _SIGMAS * spread:
         yield (
-            f"its noise has standard deviation {math.sqrt(measured):.4g}, its law "
+            f"its noise has standard deviation {math.sqrt(measured):.4g}, it states "
             f"{math.sqrt(variance):.4g}"
         )
         return
     if abs(_likelihood_score(mechanism, noise, points, mass)) > _SIGMAS:
-        yield "its noise is likelier, or less likely, under its law than draws of that law are"
+        yield "the mean log-likelihood of its noise does not fit the distribution that it states"
         return
     ordered = np.sort(noise.ravel())
     at = points[:: max(1, len(points) // 2000)]
@@ -192,13 +185,14 @@ def _additive_problems(mechanism: Mechanism, noise: Array, shape: tuple[int, ...
             lag < n // 2
             and abs(float(flat[lag:] @ flat[:-lag])) > _SIGMAS * math.sqrt(n - lag) * 1.5
         ):
-            yield f"its noise repeats itself: numbers {lag} apart go together"
+            yield f"its noise repeats itself: numbers {lag} apart are correlated"
             return
 
 
 def _likelihood_score(mechanism: Mechanism, noise: Array, points: Array, mass: Array) -> float:
-    """How far the mean of ln Pr(noise) is from what the law says, in standard deviations: sharp for
-    heavy tails.
+    """Return how many standard deviations the mean of ln Pr(noise) is from its expected value.
+
+    This test is sensitive to heavy tails.
     """
     possible = mass > 0
     stated = np.asarray(mechanism.log_prob(points[possible], np.zeros(int(possible.sum()))))
@@ -210,8 +204,9 @@ def _likelihood_score(mechanism: Mechanism, noise: Array, points: Array, mass: A
 
 
 def _stated_distribution(mechanism: Mechanism, noise: Array) -> tuple[Array, Array]:
-    """Points and probabilities of a mechanism's noise at zero, from its `log_prob`; exact noise
-    lies on a grid.
+    """Return points and probabilities of the noise at zero, from the mechanism's `log_prob`.
+
+    Exact noise lies on a grid.
     """
     reach = 40 * float(noise.std()) or 1.0
     grid = getattr(mechanism, "grid", None)
@@ -230,9 +225,7 @@ def _stated_distribution(mechanism: Mechanism, noise: Array) -> tuple[Array, Arr
 
 
 def _cell_problems(mechanism: Mechanism, released: Array, cells: Array) -> Iterator[str]:
-    """How often each cell's answer is the true one, and whether lies are spread as they should
-    be.
-    """
+    """Test how often each cell is released truthfully, and how the other cells are distributed."""
     domain: Any = mechanism.domain
     k = domain.k
     for cell in np.unique(cells)[:4]:
@@ -243,7 +236,7 @@ def _cell_problems(mechanism: Mechanism, released: Array, cells: Array) -> Itera
         true, n = counts[cell], len(answers)
         if min(stats.binom.cdf(true, n, p), stats.binom.sf(true - 1, n, p)) < 1e-9:
             share = true / n
-            yield f"its answer is true in {share:.4g} of the draws, by its law in {p:.4g}"
+            yield f"its answer is true in {share:.4g} of the draws, it states {p:.4g}"
             return
         wanted = stated * len(answers)
         frequent = wanted >= 20
@@ -255,13 +248,13 @@ def _cell_problems(mechanism: Mechanism, released: Array, cells: Array) -> Itera
 
 
 def _bit_problems(mechanism: Mechanism, flipped: Array, bits: Array) -> Iterator[str]:
-    """Every bit flips as often as stated, and neighbours flip on their own."""
+    """Every bit must flip as often as stated, and independently of the bits beside it."""
     zero = np.zeros(1, bits.dtype) if bits.min() >= 0 else -np.ones(1, bits.dtype)
     stated = float(np.exp(mechanism.log_prob(np.ones(1, bits.dtype), zero))[0])
     columns = flipped.reshape(len(flipped), -1)
     spread = math.sqrt(max(stated * (1 - stated), 1e-300))
     if abs(columns.mean() - stated) * math.sqrt(columns.size) > _SIGMAS * spread + 0.5:
-        yield f"it flips {columns.mean():.4g} of the bits, by its law {stated:.4g}"
+        yield f"it flips {columns.mean():.4g} of the bits, it states {stated:.4g}"
         return
     odd = np.abs(columns.mean(axis=0) - stated) * math.sqrt(len(columns)) / spread
     limit = _SIGMAS + math.sqrt(2 * math.log(1 + columns.shape[1]))
@@ -272,18 +265,17 @@ def _bit_problems(mechanism: Mechanism, flipped: Array, bits: Array) -> Iterator
         if lag < centred.size // 2 and abs(
             float(centred[lag:] @ centred[:-lag])
         ) > 9 * spread**2 * math.sqrt(centred.size):
-            yield f"its flips repeat themselves: bits {lag} apart go together"
+            yield f"its flips repeat themselves: bits {lag} apart are correlated"
             return
 
 
 def _ratio_problems(
     mechanism: Mechanism, value: Array, source: Source, *, rolls: int
 ) -> Iterator[str]:
-    """What is drawn at one of two worst inputs, weighed by the stated ratio, must be as likely as
-    it is at the other.
+    """Compare draws at the two worst inputs with the likelihood ratio that the mechanism states.
 
     On A = {ratio r > 1} the mean of 1/r under the first input is the probability of A under the
-    second, whatever the mechanism; numbers between 0 and 1, so few draws suffice.
+    second, for every mechanism. These numbers are between 0 and 1, so few draws suffice.
     """
     pair = [np.asarray(point) for point in mechanism.worst_pair()]
     width = max(1, pair[0].size)
@@ -325,9 +317,7 @@ def _ratio_problems(
 
 
 def _rounding_problems(mechanism: Mechanism) -> Iterator[str]:
-    """Neighbours as far apart as the domain lets them be, placed so that rounding to the grid moves
-    them most.
-    """
+    """Test the neighbours that rounding to the grid moves furthest apart."""
     domain, dimensions, grid = (
         mechanism.domain,
         getattr(mechanism, "dimensions", 0),
@@ -354,8 +344,10 @@ def _rounding_problems(mechanism: Mechanism) -> Iterator[str]:
 
 
 def source_problems(source: Source, *, simulated: bool) -> Iterator[str]:
-    """The operating system's entropy or a cipher keyed by it, fresh for every stream; a seed only
-    where asked for.
+    """Yield what is wrong with a source of entropy.
+
+    Every stream must take fresh entropy from the operating system, or be a cipher keyed by it; a
+    seed is allowed only where `simulated` says so.
     """
     if source.name == "seed":
         if not simulated:
@@ -390,7 +382,7 @@ def source_problems(source: Source, *, simulated: bool) -> Iterator[str]:
 
 
 def start_problems(starts: Sequence[bytes]) -> Iterator[str]:
-    """How streams begin: no word comes twice in one, and their bits are even."""
+    """Test the first bytes of streams: no word may repeat, and ones and zeros must be balanced."""
     words = [np.frombuffer(start, np.uint64) for start in starts]
     if any(len(np.unique(stream)) < len(stream) for stream in words):
         yield "a stream repeats itself"
@@ -400,7 +392,7 @@ def start_problems(starts: Sequence[bytes]) -> Iterator[str]:
 
 
 _STEP = 2.0**-11
-_REACH = 9.0  # standard deviations on either side: what lies beyond weighs less than 1e-18
+_REACH = 9.0  # standard deviations on either side: the tails have probability below 1e-18
 
 
 @dataclass(frozen=True)
@@ -422,8 +414,9 @@ class Pure:
 
 
 def epsilon_of(parts: Sequence[Gauss | Pure], delta: float) -> float:
-    """The least epsilon at `delta` of all parts together, the worse of both directions; to about a
-    hundredth.
+    """Return the least epsilon at `delta` of all parts composed, to about a hundredth.
+
+    It is the larger epsilon of the two directions (adding and removing the unit).
     """
     if not parts:
         return 0.0
@@ -439,9 +432,7 @@ def epsilon_of(parts: Sequence[Gauss | Pure], delta: float) -> float:
 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
-    """Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu), by quadrature-free error
-    functions.
-    """
+    """Return Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu), by error functions."""
     if mu == 0:
         return 0.0
     tail = float(ndtr(-mu / 2 - epsilon / mu))
@@ -490,7 +481,7 @@ def _composed(parts: Sequence[Gauss | Pure], delta: float, swapped: bool) -> flo
 
 
 def _on_grid(losses: Array, mass: Array, step: float, size: int) -> Array:
-    """Each loss shared between its two neighbours on the grid, so that the mean is kept exactly."""
+    """Divide each loss between its two nearest grid points, which keeps the mean exactly."""
     position = losses / step
     low = np.floor(position).astype(np.int64)
     part = position - low
@@ -501,7 +492,7 @@ def _on_grid(losses: Array, mass: Array, step: float, size: int) -> Array:
 
 
 def _losses(part: Gauss | Pure, swapped: bool) -> tuple[Array, Array]:
-    """Values of ln p/q and their probabilities under p, of one release."""
+    """Return the values of ln p/q of one release, and their probabilities under p."""
     if isinstance(part, Pure):
         chance = 1 / (1 + math.exp(-part.epsilon))
         return np.array([part.epsilon, -part.epsilon]), np.array([chance, 1 - chance])

@@ -1,16 +1,15 @@
-"""Inference about records: who was in the training set (d), and what an image looked like (e).
+"""Inference about records: membership in the training set, and reconstruction of images.
 
-(d) Membership inference is LiRA (Carlini et al. 2022) with a few shadow models. Every record is in
-or out of every training by its own fair coin. Shadow models say how a record's score is spread when
-it is in and when it is out (with one variance for all, as few shadows ask for); the target's score
-is judged by the likelihood ratio. The coins of the target make the result a one-run audit too, so
-it bounds epsilon from below.
+Membership inference is LiRA (Carlini et al. 2022) with a few shadow models. Every record is in or
+out of every training by an independent fair coin. The shadow models estimate the distribution of a
+record's score when it is in and when it is out (with one variance for all records, because there
+are few shadow models), and the likelihood ratio judges the target's score. The result is also a
+one-run audit of the target, so it bounds epsilon from below.
 
-(e) Reconstruction: how much of an image comes back from its code, its sketch or its features.
-
-The attacker has public images and can run the same release on them; it learns the way back and
-applies it to what was released of private images. A ridge regression is the baseline, a small
-network the stronger attacker.
+Reconstruction measures how well an image can be recovered from its code, its sketch or its
+features. The attacker has public images and can run the same release on them; it learns to map
+releases to images and applies the map to the releases of private images. Ridge regression is the
+baseline, a small network the stronger attacker.
 """
 
 from __future__ import annotations
@@ -38,9 +37,7 @@ Score = Callable[[Any], Floats]
 
 @dataclass(frozen=True)
 class Membership:
-    """How well members were told from others: scores and coins of the target, and what they amount
-    to.
-    """
+    """The result of membership inference: the target's scores, its members, and the bound."""
 
     scores: Floats
     included: Bools
@@ -48,7 +45,7 @@ class Membership:
 
     @property
     def auc(self) -> float:
-        """The chance that a member scores above a non-member; 0.5 is guessing."""
+        """The probability that a member scores above a non-member; 0.5 is chance."""
         fpr, tpr = roc(self.scores, self.included)
         return float(np.trapezoid(tpr, fpr))
 
@@ -73,7 +70,7 @@ def infer_membership(
         checks.whole("shadows", shadows, least=2),
     )
     rng = np.random.default_rng(seed)
-    # Balanced over shadows, so that every record has both kinds.
+    # Every record is in half of the shadow models and out of the other half.
     coins = rng.permuted(np.tile(np.arange(shadows) % 2 == 0, (count, 1)), axis=1).T
     shadow_scores = np.stack([_checked(score(train(mask, rng)), count) for mask in coins])
     included = rng.random(count) < 0.5
@@ -92,7 +89,7 @@ def infer_membership(
 
 
 def roc(scores: Floats, included: Bools) -> tuple[Floats, Floats]:
-    """False and true positive rates over all thresholds, ties taken together."""
+    """Return false and true positive rates over all thresholds; tied scores share a threshold."""
     order = np.argsort(-scores, kind="stable")
     hits = included[order]
     last = np.append(np.flatnonzero(np.diff(scores[order])), len(order) - 1)
@@ -124,9 +121,7 @@ Decoder = Literal["ridge", "network"]
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """What came back, how near it is to the truth, and how near the mean public image would have
-    been.
-    """
+    """Reconstructed images, their quality, and the quality of the mean public image."""
 
     images: Bytes
     psnr: float
@@ -135,7 +130,7 @@ class Reconstruction:
     decoder: str
 
     def recovery(self, what: str) -> Recovery:
-        """The PSNR as a line for a disclosure card; chance is the mean public image."""
+        """Return the PSNR as a line of a disclosure card; chance is the mean public image."""
         return Recovery(
             attack=f"{self.decoder} decoder from {what}",
             measure="PSNR in dB",
@@ -153,10 +148,15 @@ def reconstruct(
     decoder: Decoder = "ridge",
     seed: int = 0,
 ) -> Reconstruction:
-    """Learn images from releases on public pairs and judge the guess on private ones.
+    """Learn to reconstruct images from public pairs, and measure it on private ones.
 
-    Releases are arrays, one row an image; images are uint8, (n, h, w) or (n, h, w, channels).
-    `images` are the private truth, used to measure only.
+    Parameters:
+        public_released: releases of the public images, one row per image.
+        public_images: uint8 images, (n, h, w) or (n, h, w, channels).
+        released: releases of the private images.
+        images: the private images; they are used for the measurement only.
+        decoder: the attacker's model.
+        seed: of its training.
     """
     checks.one_of("decoder", decoder, ("ridge", "network"))
     x, z = _rows("public_released", public_released), _rows("released", released)
@@ -171,8 +171,7 @@ def reconstruct(
             "releases and images must come in pairs, of one width and one image shape."
         )
     y = public.reshape(len(public), -1) / 255.0
-    # A column that hardly moves (a pixel of the border) must not be blown up to the size of the
-    # others.
+    # A column that is nearly constant (a border pixel) must not be scaled up to the others' range.
     centre, spread = x.mean(axis=0), x.std(axis=0)
     spread = np.maximum(spread, 0.2 * spread.max()) + 1e-9
     guess = _fit(decoder, seed, (x - centre) / spread, y).predict((z - centre) / spread)
@@ -203,7 +202,7 @@ def _fit(decoder: Decoder, seed: int, x: Floats, y: Floats) -> Any:
         random_state=seed,
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # stopping after 25 epochs is on purpose
+        warnings.simplefilter("ignore")  # training stops after 25 epochs on purpose
         # Single precision: half the time, and pixels need no more.
         return network.fit(x.astype(np.float32), y.astype(np.float32))
 
@@ -211,5 +210,5 @@ def _fit(decoder: Decoder, seed: int, x: Floats, y: Floats) -> Any:
 def _rows(name: str, value: ArrayLike) -> Floats:
     rows = checks.finite_array(name, np.asarray(value, np.float64))
     if rows.ndim < 2:
-        raise InvalidData(f"{name} must have one row an image, got shape {rows.shape}.")
+        raise InvalidData(f"{name} must have one row per image, got shape {rows.shape}.")
     return rows.reshape(len(rows), -1)

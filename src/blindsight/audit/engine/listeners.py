@@ -1,8 +1,8 @@
-"""Listeners at the door: one records what passes, and one releases the recorded values again.
+"""Listeners attached to doors: one records every release, and one replays recorded releases.
 
 Both replace the door's entropy by streams that depend on a seed and the stream's label, so that two
 runs on different data draw the same batches and the same noise. The door's own source is recorded,
-to be examined separately. A third listener only passes a generator, for attacks that run an
+to be examined separately. A third listener only supplies a generator, for attacks that run an
 estimator many times (`drawing_from`).
 """
 
@@ -45,7 +45,7 @@ __all__ = [
 
 _URANDOM = os.urandom
 _BUDGET = 1e6  # no account runs out during an audit
-START = 512  # bytes of each of the door's own streams that are looked at
+START = 512  # bytes of each of the door's own streams that are examined
 
 
 @dataclass(frozen=True)
@@ -74,16 +74,14 @@ class DoorEntry:
         return np.ndim(self.value) > 0 and len(self.streams) == len(self.value)
 
     def redrawn(self) -> Array | None:
-        """What the mechanism draws from the same streams at the same value; None where it cannot be
-        told.
-        """
+        """Return what the mechanism draws from the same streams at the same value, if known."""
         mechanism: Any = self.planned.mechanism
         rngs = [np.random.default_rng(seed) for seed in self.streams]
         if len(rngs) == 1:
             return np.asarray(mechanism.release(self.value, rng=rngs[0]))
         if hasattr(
             mechanism, "share"
-        ):  # a party each: what it adds to an update of zeros is its noise
+        ):  # one stream per party: its noise is what it adds to an update of zeros
             steps = np.rint(self.value / mechanism.step).astype(np.int64)
             nothing = np.zeros(self.value.shape)
             return np.asarray(
@@ -98,7 +96,7 @@ class DoorEntry:
 
     @property
     def handed_out(self) -> Array:
-        """What was released, as `redrawn` gives it: sums of shares in whole steps."""
+        """Return the released value in the form of `redrawn`: sums of shares in whole steps."""
         mechanism: Any = self.planned.mechanism
         if len(self.streams) > 1 and hasattr(mechanism, "share"):
             return np.asarray(np.rint(self.released / mechanism.step), np.int64)
@@ -106,14 +104,14 @@ class DoorEntry:
 
     @property
     def name(self) -> str:
-        """For people: which release of which door."""
+        """The release and its door, for messages."""
         count = f" {self.number}" if self.planned.count > 1 else ""
         return f"{self.planned.what!r}{count} of {self.title!r}"
 
 
 @dataclass
 class Opening:
-    """A door that was opened: what it promised and what it would have drawn from."""
+    """A door that was opened: its guarantee, and the source it would have drawn from."""
 
     title: str
     guarantee: Guarantee | None
@@ -136,7 +134,7 @@ class Opening:
 
 
 class _Streams:
-    """Streams by seed, door and label; notes how the door's own streams begin."""
+    """Streams that depend on seed, door and label; records the start of the door's own streams."""
 
     def __init__(self, seed: int, number: int, opening: Opening) -> None:
         self.name = opening.source.name
@@ -144,8 +142,9 @@ class _Streams:
         self._asked: Counter[str] = Counter()
 
     def stream(self, label: str, *, exact: bool) -> np.random.Generator:
-        """The stream of this label; a label that is asked for again goes on, unless its noise is
-        meant to repeat.
+        """Return the stream of this label.
+
+        A repeated request continues the stream, unless its noise is meant to repeat.
         """
         # From the system's own entropy: taking frozen bytes here would shift them for the run.
         with mock.patch("os.urandom", _URANDOM):
@@ -153,7 +152,7 @@ class _Streams:
         return self._noted(label, label, start)
 
     def _noted(self, label: str, name: str, start: bytes) -> np.random.Generator:
-        """A stream of the audit's own, by a name; the door's label and stream are noted."""
+        """Return the audit's own stream of this name, and record the door's label and stream."""
         self._opening.labels.append(label)
         self._opening.starts.append(start)
         turn = 0 if self.name == "keyed" else self._asked[name]
@@ -164,7 +163,7 @@ class _Streams:
 
 
 class _ValueStreams(_Streams):
-    """The same for a vault's source, whose noise depends on the value that it is added to."""
+    """Streams in place of a vault's source, whose noise depends on the value it is added to."""
 
     def value_stream(self, label: str, value: Array, *, exact: bool) -> np.random.Generator:
         """The stream of this label and value."""
@@ -175,11 +174,11 @@ class _ValueStreams(_Streams):
         return self._noted(label, f"{label}/{digest}", start)
 
     def keep(self, label: str, value: Array, released: Array) -> None:
-        """Have the vault note what leaves, as it does without an audit."""
+        """Have the vault record the release, as it does without an audit."""
         self._opening.source.keep(label, value, released)
 
     def public_seed(self) -> int:
-        """The seed of randomness that protects nobody."""
+        """The seed of public randomness."""
         return int(self._opening.source.public_seed())
 
 
@@ -244,10 +243,10 @@ class RecordingListener(_Listener):
 
 @contextmanager
 def unheard(seed: int) -> Iterator[None]:
-    """No listener at any door, yet every door draws from the streams that a recording draws from.
+    """Run without a listener, while every door draws from the streams of a recording.
 
-    A run then gives the same outputs as the recording, unless its code behaves differently when
-    nobody listens.
+    A run then gives the same outputs as the recording, unless its code behaves differently when no
+    listener is attached.
     """
     number = 0
 
@@ -268,10 +267,10 @@ class ChargedAccount:
     due: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)
 
     def open(self, key: str | None, guarantee: Guarantee) -> None:
-        """Note what a door must be charged.
+        """Record what a door must be charged.
 
-        Doors with one idempotency key are one charge where the noise is derived from a vault's key,
-        so that both release the same.
+        Doors with the same idempotency key are one charge where the noise is derived from a vault's
+        key, because both release the same value.
         """
         for cost in guarantee.costs:
             named = self.due.setdefault((cost.unit, cost.neighbours), {})
@@ -280,7 +279,7 @@ class ChargedAccount:
             named[label] = max(named.get(label, 0.0), cost.epsilon)
 
     def problems(self) -> Iterator[str]:
-        """Accounts that were charged less than what is due, and a chain that does not verify."""
+        """Yield accounts that were charged less than is due, and a ledger that does not verify."""
         charged: Counter[tuple[str, str]] = Counter()
         for entry in self.ledger.entries():
             if entry.kind == "charge":
@@ -299,7 +298,7 @@ class ChargedAccount:
 
 @contextmanager
 def charging(costs: Sequence[Cost]) -> Iterator[ChargedAccount]:
-    """Every door that is opened without a ledger is charged to one with a large budget."""
+    """Charge every door that is opened without a ledger to one with a large budget."""
     opened = Door.__init__
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         with mock.patch("os.urandom", _URANDOM):
@@ -320,11 +319,11 @@ def charging(costs: Sequence[Cost]) -> Iterator[ChargedAccount]:
 
 
 class ReplayListener(_Listener):
-    """Hands out what a recording holds, in order, as long as the same doors come in the same order.
+    """Releases the recorded values in order, as long as the run opens the same doors in that order.
 
-    `values` are what stood at the door instead; `divergence` says where the runs differ first, if
-    they do. From there on releases are drawn again and nothing is compared: later differences only
-    follow from the first.
+    `values` are this run's values before the noise. `divergence` says where the runs first differ,
+    if they do; from there on releases are drawn again and nothing is compared, because later
+    differences follow from the first.
     """
 
     def __init__(
@@ -336,7 +335,7 @@ class ReplayListener(_Listener):
         self.divergence: str | None = None
 
     def passing(self, passage: Passage) -> Array | None:
-        """The recorded release, if this is the same door."""
+        """Return the recorded release, if this is the same door."""
         if self.divergence is None:
             self.divergence = self._differs(passage)
         if self.divergence is not None:
@@ -349,7 +348,7 @@ class ReplayListener(_Listener):
         """Do nothing, because `passing` has recorded the value."""
 
     def finished(self) -> str | None:
-        """Where the runs differ first, also by ending too early."""
+        """Return where the runs first differ, including that this one ended too early."""
         if self.divergence is None and len(self.values) < len(self._log):
             return (
                 f"{self._log[len(self.values)].name} was not released: how much is released "
@@ -366,13 +365,13 @@ class ReplayListener(_Listener):
         entry = self._log[len(self.values)]
         if entry.planned.what != passage.planned.what or entry.number != passage.number:
             return (
-                f"{passage.planned.what!r} came where {entry.name} did: the order of releases "
-                "depends on the data"
+                f"{passage.planned.what!r} was released in place of {entry.name}: the order of "
+                "releases depends on the data"
             )
         if entry.title != passage.title:
             return (
-                f"the door of {entry.planned.what!r} calls itself by data: its title went to the "
-                "ledger"
+                f"the title of the door of {entry.planned.what!r}, which goes to the ledger, "
+                "depends on the data"
             )
         if entry.planned != passage.planned:
             return f"{entry.name}: the mechanism or its plan depends on the data"
@@ -385,7 +384,7 @@ class ReplayListener(_Listener):
 
 
 class _Drawing:
-    """Lets everything pass; its doors draw from one generator, under whatever name."""
+    """Records nothing; every stream of every door is one generator."""
 
     def __init__(self, rng: np.random.Generator, absent: Sequence[int]) -> None:
         self._rng, self._absent = rng, np.asarray(absent, np.int64)
@@ -407,9 +406,7 @@ class _Drawing:
 
 @contextmanager
 def drawing_from(rng: np.random.Generator, *, absent: Sequence[int] = ()) -> Iterator[None]:
-    """Estimators run as they are, their noise drawn from `rng`; records in `absent` count as not
-    there.
-    """
+    """Have estimators draw their noise from `rng` and treat the records in `absent` as absent."""
     with warnings.catch_warnings(), listening(_Drawing(rng, absent)):
         warnings.simplefilter("ignore", UnchargedRelease)  # toy data, and nothing leaves
         yield

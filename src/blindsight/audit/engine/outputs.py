@@ -91,8 +91,9 @@ def watch(*positional: object, **named: object) -> None:
 
 @contextmanager
 def frozen(seed: int) -> Iterator[None]:
-    """Entropy of the operating system, numpy, torch and Python's random, all from one seed; as it
-    was afterwards.
+    """Derive the entropy of the operating system, numpy, torch and `random` from one seed.
+
+    On exit the previous state is restored.
     """
     source = np.random.default_rng(seed)
     python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002
@@ -113,8 +114,9 @@ def frozen(seed: int) -> Iterator[None]:
 
 
 def parts_of(value: object, name: str = "returned") -> Iterator[tuple[str, bytes]]:
-    """(name, bytes) of everything inside a value: arrays, containers, dataclasses and attributes of
-    objects.
+    """Yield (name, bytes) of everything inside a value.
+
+    Arrays, containers, dataclasses and the attributes of objects are searched.
     """
     yield from _walk(value, name, {})
 
@@ -129,7 +131,7 @@ def _walk(value: object, name: str, visited: dict[int, Any]) -> Iterator[tuple[s
     if id(value) in visited:
         return
     visited[id(value)] = (
-        value  # kept alive: the id of a list that is gone may be given to the next one
+        value  # kept alive: the id of a deleted list may be reused for the next one
     )
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype != object:
         yield name, f"{value.dtype} {value.shape} ".encode() + value.tobytes()
@@ -163,7 +165,7 @@ def _inside(value: object) -> Iterator[tuple[str, Any]]:
 
 
 def _files(folder: Path, recorder: _Recorder) -> Iterator[tuple[str, bytes]]:
-    """Everything in the run's folder by name, and any other file that it wrote and left."""
+    """Yield everything in the run's folder by name, and any other file that it wrote and left."""
     inside = sorted(folder.rglob("*"))
     outside = sorted(
         {path for path in recorder.written if path.is_file() and folder not in path.parents}
@@ -180,25 +182,25 @@ def _files(folder: Path, recorder: _Recorder) -> Iterator[tuple[str, bytes]]:
 
 
 def _attributes(path: Path, recorder: _Recorder) -> str:
-    """A file's mode and, where it is not the time of the run, its time of change."""
+    """Return a file's mode and, unless it is the time of the run, its modification time."""
     status = path.lstat()
     during = recorder.began - 2e9 <= status.st_mtime_ns <= recorder.ended + 2e9
     return f"{stat.filemode(status.st_mode)} {'' if during else status.st_mtime_ns}"
 
 
 def _contents(path: Path, name: str) -> Iterator[tuple[str, bytes]]:
-    """A file's bytes; of our own format also field by field, so that a finding can say which."""
+    """Yield a file's bytes, and its fields if it has our own format, so that findings name them."""
     try:
         kind, arrays, fields = storage.load_any(path)
     except (BlindsightError, OSError, ValueError):
         yield name, path.read_bytes()
         return
-    # The order of arrays in memory is the reader's, not the file's.
+    # The memory layout of an array is chosen by the reader and is not part of the file.
     yield from _walk({"kind": kind, **dict(sorted(arrays.items())), **fields}, name, {})
     yield f"{name}, its bytes", path.read_bytes()
 
 
-# What of a temporary file's name is random.
+# The random part of a temporary file's name.
 _TEMPORARY = re.compile(re.escape(tempfile.gettempdir()) + r"/[\w.-]+")
 _EVENTS = ("os.utime", "os.setxattr", "os.putenv", "socket.connect", "subprocess.Popen")
 
@@ -208,7 +210,7 @@ def _without_places(words: str, folder: Path) -> str:
 
 
 class _LogHandler(logging.Handler):
-    """Keeps the words of every record, without its time."""
+    """Keeps the message of every log record, without its time."""
 
     def __init__(self) -> None:
         super().__init__(logging.NOTSET)
@@ -219,7 +221,7 @@ class _LogHandler(logging.Handler):
 
 
 class _Recorder:
-    """Records what is printed, logged, warned of, reported and done while a run is on."""
+    """Records what a run prints, logs, warns of, reports to `watch` and does to the system."""
 
     def __init__(self) -> None:
         self.written: list[Path] = []
@@ -254,13 +256,13 @@ class _Recorder:
         _recorder = self._outer
 
     def during(self, arguments: tuple[Any, ...]) -> bool:
-        """Whether a file is given a time of this run, as copies of new files are."""
+        """Whether a file's time is set to a time of this run, as for copies of new files."""
         _, seconds, nanoseconds, *_ = arguments
         times = nanoseconds or [int(moment * 1e9) for moment in seconds or ()]
         return all(self.began - 2e9 <= moment <= time.time_ns() + 2e9 for moment in times)
 
     def spoken(self) -> dict[str, str]:
-        """What was said or done, by the way in which it was."""
+        """Return the recorded outputs by channel."""
         return {
             **{
                 name: stream.getvalue() + self._bytes[name].decode(errors="replace")
@@ -276,7 +278,7 @@ class _Recorder:
 
     @contextmanager
     def _descriptor(self, number: int, name: str) -> Iterator[None]:
-        """Bytes written to a file descriptor itself, past Python's streams."""
+        """Record bytes written directly to a file descriptor, not through Python's streams."""
         stream = getattr(sys, f"__{name}__")
         if stream is not None:
             stream.flush()
@@ -296,7 +298,7 @@ class _Recorder:
 
 @contextmanager
 def _logging_to(handler: logging.Handler) -> Iterator[None]:
-    """Our own loggers at every level, others at the level that they have."""
+    """Log our own loggers at every level, and others at their own level."""
     root, own = logging.getLogger(), logging.getLogger("blindsight")
     level, disabled = own.level, logging.root.manager.disable
     root.addHandler(handler)
@@ -315,7 +317,7 @@ _hooked = False
 
 
 def _hook() -> None:
-    """Listen to the interpreter's own audit events, from the first run on."""
+    """Subscribe to the interpreter's audit events at the first run."""
     global _hooked
     if not _hooked:
         sys.addaudithook(_heard)
@@ -335,7 +337,7 @@ def _heard(event: str, arguments: tuple[Any, ...]) -> None:
         ):
             _note(recorder, path)
     elif event in _EVENTS:
-        # Workers are our own code in another process, started once and kept.
+        # Workers run our own code in another process; they are started once and reused.
         worker = event == "subprocess.Popen" and arguments[0] == sys.executable
         if (event == "os.utime" and recorder.during(arguments)) or worker or _importing():
             return

@@ -1,1 +1,1 @@
-"""One module per method: what is tried, and the verdicts on the paper's claim and on ours."""
+"""One module per method: its attacks, and the verdicts on the paper's claim and on ours."""

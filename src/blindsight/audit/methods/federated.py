@@ -1,17 +1,17 @@
-"""Attacks on the paper's protocol: what a dishonest or merely attentive party gets out of a round.
+"""Attacks on the paper's protocol by a dishonest, or an honest but curious, party.
 
-Each attack plays one party of Algorithm 1 and measures how much it got back. None breaks the
-encryption: the keys are short only to be quick, and the results do not depend on their length. What
-cheating parties try against the secure sum is in `federated_cheats`.
+Each attack plays one party of Algorithm 1 and measures how much it recovers. None breaks the
+encryption: the keys are short only to save time, and the results do not depend on their length. The
+attacks on our own secure sum are in `federated_cheats`.
 
-| attack | who | what it gets |
+| attack | attacker | what it recovers |
 |--|--|--|
 | support intersection | the aggregator | φ, because it never changes: which weights users changed |
 | single contributors | anybody | exact weights of one user, published as a "sum" |
 | subset subtraction | the aggregator | one user's update, as the difference of two sums |
 | single-user decryption | the aggregator | one user's update, passed off as a sum |
 
-`verdicts` compares what the aggregator and the key holder get in the paper's protocol and in ours.
+`verdicts` compares what the aggregator and the key holder recover in the paper's protocol and ours.
 """
 
 from __future__ import annotations
@@ -62,22 +62,24 @@ def _quick_key(key: PrivateKey | None) -> PrivateKey:
 
 
 def _updates(rng: np.random.Generator, users: int, dimension: int, density: float) -> list[Floats]:
-    """Independent sparse updates, never exactly zero inside their support."""
+    """Return independent sparse updates that are never exactly zero inside their support."""
     shape = (users, dimension)
     values = rng.uniform(0.1, 1.0, shape) * rng.choice([-1.0, 1.0], shape)
     return list(np.where(rng.random(shape) < density, values, 0.0))
 
 
 def match_activity(activity: Bools, published: Bools) -> NDArray[np.intp]:
-    """Return, for each index, the position whose activity over the rounds explains it best, or -1
-    if several do.
+    """Match each index with the permuted position whose activity over the rounds fits it best.
 
-    A position that was silent when the index changed is ruled out; of the others the one with the
-    fewest extra appearances is chosen.
+    A position that was silent in a round in which the index changed is ruled out; of the others
+    the one with the fewest extra appearances is chosen.
 
     Parameters:
         activity: (rounds, positions), whether any user sent something for the position.
         published: (rounds, indices), whether the published sum is not zero there.
+
+    Returns:
+        The position of each index, or -1 if several positions fit equally well.
     """
     active, visible = activity.astype(np.float64), published.astype(np.float64)
     impossible = visible.T @ (1 - active)
@@ -91,7 +93,7 @@ def match_activity(activity: Bools, published: Bools) -> NDArray[np.intp]:
 
 
 def _activity(simulation: PaperSimulation, contributions: dict[int, list[Shard]]) -> Bools:
-    """What the aggregator sees of one round: the φ-permuted places that anybody sent."""
+    """Return the φ-permuted positions that any user sent, which the aggregator sees in a round."""
     active = np.zeros(simulation.settings.dimension, dtype=bool)
     for user, parts in contributions.items():
         back = inverse(user_places(simulation.settings, simulation.user_seeds[user]))
@@ -110,8 +112,9 @@ def support_intersection(
     seed: int = 0,
     key: PrivateKey | None = None,
 ) -> Recovery:
-    """Play an aggregator that matches permuted activity with published sums over rounds; it
-    succeeds for an index whose permutation it reverses.
+    """Play an aggregator that matches permuted activity with the published sums of many rounds.
+
+    It succeeds for every index whose permutation it reverses.
     """
     checks.whole("rounds", rounds)
     rng = np.random.default_rng(seed)
@@ -131,7 +134,7 @@ def support_intersection(
             sent = {n: paper.contribution(n, u) for n, u in enumerate(updates, start=1)}
             activity[r] = _activity(paper, sent)
             published[r] = paper.decrypt(tuple(sent), paper.aggregate(sent)).values != 0
-        else:  # a padded vector has every place, whatever the update
+        else:  # a padded vector has every position, whatever the update
             activity[r] = True
             published[r] = padded.round(updates, model=bytes([r])).total != 0
     guess, tried = match_activity(activity, published), published.any(axis=0)
@@ -151,7 +154,7 @@ def single_contributors(
     seed: int = 0,
     key: PrivateKey | None = None,
 ) -> Recovery:
-    """Read the published sum: where only one user contributed, it is that user's exact weight."""
+    """Read the published sum: where only one user contributed, it is this user's exact weight."""
     settings = PaperSettings(dimension=dimension, users=users)
     updates = _updates(np.random.default_rng(seed), users, dimension, density)
     nonzero = PaperSimulation(settings, key=_quick_key(key)).round(updates).total != 0
@@ -166,7 +169,7 @@ def single_contributors(
 
 @dataclass(frozen=True)
 class _Stage:
-    """A round whose contributions a dishonest aggregator has in hand, before it asks anything."""
+    """A round whose contributions a dishonest aggregator has received, before any decryption."""
 
     simulation: PaperSimulation
     contributions: dict[int, list[Shard]]
@@ -175,8 +178,9 @@ class _Stage:
     def sum_of(
         self, users: Sequence[int], claimed: Sequence[int], power: int = 1
     ) -> RoundSum | None:
-        """What comes of asking for the sum of `claimed` users with the product of `users`'
-        ciphertexts; None where it is refused.
+        """Request the sum of `claimed` users for the product of the ciphertexts of `users`.
+
+        Returns None if the request is refused.
         """
         modulus = self.simulation.key.public.modulus
         sent = {user: self.contributions[user] for user in users}
@@ -187,7 +191,7 @@ class _Stage:
             return None
 
     def recovered(self, numbers: Ints | None) -> float:
-        """The share of the victim's (user 1's) weights that `numbers` tells exactly."""
+        """Return the share of the weights of the victim, user 1, that `numbers` equals exactly."""
         if numbers is None:
             return 0.0
         victim = self.simulation.settings.code.encode(self.updates[0])
@@ -209,8 +213,9 @@ def subset_subtraction(
     seed: int = 0,
     key: PrivateKey | None = None,
 ) -> Recovery:
-    """Play an aggregator that requests the sum of all users and of all but one; the difference is
-    that user's update.
+    """Play an aggregator that requests the sums of all users and of all but one.
+
+    The difference is the update of the user who was left out.
     """
     stage = _stage(users, dimension, seed, key)
     everybody = list(stage.contributions)
@@ -232,8 +237,9 @@ def single_user_decryption(
     seed: int = 0,
     key: PrivateKey | None = None,
 ) -> Recovery:
-    """Play an aggregator that presents one user's ciphertexts as the sum, in every possible form;
-    the best result counts.
+    """Play an aggregator that presents one user's ciphertexts as the sum, in every possible form.
+
+    The best result counts.
     """
     best = 0.0
     for claimed, power in (([1], 1), (range(1, users + 1), 1), (range(1, users + 1), users)):
@@ -283,7 +289,7 @@ _ATTACKS: tuple[tuple[str, str, str, Callable[..., Recovery], str], ...] = (
 
 
 def verdicts(*, seed: int = 0) -> Iterator[Verdict]:
-    """Four attacks on the paper's protocol, and every attack by a cheating party on ours."""
+    """Yield verdicts on four attacks on the paper's protocol and on all attacks on ours."""
     for unit, setting, promise, attack, advice in _ATTACKS:
         recovery = attack(seed=seed)
         broken = recovery.value > max(0.05, 10 * (recovery.chance or 0.0))
@@ -342,10 +348,10 @@ def _verdict(
 
 
 def attack_sum(model: Any, *, trials: int, seed: int) -> Attack:
-    """A round's sum as six real users make it, each with noise of its own.
+    """Attack the sum of a round of six users, each of whom adds its share of the noise.
 
-    One of them sends its bound, or minus it; where the unit is a record, a record of the largest
-    norm is there or not.
+    One user sends its bound or minus its bound; if the unit is a record, a record of the largest
+    norm is present or absent.
     """
     from blindsight.federated import Pad
     from blindsight.federated.agreement import agree
@@ -361,7 +367,7 @@ def attack_sum(model: Any, *, trials: int, seed: int) -> Attack:
         dimension=4, users=6, rounds=model.rounds, colluders=colluders, **options
     ).settings
     assert isinstance(settings, Settings)  # noqa: S101  (the paper's protocol has no noise)
-    # No more than must be there: the least noise.
+    # The smallest number of contributors, whose noise is the smallest.
     silent = [np.zeros(4)] * (settings.fewest - 1)
     reach = float(settings.noise.clip) * np.eye(4)[0]  # type: ignore[union-attr]
 

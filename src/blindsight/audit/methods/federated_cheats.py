@@ -1,7 +1,7 @@
-"""Attacks by a cheating aggregator, user or holder, by a rollback or a seizure, on the real roles.
+"""Attacks on the secure sum: by a cheating aggregator, user or holder, a rollback or a seizure.
 
-Each attack plays one party by real messages against all others as they are. It returns the rule
-that stopped it, or nothing where it got what an honest round would not give.
+Each attack plays one party with real messages; the other parties run unchanged code. It returns the
+rule that stopped it, or an empty string if it obtained what an honest round would not reveal.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _read(data: bytes) -> Message:
 
 
 def _code(answers: list[Outgoing]) -> str:
-    """The rule that refused, or nothing where the attack went through."""
+    """Return the rule that refused, or an empty string if the attack succeeded."""
     if not answers:
         return ""
     message = _read(answers[0].data)
@@ -56,7 +56,7 @@ def _code(answers: list[Outgoing]) -> str:
 
 
 class Stage:
-    """A federation whose aggregator cheats: every contribution of a round is in its hands."""
+    """A federation whose aggregator cheats with the contributions of a round."""
 
     def __init__(self, users: int = 6, *, shift: float = 0.0, **options: Any) -> None:
         self.settings = Settings(dimension=_WEIGHTS, users=users, **options)
@@ -90,7 +90,7 @@ class Stage:
         self.simulation._deliver(self.simulation.aggregator.results(), self.simulation.users)
 
     def spoil(self, users: tuple[int, ...] | None = None) -> None:
-        """Have the holders open the round, and claim that no sum came of it."""
+        """Have the holders open the round, and claim that it gave no sum."""
         self.deliver()
         aggregator = self.simulation.aggregator
         aggregator.seal(users)
@@ -110,7 +110,7 @@ class Stage:
         change: Callable[[list[Any]], list[Any]] | None = None,
         header: Header | None = None,
     ) -> bytes:
-        """A request to one holder for the sum over any set, with any labels and entries."""
+        """Return a request to one holder for the sum over any set, with any labels and entries."""
         aggregator = self.simulation.aggregator
         entries: list[Any] = []
         for user in users:
@@ -132,18 +132,18 @@ class Stage:
         return Contribution.decode(body, self.settings, self.header.length)
 
     def ask(self, users: tuple[int, ...], index: int = 1, **options: Any) -> str:
-        """The rule by which one holder refuses such a request."""
+        """Return the rule by which one holder refuses such a request."""
         role = self.simulation.holders[holder(index)]
         return _code(role.receive(self.collect(users, index, **options)))
 
     def result(self) -> tuple[Message, ShownSum]:
-        """The last result as user 1 gets it."""
+        """Return the last result as user 1 receives it."""
         [sent] = self.simulation.aggregator.results(1)
         message = _read(sent.data)
         return message, ShownSum.decode(message.body, self.settings)
 
     def show(self, message: Message, body: ShownSum, user: User) -> str:
-        """The rule by which a user refuses a result."""
+        """Return the rule by which a user refuses a result."""
         identity = self.simulation.aggregator.identity
         return _code(user.receive(Message.make(message.header, body.encode(), identity).encode()))
 
@@ -155,7 +155,7 @@ def _next_key(data: bytes, settings: Settings) -> HolderKey:
 
 
 def _two_rounds_on_one_model() -> str:
-    """A second sum on the model that users have left behind."""
+    """The aggregator requests a second sum on a model from which the users have moved on."""
     stage = Stage()
     stage.finish()
     for user in stage.simulation.users.values():
@@ -171,7 +171,7 @@ def _two_sets_in_one_round() -> str:
 
 
 def _all_but_one_on_one_model() -> str:
-    """Everybody's sum is called spoilt; the same model again without user 6 would tell it."""
+    """The aggregator calls everybody's sum spoilt; a sum without user 6 would reveal user 6."""
     stage = Stage()
     stage.spoil()
     stage.open(2)
@@ -179,7 +179,7 @@ def _all_but_one_on_one_model() -> str:
 
 
 def _groups_one_by_one() -> str:
-    """30 users, called spoilt again and again: three users each time."""
+    """The aggregator opens 30 users three at a time, calling each round spoilt."""
     stage = Stage(users=30, holders=5)
     stage.spoil()
     stage.open(2)
@@ -191,8 +191,9 @@ def _a_set_with_too_few_users() -> str:
 
 
 def _four_sets_that_isolate_one_user() -> str:
-    """Four sets that differ pairwise by the floor in both directions, with A + B - C - D = user 13:
-    the fourth is refused.
+    """Four sets differ pairwise by the floor in both directions, and A + B - C - D = user 13.
+
+    The fourth must be refused.
     """
     stage = Stage(users=13, holders=3, most_users=9, across_rounds=False)
     first = ((1, 2, 3, 4, 5, 6, 13), (7, 8, 9, 10, 11, 12), (1, 2, 3, 7, 8, 9))
@@ -205,7 +206,7 @@ def _four_sets_that_isolate_one_user() -> str:
 
 
 def _all_but_one_in_the_next_round() -> str:
-    """The difference of two rounds is nearly user 6's update where the model hardly moves."""
+    """If the model hardly moves, the difference of two rounds is nearly user 6's update."""
     stage = Stage()
     stage.finish()
     stage.open(2)
@@ -223,7 +224,7 @@ def _labels_that_forget_a_sum() -> str:
 
 
 def _an_aggregator_restored_from_a_backup() -> str:
-    """Its state from before a sum was opened: it asks for all users but one on the same model."""
+    """The aggregator forgets an opened sum and requests all users but one on the same model."""
     stage = Stage()
     copy = stage.simulation.aggregator.dump()
     stage.spoil()
@@ -235,7 +236,7 @@ def _an_aggregator_restored_from_a_backup() -> str:
 
 
 def _two_models_in_one_round() -> str:
-    """Half of the users get another model, and all are to be summed under the first one."""
+    """Half of the users get another model, and the aggregator sums all under the first one."""
     stage = Stage()
     first = Aggregator.load(stage.simulation.aggregator.dump())
     stage.open(2)
@@ -256,7 +257,7 @@ def _labels_that_users_did_not_sign() -> str:
 
 
 def _one_share_twice() -> str:
-    """User 1's share in the place of user 2's: the sum would hold user 1 twice."""
+    """User 1's share replaces user 2's, so that the sum would hold user 1 twice."""
     return Stage().ask(_SIX, change=lambda entries: [entries[0], *entries[:1], *entries[2:]])
 
 
@@ -277,7 +278,7 @@ def _a_changed_share() -> str:
 
 
 def _an_invented_member() -> str:
-    """User 6 did not contribute; user 5's entry stands in for it."""
+    """User 6 did not contribute; user 5's entry is used in its place."""
     return Stage().ask(_SIX, change=lambda entries: [*entries[:5], entries[4]])
 
 
@@ -290,7 +291,7 @@ def _a_user_asks_holders() -> str:
 
 
 def _another_parent(**changes: Any) -> str:
-    """A round on another history: users would have to sign it, so they are played as colluders."""
+    """A round on another history, signed by users who collude."""
     stage = Stage()
     stage.finish()
     stage.open(2)
@@ -314,7 +315,7 @@ def _another_parent_of_the_same_round() -> str:
 
 
 def _answers_to_two_sets(stage: Stage, rolled_back: tuple[int, ...]) -> str:
-    """The rule that keeps the number of parts for a second set below t."""
+    """Return the rule that keeps the number of parts for a second set below t."""
     before = {j: stage.simulation.holders[holder(j)].dump() for j in rolled_back}
     first, second = stage.everybody, stage.everybody[:-1]
     for j in range(1, stage.settings.n_holders + 1):
@@ -327,13 +328,13 @@ def _answers_to_two_sets(stage: Stage, rolled_back: tuple[int, ...]) -> str:
 
 
 def _holders_put_back_in_time() -> str:
-    """f holders are restored from a copy after they answered."""
+    """After they answered, f holders are restored from an older copy."""
     stage = Stage(holders=5)
     return _answers_to_two_sets(stage, (1, 2))
 
 
 def _two_faced_holder() -> str:
-    """Holder 5 answers for two sets, and the aggregator keeps the honest ones apart."""
+    """Holder 5 answers for two sets, and the aggregator divides the honest holders between them."""
     stage = Stage(holders=5)
     copy = KeyHolder.load(stage.simulation.holders[holder(5)].dump())
     for j in (1, 2, 5):
@@ -346,7 +347,7 @@ def _two_faced_holder() -> str:
 
 
 def _a_user_put_back_in_time() -> str:
-    """It contributed to all rounds that it agreed to, forgets that, and is asked again."""
+    """A user that contributed to all agreed rounds is restored from a copy and asked again."""
     stage = Stage(rounds=1)
     fresh = User(stage.simulation.users[1].enrolment)
     stage.finish()
@@ -374,7 +375,7 @@ def _a_false_sum() -> str:
 
 
 def _more_tries_at_a_false_sum() -> str:
-    """A fifth result of one round is not looked at."""
+    """A user must not check a fifth result of one round."""
     stage = Stage()
     fresh = User(stage.simulation.users[1].enrolment)
     stage.finish()
@@ -388,7 +389,7 @@ def _more_tries_at_a_false_sum() -> str:
 
 
 def _a_multiple_of_the_sum() -> str:
-    """The opened tag, doubled by a lying holder, beside the doubled sum.
+    """A lying holder doubles the opened tag, and the aggregator shows the doubled sum.
 
     The aggregator knows the tag of the true sum and, with one holder, can have any tag opened. All
     updates are negative, so that the doubled numbers stay in range.
@@ -441,7 +442,7 @@ def _a_head_of_the_aggregator() -> str:
 
 
 def _a_holder_key_of_the_aggregator() -> str:
-    """The aggregator puts its own public key in the place of a holder's."""
+    """The aggregator replaces a holder's public key by its own."""
     stage = Stage()
     stage.finish()
     aggregator = stage.simulation.aggregator
@@ -452,7 +453,7 @@ def _a_holder_key_of_the_aggregator() -> str:
 
 
 def _a_first_holder_key_of_the_aggregator() -> str:
-    """The same before the first round, where keys come from the roster."""
+    """The aggregator replaces a key before the first round, in which keys are from the roster."""
     stage = Stage()
     aggregator = stage.simulation.aggregator
     aggregator._keys[1] = HolderKey(1, 0, HybridKey().public, bytes(64))
@@ -461,9 +462,9 @@ def _a_first_holder_key_of_the_aggregator() -> str:
 
 
 def _holders_restored_from_a_backup() -> str:
-    """Every holder is restored to its state before the last round, and its old key is used again.
+    """Every holder is restored to its state before the last round, and uses its old key again.
 
-    The holders have forgotten the last sum, so they would open it without user 6.
+    The holders have forgotten the last sum, so they would open another one without user 6.
     """
     stage = Stage(across_rounds=False)
     copies = {j: role.dump() for j, role in stage.simulation.holders.items()}
@@ -491,7 +492,7 @@ def _a_contribution_twice() -> str:
 
 
 def _a_seed_of_another_user() -> str:
-    """User 2 hands out a tag seed of its own."""
+    """User 2 distributes a tag seed of its own."""
     stage = Stage()
     sender = stage.simulation.users[2]
     message = _read(stage.sent[2])
@@ -501,7 +502,7 @@ def _a_seed_of_another_user() -> str:
 
 
 def _an_update_out_of_range() -> str:
-    """User 1 sends, in place of its clipped update, the largest number that a weight can have."""
+    """User 1 sends the largest possible weights in place of its clipped update."""
     stage = Stage(clip=1.0)
     user = stage.simulation.users[1]
     stage.open(2)
@@ -521,10 +522,10 @@ def _an_update_out_of_range() -> str:
 
 
 def _guesses_from_the_opened_tag() -> str:
-    """The aggregator compares (m, m, m) with (m - d, m, m + d) by everything that is opened.
+    """The aggregator distinguishes updates (m, m, m) from (m - d, m, m + d) by all opened values.
 
-    Whatever t holders' parts give is the sum of the secrets, which is fresh randomness, and one
-    field element. The attack succeeds where that element is not the tag of the sum.
+    The parts of t holders give the sum of the secrets, which is fresh randomness, and one field
+    element. The attack succeeds if this element is not the tag of the sum.
     """
     stage = Stage(users=3)
     stage.finish()
@@ -537,7 +538,7 @@ def _guesses_from_the_opened_tag() -> str:
 
 
 def _tries_old_shares(stage: Stage, sent: dict[int, bytes], context: bytes) -> str:
-    """Whether all seized holders' states together open a share of a past round."""
+    """Try to open a share of a past round with the states of all seized holders."""
     for j in range(1, stage.settings.n_holders + 1):
         seized = KeyHolder.load(stage.simulation.holders[holder(j)].dump())
         own = seized._private
@@ -558,7 +559,7 @@ def _tries_old_shares(stage: Stage, sent: dict[int, bytes], context: bytes) -> s
 
 
 def _all_holders_seized_later() -> str:
-    """Recorded traffic and every holder's machine after the round."""
+    """The attacker has the recorded traffic and every holder's machine after the round."""
     stage = Stage()
     sent, context = dict(stage.sent), stage.header.context
     stage.finish()
@@ -566,7 +567,7 @@ def _all_holders_seized_later() -> str:
 
 
 def _the_aggregator_seized_later() -> str:
-    """The aggregator's whole state after the round: no contribution is in it."""
+    """The aggregator's state after the round must not contain any contribution."""
     stage = Stage()
     sent = dict(stage.sent)
     stage.finish()
@@ -576,7 +577,7 @@ def _the_aggregator_seized_later() -> str:
 
 
 def _a_user_seized_later() -> str:
-    """A user's whole state after the result: its contribution is not in it."""
+    """A user's state after the result must not contain its contribution."""
     stage = Stage()
     sent = stage.sent[1]
     stage.finish()
@@ -584,7 +585,7 @@ def _a_user_seized_later() -> str:
 
 
 def _a_holder_that_lies() -> str:
-    """Holder 1 adds something to its part; the sum must come out right, or not at all."""
+    """Holder 1 adds something to its part; the sum must be correct, or not opened at all."""
     stage = Stage(holders=5)
     role = stage.simulation.holders[holder(1)]
     honest = role._summed
@@ -602,7 +603,7 @@ def _a_holder_that_lies() -> str:
 
 
 def _shares_that_do_not_open() -> str:
-    """User 6 seals nonsense to every holder: it must be named, not the others."""
+    """User 6 seals invalid shares to every holder; user 6 must be named, and nobody else."""
     stage = Stage(holders=5)
     user = stage.simulation.users[6]
     [opening, *_] = [o for o in stage.simulation.aggregator.reopen() if o.to == 6]
@@ -617,7 +618,7 @@ def _shares_that_do_not_open() -> str:
     return "NAMED" if stage.simulation.aggregator.excluded == (6,) else ""
 
 
-#: What is tried, in words; each gives the rule that stopped it, or nothing where it went through.
+#: Attacks by description; each returns the rule that stopped it, or "" if it succeeded.
 CHEATS: dict[str, Callable[[], str]] = {
     "two rounds on one model": _two_rounds_on_one_model,
     "two sets in one round": _two_sets_in_one_round,
@@ -663,5 +664,5 @@ CHEATS: dict[str, Callable[[], str]] = {
 
 
 def stopped_by() -> dict[str, str]:
-    """Every attack with the rule that stopped it; empty where none did."""
+    """Return the rule that stopped each attack; an empty string if none did."""
     return {name: cheat() for name, cheat in CHEATS.items()}

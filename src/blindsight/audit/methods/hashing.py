@@ -44,7 +44,7 @@ class PrivateHasher(Protocol):
 def attack_codes(
     hasher: PrivateHasher, *, trials: int, seed: int, unit: str, confidence: float = CONFIDENCE
 ) -> Attack:
-    """The hasher's own `transform` of two inputs that differ as much as one unit may."""
+    """Attack the hasher's own `transform` on two inputs that differ as much as one unit may."""
     pair = _apart(hasher, np.random.default_rng(seed), one_bit=unit == "bit")
     book = getattr(hasher, "codebook", None)
     cells = None if book is None else book.assign(np.stack(pair))
@@ -64,26 +64,26 @@ def attack_codes(
 
 
 def _bits(released: Array) -> Array:
-    """Packed codes bit by bit; directions as they are."""
+    """Return packed codes as bits; directions are returned unchanged."""
     return np.unpackbits(released, axis=-1) if released.dtype == np.uint8 else released
 
 
 def _apart(hasher: Any, rng: np.random.Generator, *, one_bit: bool) -> tuple[Array, Array]:
-    """Two inputs whose plain codes differ most; for a promise per bit, in a single one."""
+    """Return two inputs whose plain codes differ most, or in one bit for a promise per bit."""
     columns = int(
         hasher.codebook.embedding.axes.shape[0]
         if hasattr(hasher, "codebook")
         else hasher.n_features_in_
     )
     rows = rng.standard_normal((64, columns))
-    if one_bit:  # on the way from one input to another the bits change one after the other
+    if one_bit:  # on the line from one input to another the bits change one by one
         rows = rows[0] + np.linspace(0, 1, 4000)[:, None] * (rows[1] - rows[0])
         differing = (np.diff(_plain(hasher, rows).astype(np.int8), axis=0) != 0).sum(axis=1)
         steps = np.flatnonzero(differing == 1)
         if len(steps):
             return rows[steps[0]], rows[steps[0] + 1]
     else:
-        # Hash functions differ in what they call far: near their centre, and in units of their own.
+        # Hash functions have different centres and scales, so several distances are tried.
         rows = np.concatenate([scale * rows for scale in (1e-2, -1e-2, 1.0, -1.0, 1e2, -1e2)])
         plain = _plain(hasher, rows).astype(np.float32)
         lengths = (plain**2).sum(axis=1)
@@ -93,11 +93,11 @@ def _apart(hasher: Any, rng: np.random.Generator, *, one_bit: bool) -> tuple[Arr
             return rows[first], rows[second]
     return rows[0], rows[
         -1
-    ]  # all inputs are alike to it (cells that noise made may be): that is what is measured
+    ]  # the hasher may give all inputs one code (e.g. noisy cells); then this is measured
 
 
 def _plain(hasher: Any, rows: Array) -> Array:
-    """Codes without noise, one row each; of a codebook, a column for each cell that came."""
+    """Return codes without noise, one row each; for a codebook, one column per occurring cell."""
     if hasattr(hasher, "query"):
         return _bits(hasher.query(rows))
     book = getattr(hasher, "codebook", None) or hasher.codebook_
@@ -106,8 +106,9 @@ def _plain(hasher: Any, rows: Array) -> Array:
 
 
 def attack_learning(hasher: PrivateHasher, *, runs: int, seed: int) -> Attack:
-    """Replace one of 100 digits: do the released projection, cells or codes tell whose image it
-    was?
+    """Attack learning: one of 100 digits is replaced, and the attacker sees all that is released.
+
+    That is the released projection, the cells, or the codes.
     """
     from blindsight import data
 
@@ -123,7 +124,7 @@ def attack_learning(hasher: PrivateHasher, *, runs: int, seed: int) -> Attack:
             return np.concatenate(
                 [np.ravel(fitted.released_["centre"]), np.ravel(fitted.weights_)[:8]]
             )
-        # The released mean and plane on both images, and whose code the released one is nearer to.
+        # Statistics: the released mean and plane applied to both images, and the nearer code.
         mean = fitted.mean_ @ (rows[0] - neighbour[0])
         plane = [
             ((x - fitted.mean_) @ fitted.projection_) @ ((x - fitted.mean_) @ fitted.projection_)
@@ -145,7 +146,10 @@ _STOP = "release few bits, or the cell of a codebook, under calibration='proven'
 
 
 def verdicts(rows: Array, *, trials: int, seed: int = 0, workers: int = 1) -> Iterator[Verdict]:
-    """`rows` are a few hundred images as short rows of numbers; neighbours replace one of them."""
+    """Yield verdicts on PHashing, PITQ and the codebook.
+
+    `rows` are a few hundred images as short vectors; neighbours replace one of them.
+    """
     for n_bits, epsilon in ((48, 1.0), (12, 2.0)):
         yield _flips(n_bits, epsilon, "paper", trials=trials, seed=seed)
     yield _flips(48, 1.0, "proven", trials=trials, seed=seed)
@@ -186,7 +190,7 @@ def _pitq(
 
     def run(data: Array, rng: np.random.Generator) -> float:
         hasher = make(random_state=rng).fit(data)
-        # Is the released code of record 0 the one that the released W and R give the first image?
+        # Do the released W and R give the first image the released code of record 0?
         released = hasher.transform(data[:1])
         own, opposite = (
             codes.hamming(released, hasher.query(x[:1]))[0, 0] for x in (rows, neighbour)

@@ -47,9 +47,7 @@ _COLUMNS = 48
 
 @dataclass(frozen=True)
 class Conjectures:
-    """How often the attacker told two label sets apart, and the lower bound on epsilon that
-    follows.
-    """
+    """How often the attacker distinguished two label sets, and the resulting bound on epsilon."""
 
     right: int
     guesses: int
@@ -57,15 +55,15 @@ class Conjectures:
 
     @property
     def accuracy(self) -> float:
-        """The share of right guesses; 0.5 is chance."""
+        """The share of correct guesses; 0.5 is chance."""
         return self.right / self.guesses
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """Clopper-Pearson bounds on the accuracy."""
+        """Return Clopper-Pearson bounds on the accuracy."""
         return clopper_pearson(self.right, self.guesses, error=(1 - confidence) / 2)
 
     def recovery(self) -> Recovery:
-        """The result as a row of a card."""
+        """Return the result as a row of a card."""
         return Recovery(
             attack=self.audited.attack,
             measure="share of right guesses",
@@ -85,16 +83,21 @@ def match_conjectures(
     confidence: float = 0.95,
     workers: int = 1,
 ) -> Conjectures:
-    """Learn `trials` metrics under each of two label sets; train the attacker on half, let it guess
-    on the other half.
+    """Learn `trials` metrics under each of two label sets, and let an attacker distinguish them.
+
+    The attacker is trained on half of the metrics and guesses on the other half. It projects a
+    metric on the difference of the two mean metrics and chooses the nearer one; for a deterministic
+    learner this is the paper's matching. The same runs give the lower bound on epsilon.
 
     Parameters:
-        learn: (labels, rng) -> released matrix; a deterministic learner may ignore the dice.
-        delta: the release's own, subtracted before the bound on epsilon is drawn.
-
-    The attacker projects a metric on the difference of the mean conjectures and asks which it is
-    nearer to, which for a deterministic learner is the paper's matching. Beside the guesses the
-    same runs give the lower bound on epsilon.
+        learn: (labels, rng) -> released matrix; a deterministic learner may ignore the generator.
+        first: one label set.
+        second: the other label set.
+        trials: metrics learned under each label set.
+        seed: of the runs' generators.
+        delta: the delta of the release.
+        confidence: the probability with which the bound holds.
+        workers: processes that learn metrics.
     """
     outcomes = collect(
         learn,
@@ -117,7 +120,7 @@ def match_conjectures(
 
 
 def _matching(outcomes: Outcomes) -> Callable[[Array], Floats]:
-    """Positive where a metric is nearer to the first mean conjecture than to the second."""
+    """Return a statistic that is positive where a metric is nearer to the first mean metric."""
     first, second = (
         np.asarray(side, np.float64).reshape(len(side), -1).mean(axis=0)
         for side in (outcomes.data, outcomes.neighbour)
@@ -129,8 +132,9 @@ def _matching(outcomes: Outcomes) -> Callable[[Array], Floats]:
 
 
 def toy_pairs(metric: DPPMetric, *, seed: int = 0) -> tuple[Array, Array, Array]:
-    """Four pairs, and two conjectures about their labels that differ in the first, whose records
-    are far apart.
+    """Return four pairs, and two label sets that differ in the label of the first pair.
+
+    The records of the first pair are far apart.
     """
     columns = min(_COLUMNS, int(metric.n_features_in_))
     pairs = 0.3 * np.random.default_rng(seed).standard_normal((4, 2, columns))
@@ -139,12 +143,12 @@ def toy_pairs(metric: DPPMetric, *, seed: int = 0) -> tuple[Array, Array, Array]
 
 
 def attack_metric(metric: DPPMetric, *, runs: int, seed: int) -> Attack:
-    """Change one pair's label: do its learned distance, and the map's size, tell?"""
+    """Infer one pair's label from its learned distance and the size of the map."""
     pairs, similar, changed = toy_pairs(metric, seed=seed)
     outcomes: Outcomes = collect(
         pair_learner(metric, pairs), similar, changed, trials=runs, seed=seed
     )
-    # A changed label is a pair removed and a pair added: two steps of "add or remove one".
+    # A changed label is one pair removed and one added: two steps of "add or remove one".
     steps = 2 if metric.guarantee_.neighbours == "add or remove one" else 1
     return attack_outcomes(
         outcomes,
@@ -157,8 +161,10 @@ def attack_metric(metric: DPPMetric, *, runs: int, seed: int) -> Attack:
 def pair_learner(
     metric: DPPMetric, pairs: Array, **changes: Any
 ) -> Callable[[Any, np.random.Generator], Floats]:
-    """(labels, rng) -> what the attacker looks at of the metric they give: the first pair's
-    distance, the size of the map, and the counts of similar and dissimilar pairs that far apart.
+    """Return a function (labels, rng) -> the attacker's statistics of the learned metric.
+
+    They are the first pair's distance, the size of the map, and the counts of similar and
+    dissimilar pairs at that distance.
     """
     first = pairs[0, 0] - pairs[0, 1]
 
@@ -179,7 +185,7 @@ def pair_learner(
 def refitted(
     metric: DPPMetric, pairs: ArrayLike, y: ArrayLike, dice: np.random.Generator, **changes: Any
 ) -> Any:
-    """The same estimator, learned from these pairs."""
+    """Return a copy of the estimator, fitted on these pairs."""
     settings = {
         "random_state": dice,
         "n_components": None,
@@ -190,11 +196,10 @@ def refitted(
 
 
 def pair_settings(metric: DPPMetric) -> dict[str, Any]:
-    """How `DPPMetric` is set to learn from other pairs as it did from its own; nothing for the
-    paper's estimators.
+    """Return the settings with which `DPPMetric` learns from other pairs as it did from its own.
 
-    By the loss that was used (tuples by pairs), and without bounds, which speak of the file's own
-    columns.
+    They name the loss that was used (pairs in place of tuples) and leave out bounds, which are for
+    the columns of its own data. For the paper's estimators there are none.
     """
     if "loss" not in metric.get_params():
         return {}
@@ -215,7 +220,7 @@ _ONE = [[np.arange(1)]]  # one epoch of one batch of one pair
 
 
 def verdicts(*, trials: int, seed: int = 0, workers: int = 1) -> Iterator[Verdict]:
-    """One pair whose label is in question, one epoch: everything the released gradient tells."""
+    """Yield verdicts on one epoch with one pair, whose label the attacker infers."""
     common: dict[str, Any] = {"trials": trials, "seed": seed, "workers": workers}
     yield _rows_compose(**common)
     yield _scale_of_the_batch(**common)
@@ -250,9 +255,7 @@ def _epoch(
     start: Array,
     **options: Any,
 ) -> Array:
-    """One epoch of Algorithm 1 at claimed epsilon 1; returns the noisy gradient, which is all there
-    is to see.
-    """
+    """Run one epoch of Algorithm 1 at claimed epsilon 1, and return the released gradient."""
     loss = Contrastive(difference, np.array([dissimilar]), margin=options.pop("margin"))
     learned = algorithm1(
         loss,
@@ -267,7 +270,7 @@ def _epoch(
 
 
 def _toward_first(outcomes: Array) -> Floats:
-    """The likelihood ratio of Laplace noise around the two clipped gradients, up to a factor."""
+    """Return the log-likelihood ratio of Laplace noise around two gradients, up to a factor."""
     row = _H * _PAIR[0] / np.abs(_PAIR[0]).sum()
     return np.asarray((np.abs(outcomes + row) - np.abs(outcomes - row)).sum(axis=(1, 2)))
 
@@ -318,9 +321,7 @@ def _scale_of_the_batch(*, trials: int, seed: int, workers: int) -> Verdict:
 
 
 def _ours(loss: Literal["plain", "moments", "contrastive"], *, trials: int, seed: int) -> Verdict:
-    """The estimator as it is, learned again and again from four pairs of which one changes its
-    label.
-    """
+    """Attack our estimator, fitted many times on four pairs of which one changes its label."""
     rng = np.random.default_rng(seed)
     metric = DPPMetric(epsilon=1.0, loss=loss, transitive=False).fit(
         rng.standard_normal((8, 2, 4)), np.arange(8) % 2
@@ -333,7 +334,7 @@ def _ours(loss: Literal["plain", "moments", "contrastive"], *, trials: int, seed
 
 
 def figures(audit: Audit, *, seed: int = 0, trials: int = 60) -> list[Figure]:
-    """The paper's Figure 1: which of two conjectures about one label gave this metric?"""
+    """Draw the paper's Figure 1: how often the attacker infers one label from a metric."""
     own, card = audit.subject, audit.card
     assert isinstance(card, Guarantee)  # noqa: S101  (a metric's card)
     pairs, first, second = toy_pairs(own, seed=seed)

@@ -61,10 +61,10 @@ _TOY_FEATURES, _TOY_WIDTH = 12, 6
 
 
 def attack_sender(sender: FeatureStatistics | PrivateHead, *, runs: int, seed: int) -> Attack:
-    """Statistics, or a head, again and again from 40 toy images: was the first of them there?
+    """Release statistics, or a head, many times from 40 toy images, with and without the first one.
 
     Parameters:
-        sender: whose epsilon, delta and kind of release are attacked.
+        sender: the fitted sender, whose epsilon, delta and kind of release are attacked.
         runs: releases with the image, and as many without.
         seed: of the noise.
     """
@@ -77,7 +77,7 @@ def attack_sender(sender: FeatureStatistics | PrivateHead, *, runs: int, seed: i
         classes=("a", "b"), basis=basis, public=None, encoder=None, n_records=40, random_state=None
     )
     if isinstance(toy, FeatureStatistics):
-        # One image is the unit that is there or not; the noise of a person is larger.
+        # One image is the unit that is present or absent; the noise for a person is larger.
         toy.set_params(moments=0.5, refuse=False, unit="record", most=1)
 
     def run(absent: tuple[int, ...], dice: np.random.Generator) -> Array:
@@ -95,12 +95,12 @@ def attack_sender(sender: FeatureStatistics | PrivateHead, *, runs: int, seed: i
 def propagate_beliefs(
     database: NegativeDatabase, parameters: QKParameters, *, iterations: int = 30
 ) -> Floats:
-    """Log odds of a one for every hidden bit, by belief propagation on the records.
+    """Return the log odds of a one for every hidden bit, by belief propagation on the records.
 
-    A record is a factor on its K bits: if D of them differ from the string, its probability is
-    proportional to p_|D| |D|! (K - |D|)! times the product over D of q_j L; no record agrees on all
-    its bits, which the counts of a sketch cannot say. Messages pass between records and bits until
-    the bits are decided.
+    A record is a factor on its K bits: if the set D of them differs from the string, its
+    probability is proportional to p_|D| |D|! (K - |D|)! times the product over D of q_j L. No
+    record agrees in all its bits; the counts of a sketch do not contain this information. Messages
+    pass between records and bits until the bits are decided.
     """
     K, L, m = parameters.specified, parameters.depth, database.length
     if (np.diff(database.offsets) != K).any() or m % L:
@@ -108,7 +108,7 @@ def propagate_beliefs(
             f"the records must have {K} specified bits each, of strings with {L} bits per pixel."
         )
     positions = database.positions.reshape(-1, K)
-    sign = 2.0 * database.values.reshape(-1, K) - 1  # agreeing with a 1 speaks for a one
+    sign = 2.0 * database.values.reshape(-1, K) - 1  # agreement with a 1 is evidence for a one
     with np.errstate(divide="ignore"):
         relative = np.log(np.asarray(parameters.q) * L)[positions % L]
         types = np.array(
@@ -121,7 +121,7 @@ def propagate_beliefs(
             ]
         )
     states = np.array(list(itertools.product((0, 1), repeat=K)))  # 1: this bit differs
-    # Weight of each state in each record; impossible states at a floor instead of minus infinity.
+    # Weight of each state in each record; impossible states get a floor instead of -infinity.
     weight = np.maximum(
         types[states.sum(axis=1)][None] + np.maximum(relative, -60) @ states.T, -200
     )
@@ -148,19 +148,19 @@ def propagate_beliefs(
 def reverse(
     database: NegativeDatabase, parameters: QKParameters, *, iterations: int = 30
 ) -> NDArray[np.uint16]:
-    """The pixels that belief propagation reads out of the records, as one row."""
+    """Return the pixels that belief propagation recovers from the records, as one row."""
     bits = propagate_beliefs(database, parameters, iterations=iterations) > 0
     return from_bits(bits.reshape(-1, parameters.depth))
 
 
 def attack_pixel(parameters: FlipParameters, *, trials: int, seed: int) -> Attack:
-    """A pixel of 0 or of all ones, by the likelihood ratio of its bits' counts."""
+    """Distinguish a pixel of 0 from one of all ones by the likelihood ratio of its bits' counts."""
     top = 2**parameters.depth - 1
     wrong = np.clip(parameters.p_diff, 1e-12, 1 - 1e-12)
     weight = np.log(1 - wrong) - np.log(wrong)
 
     def statistic(counts: Array) -> Floats:
-        """Sightings of zeros speak for the pixel of 0, bit by bit."""
+        """Return the evidence for the pixel of 0: the counts of zeros, bit by bit."""
         return np.asarray((counts[:, :, 0].astype(float) - counts[:, :, 1]) @ weight)
 
     if isinstance(parameters, FlipParameters):
@@ -184,15 +184,13 @@ def attack_pixel(parameters: FlipParameters, *, trials: int, seed: int) -> Attac
 
 
 def sketch_card(parameters: QKParameters, shape: tuple[int, int, int]) -> tuple[Disclosure, float]:
-    """The disclosure of sketches with these parameters, and the epsilon per pixel that they
-    imply.
-    """
+    """Return the disclosure of sketches with these parameters, and their epsilon per pixel."""
     leak = leak_of(parameters)
     return disclosure_of(parameters, leak, shape), leak.epsilon_pixel
 
 
 def attack_prototypes(sketcher: CodebookSketcher, *, trials: int, seed: int) -> Attack:
-    """The sketcher's own answers about two of its prototypes' pictures."""
+    """Attack the sketcher's own answers about the pictures of two of its prototypes."""
     pictures = np.asarray(sketcher.prototypes_.reshape(-1, *sketcher.image_shape_))
     nearest = sketcher.nearest(pictures)
     pair = pictures[0], pictures[int((nearest != nearest[0]).argmax())]
@@ -208,7 +206,7 @@ def attack_prototypes(sketcher: CodebookSketcher, *, trials: int, seed: int) -> 
 
 
 def _flipped(parameters: FlipParameters, value: int, trials: int, seed: int) -> Bytes:
-    """Counts of one pixel of this value, a row per trial, as `FlippedBits` itself releases them."""
+    """Return counts of one pixel of this value as `FlippedBits` releases them, a row per trial."""
     images = np.full((trials, 1, 1, 1), value, np.uint8 if parameters.depth <= 8 else np.uint16)
     with drawing_from(np.random.default_rng(seed)):
         counts = (
@@ -226,8 +224,9 @@ _ADVICE = (
 
 
 def verdicts(images: Array, *, trials: int, seed: int = 0) -> Iterator[Verdict]:
-    """`images` are uint8 (n, h, w): the first bit of one pixel by its counts, the picture, and the
-    records.
+    """Yield verdicts on one pixel's first bit, on whole pictures, and on the records.
+
+    `images` are uint8 (n, h, w).
     """
     for name in ("Q3", "Q12"):
         yield _first_bit(name, trials=trials, seed=seed)
@@ -240,7 +239,7 @@ def _first_bit(name: str, *, trials: int, seed: int) -> Verdict:
     parameters = QKParameters.paper(name)
     leak = leak_of(parameters)
     sketcher = NegativeSketcher(parameters, random_state=seed).fit(np.zeros((1, 28, 28), np.uint8))
-    # Every pixel of a flat image is one trial: its first bit is 0 on one side, 1 on the other.
+    # Every pixel of a constant image is one trial: its first bit is 0 on one side, 1 on the other.
     per_image = 28 * 28
     count = -(-trials // per_image)
     sides = [
@@ -266,7 +265,7 @@ def _first_bit(name: str, *, trials: int, seed: int) -> Verdict:
 
 
 def _first_counts(sketcher: NegativeSketcher, images: Array) -> Array:
-    """(wrong, true) sightings of the first bit of every pixel, one row a pixel."""
+    """Return the (wrong, true) counts of the first bit of every pixel, one row per pixel."""
     counts = sketcher.sketch(images).counts[:, 0, 0]
     return np.moveaxis(counts, 1, -1).reshape(-1, 2)
 
@@ -357,7 +356,7 @@ def _in_the_file(sketches: SketchSet) -> Figure:
         "What is in your file",
         f"What anyone who holds this file sees of {len(chosen)} of its {len(sketches):,} images, "
         "by four attackers who "
-        "need nothing but the file. One who knows similar images sees more.",
+        "need nothing but the file. An attacker who knows similar images sees more.",
         gallery(pictures, scale=max(1, 64 // width)),
         [{"sketches": len(sketches), "shown": len(chosen)}],
     )
@@ -380,7 +379,7 @@ def _gallery(own: SketchParameters, images: Array, seed: int) -> Figure:
     pictures[f"mean image: {alone:.1f} dB"] = blank[:_SHOWN] * to_bytes
     rows.append({"from": "mean image", "PSNR in dB": round(alone, 2), "SSIM": ""})
     return Figure(
-        "What comes back of an image",
+        "What can be reconstructed of an image",
         f"Built-in digits under your file's parameters ({own.name}), with the originals beside; "
         "the network learned "
         f"from {_TRAIN:,} public digits. "
@@ -400,7 +399,7 @@ def _caption(row: dict[str, Any]) -> str:
 
 
 def _prototypes(sketcher: CodebookSketcher) -> Figure:
-    """One of k prototypes is all that is released of an image: here they are, as many as fit."""
+    """Show the prototypes, one of which is released in place of each image, as many as fit."""
     prototypes = np.asarray(sketcher.prototypes_)[:_SHOWN]
     side = math.isqrt(prototypes[0].size)
     pictures = prototypes.reshape(
@@ -408,7 +407,7 @@ def _prototypes(sketcher: CodebookSketcher) -> Figure:
     )
     true = f"{sketcher.mechanism_.truth_probability:.1%}"
     return Figure(
-        "What comes back of an image",
+        "What can be reconstructed of an image",
         f"One of these, of {len(sketcher.prototypes_)} in all, is released in the place of each "
         "image; the true one "
         f"{true} of the time.",

@@ -54,12 +54,14 @@ __all__ = [
 
 Ask = Callable[[Array], Floats]
 _COLUMNS, _LABELS = 16, 8  # of toy records
-_RAW = 5.0  # what raw logits are within, for an attacker who asks about ordinary images
+_RAW = 5.0  # the range of raw logits of ordinary images
 
 
 def average_answers(ask: Ask, images: Array, *, repeats: int) -> tuple[Floats, int]:
-    """The mean of many answers about the same images, and how many rounds were answered before the
-    budget ended.
+    """Ask about the same images repeatedly, until the budget ends.
+
+    Returns:
+        The mean answer, and the number of rounds that were answered.
     """
     total, answered = None, 0
     for _ in range(checks.whole("repeats", repeats)):
@@ -75,9 +77,7 @@ def average_answers(ask: Ask, images: Array, *, repeats: int) -> tuple[Floats, i
 
 
 def repeated_queries(ask: Ask, images: Array, secret: Floats, *, repeats: int) -> Recovery:
-    """How well the averaged answers follow the model's own outputs (`secret`): their rank
-    correlation.
-    """
+    """Return the rank correlation of averaged answers with the model's own outputs (`secret`)."""
     from scipy.stats import spearmanr
 
     scores, answered = average_answers(ask, images, repeats=repeats)
@@ -93,9 +93,7 @@ def repeated_queries(ask: Ask, images: Array, secret: Floats, *, repeats: int) -
 
 
 def membership_scores(scores: Floats, labels: Array) -> Floats:
-    """How well answers fit the true labels of each record: the mean score of its labels minus that
-    of the others.
-    """
+    """Return for each record the mean score of its true labels minus that of the other labels."""
     on = np.asarray(labels) > 0
     inside = (scores * on).sum(axis=1) / np.maximum(on.sum(axis=1), 1)
     outside = (scores * ~on).sum(axis=1) / np.maximum((~on).sum(axis=1), 1)
@@ -103,14 +101,16 @@ def membership_scores(scores: Floats, labels: Array) -> Floats:
 
 
 def attack_answers(tagger: PrivateTagger, *, trials: int, seed: int) -> list[Attack]:
-    """One answer: the tagger's own about opposite logits, and its noise by the likelihood ratio on
-    its worst inputs.
+    """Attack one answer in two ways.
+
+    The first attacks the tagger's own answers about opposite logits; the second attacks its noise
+    by the likelihood ratio on its worst inputs.
     """
-    # Twice the bound: a clipping that is forgotten shows.
+    # Twice the bound, which reveals a missing clipping.
     reach = 2 * float(getattr(tagger.answer_mechanism_, "bound", _RAW))
     mixed = reach * np.where(
         np.arange(tagger.n_labels_) % 2, -1.0, 1.0
-    )  # all alike would all be the top tags
+    )  # with equal logits all labels would be the top tags
     noise = tagger.answer_mechanism_.noise(tagger.n_labels_)
 
     def answer(logits: Array) -> Array:
@@ -131,7 +131,7 @@ def attack_answers(tagger: PrivateTagger, *, trials: int, seed: int) -> list[Att
 
 
 def attack_training(tagger: PrivateTagger, *, runs: int, seed: int) -> Attack:
-    """Training itself, again and again from 40 toy records: was the first of them there?"""
+    """Train many times on 40 toy records, with and without the first one."""
     rng = np.random.default_rng(seed)
     columns, labels = min(_COLUMNS, tagger.n_features_in_), min(_LABELS, tagger.n_labels_)
     rows, targets = (
@@ -159,15 +159,15 @@ def attack_training(tagger: PrivateTagger, *, runs: int, seed: int) -> Attack:
 
 
 def attack_printed(release: Any, *, trials: int, seed: int) -> Attack:
-    """The paper's answer about opposite images, by its likelihood ratio."""
+    """Attack the paper's answer about opposite images by its likelihood ratio."""
     bound = _RAW if release.clip is None else float(release.clip)
-    # Raw logits have no clipping to forget.
+    # The paper does not clip raw logits.
     reach = bound if release.clip is None else 2 * bound
     high, low = np.full(release.n_labels, reach), np.full(release.n_labels, -reach)
     noise = Laplace(scale=release.scale, sensitivity=1.0, unit="query")
     ends = np.clip(high, -bound, bound), np.clip(low, -bound, bound)
-    # The noise is cheap to draw and the claims are large: more runs lift the ceiling of what can be
-    # measured.
+    # The noise is cheap to draw and the claimed epsilons are large, which takes more runs to
+    # measure.
     outcomes = collect_at_once(
         lambda logits, rng: release.answer(logits, rng=rng).scores,
         high,
@@ -185,8 +185,9 @@ def attack_printed(release: Any, *, trials: int, seed: int) -> Attack:
 
 
 def attack_plan(guarantee: Guarantee, *, trials: int, seed: int) -> list[Attack]:
-    """Everything that is released about a record, together: each release on its worst pair, by the
-    likelihood ratio.
+    """Attack all releases about a record together, each on its worst pair of inputs.
+
+    The statistic is the sum of the log-likelihood ratios.
     """
     parts = [
         (item.mechanism, item.mechanism.worst_pair())
@@ -221,7 +222,7 @@ _HIGH, _LOW = np.full(_TOY_LABELS, _BOUND), np.full(_TOY_LABELS, -_BOUND)
 
 
 def verdicts(*, trials: int, fits: int, seed: int = 0) -> Iterator[Verdict]:
-    """Ten labels, logits within ±5: the worst two images that could have been asked about."""
+    """Yield verdicts on ten labels with logits within ±5, on the two worst images."""
     paper = PaperLaplace(epsilon=10.0, n_labels=_TOY_LABELS, clip=_BOUND)
     yield _verdict(
         "P2-ML-GCN outputs",
@@ -266,7 +267,7 @@ def verdicts(*, trials: int, fits: int, seed: int = 0) -> Iterator[Verdict]:
 
 
 def _toy(answers: Any, seed: int) -> PrivateTagger:
-    """A tagger whose training is not the question."""
+    """Return a small tagger for attacks on its answers only."""
     rng = np.random.default_rng(seed)
     rows, targets = (
         rng.standard_normal((20, 4)),
@@ -284,9 +285,7 @@ def _answered(tagger: PrivateTagger, logits: Array, rng: np.random.Generator) ->
 
 
 def _weights(*, trials: int, seed: int) -> Verdict:
-    """Theorem 2: noise in the loss is drawn anew each step and averages out, so the weights
-    remember a record.
-    """
+    """Attack Theorem 2: noise in the loss averages out, so the weights reveal a record."""
     rng = np.random.default_rng(seed)
     X, Y = np.zeros((40, 8)), (rng.random((40, 3)) < 0.4).astype(int)
     X[:, :7] = rng.random((40, 7))
@@ -320,14 +319,13 @@ def _weights(*, trials: int, seed: int) -> Verdict:
 
 
 def _features(*, trials: int, seed: int) -> Iterator[Verdict]:
-    """Theorem 3 and Corollary 2: noise on outputs is said to protect the features x, at an ε that
-    is the smaller the smaller the weights are.
+    """Attack Theorem 3 and Corollary 2, which claim that noise on outputs protects the features x.
 
-    Ten weights of 1/γ and one feature, which is 0 or γ: every output is 0 or 1, its noise is
-    Lap(1), and the ten together are worth 10, whatever γ. Theorem 3 claims ε (x̄ + γ max α)/γ² =
-    ε (1 + max α)/γ, which goes to 0 with 1/γ; max α is taken as 12, above which it is once in
-    30,000 answers.
-    Corollary 2 claims ε Q with x at most γ²Q: ε/γ for this x.
+    The claimed ε shrinks with the weights. The attack uses ten weights of 1/γ and one feature,
+    which is 0 or γ: every output is 0 or 1 with noise Lap(1), so the ten outputs together cost
+    ε = 10 for every γ. Theorem 3 claims ε (x̄ + γ max α)/γ² = ε (1 + max α)/γ, which goes to 0 with
+    1/γ; max α is set to 12, which is exceeded once in 30,000 answers. Corollary 2 claims ε Q with x
+    at most γ²Q, which is ε/γ for this x.
     """
     epsilon, gamma, largest = 10.0, 100.0, 12.0
     release = PaperLaplace(epsilon=epsilon, n_labels=_TOY_LABELS)
@@ -335,7 +333,7 @@ def _features(*, trials: int, seed: int) -> Iterator[Verdict]:
     noise = release.noise
 
     def disturbed(x: Array, rng: np.random.Generator) -> Array:
-        """x_α by each label's own row, which is all that an attacker who knows W needs."""
+        """Return x_α by each label's own row, which suffices for an attacker who knows W."""
         return np.asarray(noise.release(x @ weights.T, rng=rng) * gamma)
 
     def ratio(answers: Array) -> Floats:
@@ -406,13 +404,12 @@ def _average(release: PaperLaplace, logits: Array, rng: np.random.Generator) -> 
 
 
 def figures(audit: Audit, *, seed: int = 0) -> list[Figure]:
-    """The averaged answers; none where answers carry no noise."""
+    """Draw the averaged answers; empty if answers carry no noise."""
     tagger: PrivateTagger = audit.subject
     if isinstance(tagger, PrivateTagger) and isinstance(tagger.answer_mechanism_, Exact):
         return []
     rng = np.random.default_rng(seed)
-    # Outputs of that many images, anywhere in the range: what is asked about does not matter to the
-    # noise.
+    # Outputs of this many images, anywhere in the range: the noise does not depend on them.
     n_labels = int(
         tagger.n_labels_ if isinstance(tagger, PrivateTagger) else tagger.release_.n_labels
     )
@@ -446,7 +443,7 @@ def figures(audit: Audit, *, seed: int = 0) -> list[Figure]:
 
 
 def _answered_scores(tagger: PrivateTagger, logits: Array, rng: np.random.Generator) -> Floats:
-    """A simulation that leaves nothing: the release's own noise on logits."""
+    """Simulate the noise of the release on logits; nothing is released."""
     if not isinstance(tagger, PrivateTagger):
         return np.asarray(tagger.release_.answer(logits, rng=rng).scores)
     mechanism: Any = tagger.answer_mechanism_

@@ -1,11 +1,11 @@
-"""Attacks on a shared release, with the owner's photos as the truth; nothing is sent or charged.
+"""Attacks on a shared release, checked against the owner's photos; nothing is sent or charged.
 
     result = audit_release("out", "out.vault")  # the folder that was shared, and its vault
     print(result.to_text())  # also to_html(), to_json() and write(folder)
 
-`audit_release(release, vault, ...)` is what `blindsight audit RELEASE --vault VAULT` and the
-workbench call for codes; `audit_sketches(file, photos)` and `audit_tags(table, vault, photos)` do
-the same for sketches and published tags.
+`blindsight audit RELEASE --vault VAULT` and the workbench call `audit_release(release, vault, ...)`
+for codes; `audit_sketches(file, photos)` and `audit_tags(table, vault, photos)` do the same for
+sketches and published tags.
 """
 
 from __future__ import annotations
@@ -53,24 +53,25 @@ def audit_release(
     trials: int = 200_000,
     progress: Progress | None = None,
 ) -> ReleaseAudit:
-    """Measure on the owner's own photos what a stranger learns from a release, and what search
-    still finds.
+    """Measure on the owner's photos what an attacker learns from a release, and how search works.
 
     Parameters:
         release: the folder that was shared.
         vault: its vault.
-        photos: where the photos are; by default where the vault says they were.
-        encoder: what the release was made with, where that is not built in.
+        photos: the photos' folder; by default the one that the vault remembers.
+        encoder: the encoder of the release, if it is not built in.
         labels: what the photos show: "folder", or FILE.csv:COLUMN with the photos' names in the
-            first column. By default the folders where there are several, else the classes that the
-            public network sees.
-        dataset: under which name the vault knows the photos of this release, where it is the vault
-            of several data sets.
-        folders: whether folders say what photos show; False where they name people.
-        most: at most so many photos are looked at, drawn at random.
-        seed: another seed gives other random draws than those that every measurement of this
-            release has.
+            first column. By default the folders if there are several, otherwise the classes
+            predicted by the public network.
+        dataset: the name of the release's photos in a vault of several data sets.
+        folders: whether folders say what photos show; False if they name people.
+        most: the largest number of photos that are measured, drawn at random.
+        seed: all measurements of a release use the same random draws; another seed changes them.
+        trials: runs of the attack on the mechanism.
         progress: called with (done, total, what is being done).
+
+    Returns:
+        The measured answers, which can be written as a report.
     """
     rng = release_draws(ReleaseFolder.read(Path(release)).release, seed)
     step = progress or (lambda done, total, task: None)
@@ -127,8 +128,9 @@ def _path(path: str | Path | None) -> Path | None:
 def _at(
     epsilon: float, album: Album, kinds: Sequence[Kinds], rng: np.random.Generator
 ) -> BudgetResult | None:
-    """The same photos under another budget; None where the public pictures it was learned from are
-    gone.
+    """Measure the same photos under another epsilon.
+
+    Returns None if the public images that the encoder was learned from no longer exist.
     """
     from blindsight.index.encoder import default_bits, make_encoder
 

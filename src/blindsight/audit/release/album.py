@@ -1,5 +1,6 @@
-"""What only the owner of a release knows: which photo each code belongs to, and what the photo
-shows by each source (labels, folders, a public network).
+"""The owner's knowledge of a release: the photo of each code, and what each photo shows.
+
+What a photo shows is taken from labels, from folders, or from a public network.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Kinds:
     Parameters:
         shows: the number of each photo's kind.
         names: the names of the kinds.
-        source: what says so.
+        source: where this information is from.
     """
 
     shows: Ints
@@ -55,12 +56,13 @@ def kinds_of(
     Parameters:
         names: the photos' names relative to their folder.
         rows: the photos' features.
-        encoder: what made the features; where it brings a public classifier, its classes count.
+        encoder: the encoder of the features; the classes of its public classifier, if it has one,
+            are a source.
         labels: "folder", or FILE.csv:COLUMN with the photos' names in the first column.
-        folders: whether folders say what photos show; False where they name people.
+        folders: whether folders say what photos show; False if they name people.
 
     Returns:
-        The owner's source first; empty where nothing says anything.
+        The sources, the owner's first; empty if there is none.
     """
     if labels is not None and labels != "folder":
         labelled = owner_kinds(names, labels)
@@ -75,7 +77,7 @@ def kinds_of(
 
 
 def _classifier(encoder: Encoder) -> Floats32 | None:
-    """The weights of the encoder's public classes; those built in need no file of names."""
+    """Return the weights of the encoder's public classes; built-in ones need no file of names."""
     if isinstance(encoder, BuiltIn):
         from blindsight.encoders.network import head
 
@@ -85,10 +87,10 @@ def _classifier(encoder: Encoder) -> Floats32 | None:
 
 
 def owner_kinds(names: Sequence[str], labels: str | None) -> Kinds | None:
-    """Return what the owner says that photos show, by their names.
+    """Return what photos show according to the owner's labels or folders.
 
     Returns:
-        None where neither labels nor folders say anything.
+        None if there are neither labels nor several folders.
 
     Raises:
         InvalidData: if a table lacks a photo, or folders are asked for and there is only one.
@@ -110,10 +112,10 @@ def owner_kinds(names: Sequence[str], labels: str | None) -> Kinds | None:
 def folder_kinds(names: Sequence[str]) -> Kinds | None:
     """Return the last folder of each photo as what it shows: "2024/beach/1.jpg" shows a beach.
 
-    The last one is what people name after the subject, in archives of years or trips, too.
+    People usually name the last folder after the subject, also in archives of years or trips.
 
     Returns:
-        None where there is one folder only, or hardly two photos in each.
+        None if there is only one folder, or if folders hold fewer than about two photos each.
 
     Example:
         >>> folder_kinds([f"{year}/{kind}/1.jpg" for year in "ab" for kind in ("cat", "dog")]).names
@@ -164,9 +166,9 @@ class Album:
         rows: the features of the photos.
         thumbnails: small pictures of the photos.
         names: the photos' names, for the owner only.
-        recipe: how it was made, with the owner's own paths where the vault remembers them.
+        recipe: how it was made, with the owner's own paths if the vault remembers them.
         problems: what the files themselves reveal, in sentences.
-        lost: how many codes have no photo any more that could be looked at.
+        lost: the number of codes whose photo no longer exists or was changed.
     """
 
     release: ReleaseFolder
@@ -194,9 +196,9 @@ def read_album(
     rng: np.random.Generator,
     step: Step,
 ) -> Album:
-    """Read the release as a stranger would, then find the photos in the owner's folder.
+    """Read the release as an attacker would, then find the photos in the owner's folder.
 
-    `encoder` is what the release was made with, where that is not built in.
+    The parameters are those of `audit_release`.
     """
     release_folder, owner_vault = ReleaseFolder.read(release), Vault(vault)
     if owner_vault.number != release_folder.vault:
@@ -271,8 +273,10 @@ def _looked_at(
     dataset: str,
     step: Step,
 ) -> tuple[Ints, Floats32, Bytes, list[str]]:
-    """The photos that are still what was released: places in `ids`, features, small pictures,
-    names.
+    """Return the photos that are unchanged since the release.
+
+    Returns:
+        Their positions in `ids`, features, thumbnails and names.
     """
     own = {key: [key] for key in ids} if release.names == "keep" else vault.names_of(ids, dataset)
     positions: list[int] = []
@@ -309,7 +313,7 @@ def _looked_at(
 def _pixels(
     folder: Path, names: Sequence[str], record: str | None, vault: Vault, at_least: int | None
 ) -> Array | None:
-    """The first of these files that still is the record; None where none is."""
+    """Return the pixels of the first file that is still the record, or None."""
     for name in names:
         try:
             content = (folder / name).read_bytes()
@@ -321,7 +325,7 @@ def _pixels(
 
 
 def _names_in(content: bytes, names: Set[str]) -> set[str]:
-    """The file names that occur in `content`, by one search per suffix instead of one per name."""
+    """Return the file names that occur in `content`, by one search per suffix, not per name."""
     groups: dict[bytes, dict[bytes, str]] = {}
     for name in names:
         groups.setdefault(Path(name).suffix.encode(), {})[name.encode()] = name
@@ -344,9 +348,7 @@ def _file_problems(
     codes: Bytes,
     dataset: str,
 ) -> list[str]:
-    """What the files reveal by themselves: names, or codes that are not those the vault answered
-    for.
-    """
+    """Return what the files reveal by themselves: names, or codes that the vault did not record."""
     problems = []
     photos = vault.photos(dataset)
     if release.names == "random":
@@ -371,7 +373,7 @@ def _file_problems(
         )
         if changed:
             problems.append(
-                f"{changed} codes are not those that the vault noted: a photo was released twice, "
-                "or the file changed"
+                f"{changed} codes are not those that the vault recorded: a photo was released "
+                "twice, or the file changed"
             )
     return problems

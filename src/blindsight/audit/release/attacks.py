@@ -1,9 +1,10 @@
-"""What a stranger makes of released codes, measured against the photos: four questions, each with
-what chance gives, what codes without noise give, and what the photos' own features give.
+"""Four attacks on released codes, measured against the photos: linkage, attributes,
+reconstruction and search.
 
-The stranger knows the hash function and the mechanism, which are public; to guess and to rebuild,
-also half of the photos with what they show. That is much to know: what it cannot do, a weaker one
-cannot either.
+Each result is compared with chance, with codes without noise, and with the photos' own features.
+The attacker knows the hash function and the mechanism, which are public. To guess attributes and
+to reconstruct photos it also knows half of the photos and what they show. This is a strong
+attacker: a weaker one succeeds less often.
 """
 
 from __future__ import annotations
@@ -37,51 +38,49 @@ __all__ = [
 ]
 
 _FIRST = 10
-_REPEATS = 4  # releases of each known photo that the stranger learns from
+_REPEATS = 4  # releases of each known photo that the attacker learns from
 _PROBES = 500
 _SHOWN = 8
-#: of a release that is as it says, one in a million is called another.
+#: The probability that a sound release is reported as unsound.
 _ERROR = 1e-6
 
 
 class View(Protocol):
-    """Codes as a stranger reads them: cells of a codebook, or flipped bits."""
+    """Released codes as an attacker reads them: cells of a codebook, or flipped bits."""
 
     def released(self, codes: Bytes) -> Array:
-        """Packed codes as cells (n,) or bits (n, b)."""
+        """Return packed codes as cells (n,) or bits (n, b)."""
 
     def plain(self, rows: Array) -> Array:
-        """The same of the photos themselves, without noise."""
+        """Return the codes of photos without noise, as cells or bits."""
 
     def drawn(self, rows: Array, rng: np.random.Generator) -> Array:
-        """A simulated release of these photos that stays here, with noise drawn from `rng`."""
+        """Simulate a release of these photos, with noise drawn from `rng`."""
 
     def fits(self, plain: Array, released: Array) -> Array:
-        """How likely each released code is that of each photo (m, n), in any monotone scale."""
+        """Return scores (m, n) that grow with the probability that a code is that of a photo."""
 
     def vectors(self, codes: Array) -> Floats:
-        """Codes as numbers to learn from."""
+        """Return codes as numeric vectors to learn from."""
 
     def scores(self, rows: Array, released: Array) -> Array:
-        """How well released codes answer queries (m, n), as search ranks them."""
+        """Return the scores (m, n) by which search ranks released codes for queries."""
 
     def likelihood(self, plain: Array, released: Array) -> Floats:
-        """Probability of each released code given each photo (m, n), up to a factor."""
+        """Return the probability of each released code given each photo (m, n), up to a factor."""
 
     def affinity(self, rows: Array, released: Array) -> Array:
-        """How near each released code lies to each photo (m, n)."""
+        """Return the similarity of each released code to each photo (m, n)."""
 
     @property
     def groups(self) -> int:
         """How many groups an entry can name; 0 for bits."""
 
     def truth_counts(self, plain: Array, released: Array) -> tuple[int, int, float]:
-        """How often the truth was told, among how many, and how often it should be."""
+        """Return how many entries are unchanged by noise, of how many, and the stated share."""
 
     def lies(self, plain: Array, released: Array) -> tuple[Array, int, float]:
-        """How many photos' codes were changed in each way that came, how many ways there are, and
-        each one's chance.
-        """
+        """Return how often each observed change occurs, how many exist, and their probability."""
 
 
 class _Cells:
@@ -182,19 +181,20 @@ class _Bits:
 
 
 def view_of(encoder: PhotoEncoder) -> View:
-    """How a stranger reads this encoder's codes."""
+    """Return the attacker's view of this encoder's codes."""
     return _Bits(encoder) if encoder.codebook is None else _Cells(encoder)
 
 
 def noise_problem(view: View, rows: Array, released: Array) -> str | None:
-    """Whether the noise is not what is stated: the truth told too often, or the photos changed all
-    in one way.
+    """Return a message if the noise is not as stated, otherwise None.
+
+    It is not if too many codes are unchanged, or if too many are changed in the same way.
     """
     plain = view.plain(rows)
     true, n, stated = view.truth_counts(plain, released)
     if stats.binom.sf(true - 1, n, stated) < _ERROR / 2:
         return (
-            f"the true code was told in {true:,} of {n:,} cases, where the promise says "
+            f"the true code was released in {true:,} of {n:,} cases, where the promise says "
             f"{stated:.1%}"
         )
     counts, ways, chance = view.lies(plain, released)
@@ -204,17 +204,17 @@ def noise_problem(view: View, rows: Array, released: Array) -> str | None:
     if float(odd.min(initial=1.0)) * 2 * ways < _ERROR / 2:
         count = int(counts[int(odd.argmin())])
         return (
-            f"{count:,} of {len(plain):,} codes were changed in one and the same way, where the "
-            "promise says "
-            f"{chance:.1%}: photos share their noise, and their differences show"
+            f"{count:,} of {len(plain):,} codes were changed in the same way, where the promise "
+            f"says {chance:.1%}: photos share their noise, which reveals their differences"
         )
     return None
 
 
 @dataclass(frozen=True)
 class LinkageResult:
-    """Somebody who holds a copy of a photo looks for its entry: mean rank and how often the first
-    is right.
+    """Linkage: an attacker with a copy of a photo looks for its entry.
+
+    It holds the entry's mean rank, and how often the entry comes first.
     """
 
     rank: float
@@ -229,7 +229,7 @@ class LinkageResult:
 
 
 def single_out(view: View, rows: Array, released: Array, rng: np.random.Generator) -> LinkageResult:
-    """Rank all entries by how likely they are the photo's; ties count by their expected rank."""
+    """Rank all entries by their likelihood given the photo; ties count by their expected rank."""
     plain = view.plain(rows)
     probes = rng.permutation(len(rows))[:_PROBES]
     rank, top = ranks(view.fits(plain[probes], released), probes)
@@ -244,8 +244,9 @@ def single_out(view: View, rows: Array, released: Array, rng: np.random.Generato
 
 
 def ranks(fits: Array, own: Array) -> tuple[Floats, Floats]:
-    """Rank each row's own entry: its expected rank, and the probability that it comes first; tied
-    entries have a random order.
+    """Return the expected rank of each row's own entry, and the probability that it comes first.
+
+    Tied entries are in random order.
     """
     own_fit = fits[np.arange(len(own)), own][:, None]
     above, tied = (fits > own_fit).sum(axis=1), (fits == own_fit).sum(axis=1)
@@ -254,8 +255,9 @@ def ranks(fits: Array, own: Array) -> tuple[Floats, Floats]:
 
 @dataclass(frozen=True)
 class AttributeResult:
-    """How often what a photo shows is guessed: from the release, without noise, from features; and
-    by luck.
+    """How often the attacker guesses what a photo shows.
+
+    The shares are for the release, for codes without noise, for features, and by chance (`luck`).
     """
 
     share: float
@@ -269,11 +271,11 @@ class AttributeResult:
 def guess(
     view: View, rows: Array, released: Array, shows: Array, source: str, rng: np.random.Generator
 ) -> AttributeResult:
-    """By the best of four strangers.
+    """Guess what photos show, by the best of four attackers.
 
-    Two know half of the photos: they count the kinds in each code, or learn by ridge regression.
-    Two know all other photos: they weigh each by the probability that its code was released, or
-    take the photo that is nearest to the code.
+    Two attackers know half of the photos: one counts the kinds of photos with each code, the other
+    learns by ridge regression. Two know all other photos: one weights each photo by the probability
+    of the released code, the other takes the photo that is most similar to the code.
     """
     known = half(len(rows), rng)
     plain = view.plain(rows)
@@ -292,7 +294,7 @@ def guess(
             _nearest_kind(_centred(rows) @ _centred(rows).T, shows),
         ),
     }
-    # Who holds more can do whatever somebody can who holds less.
+    # An attacker with more information succeeds at least as often as one with less.
     right["plain"] = max(right["plain"], right["share"])
     right["features"] = max(right["features"], right["plain"])
     luck = float(np.bincount(shows).max() / len(shows))
@@ -307,16 +309,16 @@ def guess(
 def _knowing_all_others(
     view: View, rows: Array, plain: Array, released: Array, shows: Array
 ) -> tuple[float, float]:
-    """How often two strangers who know every other photo name what one shows."""
+    """Return how often two attackers who know every other photo name what one shows."""
     likely = view.likelihood(plain, released)
-    np.fill_diagonal(likely, 0.0)  # of the photo itself they know nothing
+    np.fill_diagonal(likely, 0.0)  # the attackers do not know the photo itself
     by_kind = likely.T @ np.eye(int(shows.max()) + 1)[shows]
     weighed = float((by_kind.argmax(axis=1) == shows).mean())
     return weighed, _nearest_kind(np.asarray(view.affinity(rows, released), np.float64), shows)
 
 
 def _nearest_kind(alike: Array, shows: Array) -> float:
-    """How often the nearest other photo (rows) to each entry (columns) shows what it shows."""
+    """Return how often the nearest other photo (rows) to an entry (columns) is of its kind."""
     alike = alike.copy()
     np.fill_diagonal(alike, -np.inf)
     return float((shows[alike.argmax(axis=0)] == shows).mean())
@@ -330,14 +332,17 @@ def _best(view: View, codes: Array, shows: Array, probes: Array, truth: Array) -
 
 
 def half(n: int, rng: np.random.Generator) -> Bools:
-    """Which of n photos a stranger knows."""
+    """Return a random mask of the half of n photos that the attacker knows."""
     known = np.zeros(n, bool)
     known[rng.permutation(n)[: n // 2]] = True
     return known
 
 
 def by_count(codes: Array, shows: Array, probes: Array, truth: Array) -> float:
-    """The commonest kind among known releases with the same code; else the commonest of all."""
+    """Return the accuracy of the most common kind among known releases with the same code.
+
+    A code without a known release is given the most common kind of all.
+    """
     texts, index = np.unique(np.concatenate([codes, probes]), axis=0, return_inverse=True)
     index = index.ravel()
     table = np.zeros((len(texts), int(shows.max()) + 1))
@@ -347,7 +352,7 @@ def by_count(codes: Array, shows: Array, probes: Array, truth: Array) -> float:
 
 
 def _by_ridge(x: Floats, shows: Array, z: Floats, truth: Array) -> float:
-    """Ridge regression on one column per kind."""
+    """Return the accuracy of ridge regression on one column per kind."""
     kinds, index = np.unique(shows, return_inverse=True)
     centre = x.mean(axis=0)
     centred, wanted = x - centre, np.eye(len(kinds))[index]
@@ -361,8 +366,9 @@ def _by_ridge(x: Floats, shows: Array, z: Floats, truth: Array) -> float:
 
 @dataclass(frozen=True, eq=False)
 class ReconstructionResult:
-    """Pictures from codes: PSNR and SSIM of the release, of codes without noise, of features, and
-    of the mean image.
+    """Photos reconstructed from codes.
+
+    PSNR and SSIM are given for the release, codes without noise, features and the mean image.
     """
 
     psnr: float
@@ -381,8 +387,9 @@ def rebuild(
     thumbnails: Bytes,
     rng: np.random.Generator,
 ) -> ReconstructionResult:
-    """Learn the way back on half of the photos, by ridge regression and by a small network; the
-    better is told.
+    """Learn to reconstruct photos from half of them, by ridge regression and by a small network.
+
+    The better result is returned.
     """
     known = half(len(rows), rng)
     plain = view.plain(rows)
@@ -425,9 +432,7 @@ def rebuild(
 
 @dataclass(frozen=True)
 class UtilityResult:
-    """Of the first ten hits, how many show what the query shows; and how many are what unprotected
-    search shows.
-    """
+    """How many of the first ten hits are of the query's kind, compared with unprotected search."""
 
     hits: float
     features: float
@@ -438,9 +443,9 @@ class UtilityResult:
 def search(
     view: View, rows: Array, released: Array, shows: Array | None, rng: np.random.Generator
 ) -> UtilityResult:
-    """Photos as queries for each other.
+    """Search with photos as queries for each other.
 
-    Without kinds, what unprotected search shows first counts as right.
+    Without kinds, the first results of unprotected search count as correct.
     """
     probes = rng.permutation(len(rows))[:_PROBES]
     points = _centred(rows)
@@ -460,7 +465,7 @@ def search(
         )
     )
     if shows is None:
-        others = len(rows) - 1  # a single photo finds nothing, by luck neither
+        others = len(rows) - 1  # a single photo finds nothing, and nothing by chance either
         luck = _FIRST * near / others if others else 0.0
         return UtilityResult(same, float(_FIRST), luck, same)
     counts = {
@@ -474,7 +479,7 @@ def search(
 
 
 def _first(values: Array, own: Array, rng: np.random.Generator, count: int = _FIRST) -> Ints:
-    """The places of the largest values, not counting the query itself; ties in random order."""
+    """Return positions of the largest values without the query itself; ties in random order."""
     scores = values.astype(np.float64).copy()
     scores[np.arange(len(own)), own] = -np.inf
     lot = rng.random(scores.shape[1])
@@ -482,7 +487,7 @@ def _first(values: Array, own: Array, rng: np.random.Generator, count: int = _FI
 
 
 def _centred(rows: Array) -> Floats:
-    """Features as unit vectors about their own mean."""
+    """Return features centred on their own mean, as unit vectors."""
     centred = rows - rows.mean(axis=1, keepdims=True)
     return np.asarray(
         centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-12), np.float64

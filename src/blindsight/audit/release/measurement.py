@@ -1,12 +1,12 @@
-"""One measurement of a release of photos, for every page, command and report.
+"""The measurement of a release of photos, the same for every page, command and report.
 
-Three questions, each with what chance gives: how many of the first ten hits fit the query, how
-often a stranger names what a photo shows, and how often somebody with a copy of a photo finds its
-entry. And for pictures that an attacker rebuilt: which photos are found again with them. Each is
-answered by the best of several attackers, so that no page shows less than a simple attack gets.
+It answers three questions, each compared with chance: how many of the first ten hits fit the query,
+how often an attacker names what a photo shows, and how often an attacker with a copy of a photo
+finds its entry. For reconstructed pictures it measures which photos they identify. Each answer is
+that of the best of several attackers, so that no page shows less than a simple attack achieves.
 
-`ReleaseAudit` is what came of attacking a release: the numbers, the answer in two sentences, what
-to change, and the report.
+`ReleaseAudit` is the result of attacking a release: the numbers, the answer in two sentences, the
+advice and the report.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ __all__ = [
     "release_draws",
 ]
 
-_JUDGED_FROM = 40  # photos below which hits are not told from chance
+_JUDGED_FROM = 40  # with fewer photos, hits are not compared with chance
 
 
 def release_draws(release: str, seed: int = 0) -> np.random.Generator:
-    """Return the random draws of every measurement of one release: the same on each page.
+    """Return the generator of all measurements of one release, so that all pages agree.
 
     Parameters:
-        release: the number of the release, as its folder states it.
+        release: the identifier of the release, as its folder states it.
         seed: another seed gives other draws.
 
     Example:
@@ -69,17 +69,17 @@ def release_draws(release: str, seed: int = 0) -> np.random.Generator:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What a release of photos is good for, and what strangers learn from it.
+    """The utility of a release of photos, and what an attacker learns from it.
 
     Parameters:
-        photos: how many photos were measured on.
+        photos: the number of photos in the measurement.
         groups: how many groups (cells) an entry can name; 0 for codes of bits.
         groups_used: how many of them hold a photo.
-        linked: how often somebody with a copy of a photo finds its entry.
-        guessed: how often a stranger names what a photo shows, by the source that gives the larger
-            figure; None where nothing says what photos show.
+        linked: how often an attacker with a copy of a photo finds its entry.
+        guessed: how often an attacker names what a photo shows, by the source that gives the larger
+            figure; None if no source says what photos show.
         searched: how many of the first ten hits fit.
-        hits_source: what says whether a hit fits.
+        hits_source: the source that says whether a hit fits.
     """
 
     photos: int
@@ -92,7 +92,7 @@ class Measurement:
 
     @property
     def at_chance(self) -> bool:
-        """Whether search finds hardly more than picking photos at random would."""
+        """Whether search finds hardly more than a random choice of photos."""
         by_luck = self.searched.chance
         return self.photos >= _JUDGED_FROM and self.searched.hits < 1.1 * by_luck + 0.3
 
@@ -127,15 +127,14 @@ def measure(
     cells: Ints | None = None,
     rng: np.random.Generator,
 ) -> Measurement:
-    """Measure a release of these photos, or one as it would be drawn.
+    """Measure a release of these photos, or a simulated one.
 
     Parameters:
         encoder: how photos become entries.
         rows: the photos' features.
-        kinds: what the photos show, by each source that says so; the first one says which hits fit.
-        cells: the released entries, in the order of `rows`; by default they are drawn anew, as a
-            release would draw them.
-        rng: for halves, ties, which photos are queries, and the releases that attackers simulate.
+        kinds: what the photos show, one value per source; the first source says which hits fit.
+        cells: the released entries, in the order of `rows`; by default a release is simulated.
+        rng: chooses halves, queries and the order of ties, and draws simulated releases.
     """
     view = view_of(encoder)
     released = view.drawn(rows, rng) if cells is None else cells
@@ -167,13 +166,13 @@ def found_again(
     vectors: Array | None = None,
     gallery: Array | None = None,
 ) -> dict[str, list[bool]]:
-    """Return for each matcher which rebuilt pictures find their own photo first among all.
+    """Return for each matcher which reconstructed pictures rank their own photo first.
 
     Parameters:
-        rebuilt: pictures that an attacker made (m, height, width), in grey.
+        rebuilt: pictures that an attacker reconstructed (m, height, width), in grey.
         own: for each of them the row of its photo in `grey`.
         grey: all photos as grey squares of the same size (n, height, width).
-        vectors: encoder vectors of the rebuilt pictures (m, d).
+        vectors: encoder vectors of the reconstructed pictures (m, d).
         gallery: encoder vectors of all photos (n, d).
 
     Example:
@@ -191,22 +190,20 @@ def found_again(
 
 
 def _standardised(pictures: Array) -> Floats:
-    """Pictures as rows of mean 0 and norm 1, so that their products are correlations."""
+    """Return pictures as rows of mean 0 and norm 1, whose inner products are correlations."""
     rows = np.asarray(pictures, np.float64).reshape(len(pictures), -1)
     rows = rows - rows.mean(axis=1, keepdims=True)
     return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12))
 
 
-#: from this share of what codes without noise give, noise is said to hide nothing.
+#: From this share of the result for codes without noise, the report says that noise hides nothing.
 _AS_GOOD = 0.8
 _OFTEN = 0.1
 
 
 @dataclass(frozen=True)
 class BudgetResult:
-    """What another epsilon would give on these photos: hits of ten, first guess right, what is
-    shown guessed.
-    """
+    """The results for another epsilon on these photos: search, linkage and attributes."""
 
     epsilon: float
     hits: float
@@ -216,7 +213,7 @@ class BudgetResult:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ReleaseAudit:
-    """The measured answers for one release; every share lies between 0 and 1, hits are of ten."""
+    """The measured answers for one release; shares are between 0 and 1, and hits are of ten."""
 
     name: str
     epsilon: float
@@ -233,12 +230,12 @@ class ReleaseAudit:
 
     @property
     def singled(self) -> LinkageResult:
-        """How often somebody with a copy of a photo finds its entry."""
+        """How often an attacker with a copy of a photo finds its entry."""
         return self.measured.linked
 
     @property
     def guessed(self) -> AttributeResult | None:
-        """How often a stranger names what a photo shows."""
+        """How often an attacker names what a photo shows."""
         return self.measured.guessed
 
     @property
@@ -248,21 +245,21 @@ class ReleaseAudit:
 
     @property
     def refuted(self) -> bool:
-        """Whether the files or the attack contradict what is stated."""
+        """Whether the files or the attack contradict the stated guarantee."""
         return bool(self.problems) or self.verdict.refuted
 
     @property
     def answer(self) -> str:
-        """Two sentences: what a stranger finds out, and what search still finds."""
+        """Return two sentences: what an attacker finds out, and what search finds."""
         s, g, search_result = self.singled, self.guessed, self.searched
         guessing = (
             ""
             if g is None
-            else f", and guesses what a photo shows {_often(g.share)} ({_of_100(g.luck)} by luck)"
+            else f", and guesses what a photo shows {_often(g.share)} ({_of_100(g.luck)} by chance)"
         )
         first = (
             f"Somebody who has a copy of a photo finds its entry {_often(s.top1)} "
-            f"({_of_100(s.chance)} by luck){guessing}."
+            f"({_of_100(s.chance)} by chance){guessing}."
         )
         if self.problems:
             first = f"Do not share this: {self.problems[0]}."
@@ -277,13 +274,11 @@ class ReleaseAudit:
         return f"{first} {second}"
 
     def advice(self) -> list[str]:
-        """What to change, each sentence from something that was measured."""
+        """Return what to change; each sentence follows from a measurement."""
         return list(_advice(self))
 
     def rows(self) -> list[dict[str, str]]:
-        """The table: each question with the release, codes without noise, the photos' features, and
-        chance.
-        """
+        """Return the table: per question the release, codes without noise, features and chance."""
         s, g, r, search_result = self.singled, self.guessed, self.rebuilt, self.searched
         rows = [
             _row(
@@ -316,14 +311,14 @@ class ReleaseAudit:
         return rows
 
     def report(self) -> Report:
-        """The page, the Markdown and the JSON."""
+        """Return the report, which can be written as HTML, Markdown, text and JSON."""
         notes = [
             f"Measured on {self.looked_at:,} of {self.stored:,} photos, on this computer; nothing "
             "left it."
         ]
         if self.lost:
             notes.append(
-                f"{self.lost:,} codes have no photo here any more that could be looked at."
+                f"{self.lost:,} codes were not measured: their photos are gone or changed."
             )
         if self.guessed is not None:
             notes.append(
@@ -341,7 +336,7 @@ class ReleaseAudit:
         )
 
     def to_html(self) -> str:
-        """One page that opens with no network; it shows photos, so it is for the owner."""
+        """Return one page that opens without a network; it shows photos, so it is for the owner."""
         return self.report().to_html()
 
     def to_text(self, width: int = 80) -> str:
@@ -349,14 +344,14 @@ class ReleaseAudit:
         return self.report().to_text(width)
 
     def to_json(self) -> str:
-        """The report's JSON, with the numbers under "measured"."""
+        """Return the report as JSON, with the numbers under "measured"."""
         fields = json.loads(self.report().to_json())
         return json.dumps(
             {**fields, "measured": self.to_dict()}, ensure_ascii=False, indent=2, allow_nan=False
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The numbers as plain values."""
+        """Return the numbers as plain values."""
         rebuilt = {name: value for name, value in vars(self.rebuilt).items() if name != "pictures"}
         return {
             "answer": self.answer,
@@ -375,7 +370,7 @@ class ReleaseAudit:
         }
 
     def write(self, folder: str | Path) -> list[Path]:
-        """report.html, report.md and report.json; the page shows photos, so keep it."""
+        """Write report.html, report.md and report.json; the page shows photos: keep it private."""
         written = self.report().write(folder)
         (Path(folder) / "report.json").write_text(self.to_json(), encoding="utf-8")
         return written
@@ -383,18 +378,16 @@ class ReleaseAudit:
     def _figures(self) -> list[Figure]:
         figures = [
             Figure(
-                "What comes back of your photos",
-                "What a stranger rebuilds who knows the hash function and half of the photos, by "
-                "the better of ridge "
-                "regression and a small network. What is no better than the mean photo tells no "
-                "more than that.",
+                "What can be reconstructed of your photos",
+                "What an attacker reconstructs who knows the hash function and half of the photos, "
+                "by the better of ridge regression and a small network. A picture that is no "
+                "better than the mean photo reveals nothing about its photo.",
                 gallery(self.rebuilt.pictures),
             ),
             Figure(
-                "What a stranger finds out, and what search finds",
+                "What an attacker finds out, and what search finds",
                 "From what you shared; from codes without noise; from the photos' features, "
-                "which is no protection "
-                "at all; and by chance.",
+                "which are not protected at all; and by chance.",
                 "",
                 self.rows(),
             ),
@@ -423,8 +416,8 @@ class ReleaseAudit:
         ]
         return Figure(
             "The same photos at other budgets",
-            "Fresh releases of these photos that stayed here; the budget per record from left to "
-            "right.",
+            "Simulated releases of these photos, which were not shared; epsilon per record from "
+            "left to right.",
             curves(lines, xlabel="epsilon per record", ylabel="share"),
             rows,
         )
@@ -443,7 +436,7 @@ def _row(
 
 
 def _of_100(share: float) -> str:
-    """A share as cases of a hundred: whole from ten on, else with one decimal."""
+    """Return a share as cases in a hundred: whole from ten on, otherwise with one decimal."""
     return f"{100 * share:.0f}" if share >= 0.095 else f"{100 * share:.1f}"
 
 
@@ -452,7 +445,7 @@ def _often(share: float) -> str:
 
 
 def _gained(value: float, chance: float, full: float) -> float:
-    """The share of what is there to be found beyond chance."""
+    """Return the gain over chance as a share of the largest possible gain."""
     return (value - chance) / (full - chance) if full > chance else 0.0
 
 
@@ -472,18 +465,18 @@ def _advice(audit: ReleaseAudit) -> Iterator[str]:
     elif s.top1 >= _OFTEN:
         lower = _at_most(audit, "top1", s.top1 / 2)
         yield (
-            "lower epsilon if copies of single photos are about: one is found "
+            "lower epsilon if others may have copies of single photos: one is found "
             f"{_often(s.top1)}{lower}"
         )
     if g is not None and g.share - g.luck > 0.05 and _gained(g.share, g.luck, g.plain) >= _AS_GOOD:
         yield (
-            f"take this for what it is: what a photo shows is guessed {_often(g.share)}, as well "
-            "as from codes without "
-            f"noise ({_of_100(g.plain)}){_at_most(audit, 'guess', (g.share + g.luck) / 2)}"
+            "do not rely on the noise to hide what a photo shows: it is guessed "
+            f"{_often(g.share)}, as well as from codes without noise "
+            f"({_of_100(g.plain)}){_at_most(audit, 'guess', (g.share + g.luck) / 2)}"
         )
     if r.plain - r.mean > 0.5 and _gained(r.psnr, r.mean, r.plain) >= _AS_GOOD:
         yield (
-            "look at the pictures: they come back as well as from codes without noise "
+            "look at the pictures: they are reconstructed as well as from codes without noise "
             f"({r.psnr:.1f} dB against "
             f"{r.plain:.1f}; the mean photo has {r.mean:.1f})"
         )
@@ -511,15 +504,13 @@ def _advice(audit: ReleaseAudit) -> Iterator[str]:
     if enough and utility >= 0.1:
         least = min(enough, key=lambda b: b.epsilon)
         yield (
-            f"epsilon {least.epsilon:g} would do: it finds {least.hits:.1f} of ten, as many as "
+            f"epsilon {least.epsilon:g} is enough: it finds {least.hits:.1f} of ten, as many as "
             f"{audit.epsilon:g} does"
         )
 
 
 def _at_most(audit: ReleaseAudit, name: str, level: float) -> str:
-    """The largest smaller budget on offer at which a number is down to a level, as half a
-    sentence.
-    """
+    """Return the largest smaller epsilon at which a figure is at most `level`, as a clause."""
     lower = [
         b for b in audit.budgets if b.epsilon < audit.epsilon and (getattr(b, name) or 0.0) <= level
     ]

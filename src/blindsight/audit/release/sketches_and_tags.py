@@ -1,5 +1,6 @@
-"""Attack sketches that were sent and tags that were published, with the photos behind them as the
-truth: what do the attackers recover from a sketch, and what does a stranger guess from a tag?
+"""Attacks on sent sketches and published tags, checked against the owner's photos.
+
+They measure what attackers recover from a sketch, and what they guess from a tag.
 """
 
 from __future__ import annotations
@@ -45,14 +46,20 @@ def audit_sketches(
     seed: int = 0,
     trials: int = 200_000,
 ) -> Report:
-    """Rebuild the owner's photos from their sketches by every attacker, one of whom has seen half
-    of the photos.
+    """Reconstruct the owner's photos from their sketches by every attacker.
+
+    One of the attackers knows half of the photos.
 
     Parameters:
         path: the file that was sent.
-        photos: the folder it was made of, unchanged since.
-        most: at most so many photos are looked at, drawn at random.
-        steps: how long the attacker learns who has seen half of them.
+        photos: the folder it was made from, unchanged since.
+        most: the largest number of photos that are measured, drawn at random.
+        steps: training steps of the attacker that knows half of the photos.
+        seed: of all random choices.
+        trials: runs of the attack on the mechanism.
+
+    Returns:
+        The report.
     """
     held, rng = SketchSet.open(path), np.random.default_rng(seed)
     most = min(most, max(16, _VALUES // math.prod(held.image_shape)))
@@ -90,11 +97,10 @@ def audit_sketches(
         cards=[(judged.name, judged.card)],
         figures=[
             Figure(
-                "What comes back of your photos",
-                f"{len(targets):,} of your photos as every attacker rebuilds them from what you "
-                "sent; the network has "
-                f"seen {int(known.sum()):,} others of them. What is no better than the mean photo "
-                "tells no more.",
+                "What can be reconstructed of your photos",
+                f"{len(targets):,} of your photos as every attacker reconstructs them from what "
+                f"you sent; the network was trained on {int(known.sum()):,} others of them. A "
+                "picture that is no better than the mean photo reveals nothing about its photo.",
                 gallery(pictures, scale=max(1, 64 // targets.shape[2])),
                 rows,
             )
@@ -103,14 +109,14 @@ def audit_sketches(
         changes=[*_sketch_advice(results[0].psnr, alone.psnr, top, len(targets)), *changes(judged)],
         summary=f"{measured_verdict(results, held.image_shape, missing=suite.missing)} Somebody "
         f"who has a copy of a photo finds its sketch in {100 * top:.0f} of 100 cases "
-        f"({100 / len(targets):.1f} by luck).",
+        f"({100 / len(targets):.1f} by chance).",
     )
 
 
 def _photos(
     folder: Path, held: SketchSet, most: int, rng: np.random.Generator
 ) -> tuple[Ints, Bytes]:
-    """Places of sketches, and the photos behind them as they were sketched."""
+    """Return positions of sketches, and their photos as they were sketched."""
     if not folder.is_dir():
         raise InvalidData(
             f"{folder} is not a folder. Give the photos that were sketched: --photos."
@@ -136,7 +142,7 @@ def _photos(
 
 
 def _apart(photos: Array, guesses: Array) -> Floats:
-    """Squared distances of photos (rows) and what was rebuilt (columns)."""
+    """Return squared distances of photos (rows) and reconstructions (columns)."""
     a, b = (np.asarray(images, np.float64).reshape(len(images), -1) for images in (photos, guesses))
     return np.asarray((a**2).sum(1)[:, None] + (b**2).sum(1) - 2 * a @ b.T)
 
@@ -145,13 +151,14 @@ def _sketch_advice(psnr: float, alone: float, top: float, n: int) -> list[str]:
     sentences = []
     if psnr > alone + 1:
         sentences.append(
-            f"look at the pictures: they come back at {psnr:.1f} dB, the mean photo has "
+            f"look at the pictures: they are reconstructed at {psnr:.1f} dB, the mean photo has "
             f"{alone:.1f}. Sketch with a "
             "larger q (--max-psnr sets the goal), or smaller images"
         )
     if top > 10 / n:
         sentences.append(
-            "send sketches only to who may know that a photo is among them: a copy finds its sketch"
+            "send sketches only to people who may know which photos are among them: a copy of a "
+            "photo finds its sketch"
         )
     return sentences
 
@@ -165,16 +172,20 @@ def audit_tags(
     seed: int = 0,
     trials: int = 200_000,
 ) -> Report:
-    """How often a stranger guesses what a photo shows from its published tag, and finds the photo's
-    row by a copy.
+    """Measure how often a published tag reveals what a photo shows, or which row is its row.
 
     Parameters:
-        table: the CSV file that was shared: a photo's id (or name), and its tags with ";"
-            between.
-        vault: what was kept of the release.
+        table: the CSV file that was shared: a photo's id (or name), and its tags, separated by
+            ";".
+        vault: the vault of the release.
         photos: the photos' folder.
         labels: what the photos show: "folder", or FILE.csv:COLUMN with the photos' names in the
             first column.
+        seed: of all random choices.
+        trials: runs of the attack on the mechanism.
+
+    Returns:
+        The report.
     """
     source, rng = Path(table), np.random.default_rng(seed)
     published = _published(source)
@@ -203,7 +214,7 @@ def audit_tags(
         cards=[] if guarantee is None else [(source.name, guarantee)],
         figures=[
             Figure(
-                "What a stranger finds out",
+                "What an attacker finds out",
                 "From the tags you shared; from tags that always say what a photo shows; and by "
                 "chance.",
                 "",
@@ -224,21 +235,21 @@ def audit_tags(
         notes=[
             f"Measured on {n:,} of {len(published):,} published photos, on this computer; nothing "
             "left it.",
-            f"What a photo shows: {len(kinds.names)} kinds, by {kinds.source}. The stranger knows "
-            "it of half of them.",
+            f"What a photo shows: {len(kinds.names)} kinds, by {kinds.source}. The attacker knows "
+            "it for half of the photos.",
         ],
         changes=_tag_advice(guess, luck, broken),
         summary=f"From its published tag, what a photo shows is guessed in {100 * guess:.0f} of "
         "100 cases "
-        f"({100 * luck:.0f} by luck). Somebody who has a copy of a photo finds its row in "
+        f"({100 * luck:.0f} by chance). Somebody who has a copy of a photo finds its row in "
         f"{100 * top:.1f} of 100 cases "
-        f"({100 / n:.1f} by luck).",
+        f"({100 / n:.1f} by chance).",
         broken=broken,
     )
 
 
 def _published(source: Path) -> dict[str, str]:
-    """Photo to tags, as the first two columns have them."""
+    """Return the tags of each photo, from the first two columns."""
     try:
         rows = list(csv.reader(read_bytes(source, largest=LIMITS.file_bytes).decode().splitlines()))
     except (UnicodeDecodeError, csv.Error) as error:
@@ -252,9 +263,7 @@ def _published(source: Path) -> dict[str, str]:
 
 
 def _names(vault: Vault, folder: Path, published: dict[str, str]) -> dict[str, str]:
-    """The file of each published photo: by its content, for ids are the vault's; or by the name
-    that stands there.
-    """
+    """Return the file of each published photo, by the vault's id of its content or by its name."""
     names: dict[str, str] = {}
     for name in list_photos(folder, leave_out=[vault.path]).photos:
         record = vault.record_of(
@@ -266,8 +275,10 @@ def _names(vault: Vault, folder: Path, published: dict[str, str]) -> dict[str, s
 
 
 def _found(tags: Ints, kinds: Kinds, count: int, known: Bools) -> tuple[float, float]:
-    """One who holds a copy knows what it shows, and ranks rows by how often that has such a tag
-    among known photos.
+    """Return how well an attacker with a copy of a photo finds its row.
+
+    It knows what the copy shows, and ranks rows by how often such photos have the row's tag among
+    the known photos.
     """
     table = np.zeros((len(kinds.names), count))
     np.add.at(table, (kinds.shows[known], tags[known]), 1.0)
@@ -277,7 +288,7 @@ def _found(tags: Ints, kinds: Kinds, count: int, known: Bools) -> tuple[float, f
 
 
 def read_guarantee(path: Path) -> Guarantee:
-    """The promise that lies beside published tags, checked against its digest.
+    """Read the guarantee stored beside published tags and check its digest.
 
     Raises:
         HostileFile: if the file is damaged or was changed.
@@ -288,7 +299,7 @@ def read_guarantee(path: Path) -> Guarantee:
 
 
 def _judged(source: Path, trials: int, seed: int) -> tuple[Guarantee | None, list[Verdict]]:
-    """The promise that lies beside the table, where there is one, and the attack on it."""
+    """Return the guarantee stored beside the table, if there is one, and the attack on it."""
     beside = source.with_name("guarantee.json")
     if not beside.is_file():
         return None, []

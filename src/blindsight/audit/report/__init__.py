@@ -1,1 +1,1 @@
-"""What an audit says: `verdict` (a line), `page` (HTML, JSON, text and figures), `file_report`."""
+"""Reports: `verdict` (one row), `page` (HTML, JSON, text and figures), `file_report` (one file)."""

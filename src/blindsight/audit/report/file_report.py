@@ -1,8 +1,7 @@
-"""The report on one's own file: the attack's curve beside claim and proof, what the file itself
-shows, and what to change, also where nothing was refuted but something is wrong.
+"""The report on one file: the attack's ROC curve, what the file itself reveals, and advice.
 
-The private data are not in a file. What it tells about one's own photos is measured where they are:
-`audit.release`.
+There is advice also where nothing was refuted but a parameter is unwise. A file does not contain
+the private data; `audit.release` measures what a release reveals about the owner's photos.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ LARGE = 10.0
 
 
 def changes(audit: Audit) -> list[str]:
-    """Each sentence names one thing to change and how; empty where nothing was found."""
+    """Return sentences that each name one thing to change; empty where nothing was found."""
     if isinstance(audit.card, Disclosure):
         return list(_sketches(audit))
     sentences = [*_promise(audit.card, audit), *_release(audit.card, audit)]
@@ -182,9 +181,7 @@ _HOMES = ("metric", "tagging", "sketching")
 
 
 def report_of(audit: Audit, *, seed: int = 0) -> Report:
-    """Card, three numbers, the attack's curve, pictures and what to change, of what `audit` or
-    `audit_file` found.
-    """
+    """Return the report on a result of `audit` or `audit_file`."""
     verdicts = [] if audit.verdict is None else [audit.verdict]
     pictures = []
     # The verdict needs no pictures: without the extra `plots` the report has none.

@@ -1,5 +1,4 @@
-"""The report: first the answer, then what to change, then figures, then the table; HTML, Markdown,
-text and JSON.
+"""The report in HTML, Markdown, text and JSON: the answer, the advice, figures and the table.
 
 Figures are SVG and PNG inside the page, so that it needs no other file. Plain text fits a terminal.
 """
@@ -53,9 +52,7 @@ _CEILING = 30.0
 
 
 class Figure(NamedTuple):
-    """A picture for the page (trusted HTML or SVG), and the numbers behind it; without a picture
-    they are shown.
-    """
+    """A picture for the page (trusted HTML or SVG), and its numbers, shown if it is missing."""
 
     title: str
     caption: str
@@ -64,10 +61,9 @@ class Figure(NamedTuple):
 
 
 def allowed(fpr: ArrayLike, epsilon: float, delta: float = 0.0) -> Floats:
-    """The most right accusations that (epsilon, delta) leaves possible at these rates of false
-    ones.
+    """Return the largest true positive rate under (epsilon, delta) at these false positive rates.
 
-    min(e^ε f + δ, 1 - e^-ε (1 - δ - f)) (Kairouz, Oh and Viswanath 2015).
+    It is min(e^ε f + δ, 1 - e^-ε (1 - δ - f)) (Kairouz, Oh and Viswanath 2015).
     """
     f = np.asarray(fpr, np.float64)
     grow = math.exp(min(epsilon, 700))
@@ -75,7 +71,7 @@ def allowed(fpr: ArrayLike, epsilon: float, delta: float = 0.0) -> Floats:
 
 
 def three_numbers(verdicts: Sequence[Verdict]) -> str:
-    """Claimed, proven and audited side by side, one line per method that has an epsilon."""
+    """Draw claimed, proven and audited epsilons, one line per method that has an epsilon."""
     audited_verdicts = [v for v in verdicts if v.audited is not None]
 
     def paint(axes: Axes) -> None:
@@ -119,8 +115,9 @@ def curves(
     labels: Mapping[str, tuple[float, float]] | None = None,
     logarithmic: bool = True,
 ) -> str:
-    """Lines of points; `own` is where the audited file stands, a level line where its x is
-    infinite.
+    """Draw lines of points.
+
+    `own` is the point of the audited file; it is drawn as a horizontal line if its x is infinite.
     """
     levels = {} if chance is None else {"chance": chance}
     draw_lines = plots.curves(lines, xlabel=xlabel, ylabel=ylabel, log=logarithmic, levels=levels)
@@ -144,7 +141,7 @@ def curves(
 
 
 def _apart(labels: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
-    """Labels that would lie on each other become one."""
+    """Merge labels that would overlap."""
     if not labels:
         return {}
     reach = 0.05 * np.ptp(np.array(list(labels.values())), axis=0)
@@ -166,10 +163,10 @@ def attack_roc(
     delta: float = 0.0,
     proof: str = "proven",
 ) -> tuple[str, list[dict[str, Any]]]:
-    """Claim, proof and attack on log-log axes; and the same at a few rates, as rows.
+    """Draw claim, proof and attack on log-log axes; also return them at a few rates, as rows.
 
-    A curve above a line contradicts it. The diamond is the event that the audited number rests on,
-    at the stated confidence: it is what refutes; the thin end of the curve is a handful of runs.
+    A curve above a line contradicts it. The diamond is the event behind the audited number, at the
+    stated confidence. Only the diamond refutes: the left end of the curve rests on a few runs.
     """
     scores = np.concatenate([result.guilty, result.innocent])
     fpr, tpr = roc(scores, np.repeat([True, False], [len(result.guilty), len(result.innocent)]))
@@ -219,7 +216,7 @@ def attack_roc(
 
 
 def roc_curves(memberships: Mapping[str, Membership]) -> str:
-    """Membership inference on log-log axes: what matters is the left edge."""
+    """Draw membership inference on log-log axes, where low false positive rates are visible."""
 
     def paint(axes: Axes) -> None:
         for (name, membership), color in zip(
@@ -234,7 +231,7 @@ def roc_curves(memberships: Mapping[str, Membership]) -> str:
 
 
 def _guessing(axes: Axes, floor: float, ylabel: str) -> None:
-    """The diagonal, on logarithmic axes from `floor` to 1."""
+    """Draw the diagonal on logarithmic axes from `floor` to 1."""
     axes.plot([floor, 1], [floor, 1], color=INK, lw=1, ls=":", label="guessing")
     axes.set(xscale="log", yscale="log", xlim=(floor, 1), ylim=(floor, 1.15))
     axes.set(xlabel="false accusations", ylabel=ylabel)
@@ -242,9 +239,7 @@ def _guessing(axes: Axes, floor: float, ylabel: str) -> None:
 
 
 def guesses(bars: Mapping[str, tuple[float, float, float]], *, most: float | None) -> str:
-    """Shares of right guesses with their intervals, one half for chance, and the most that is
-    allowed.
-    """
+    """Draw shares of correct guesses with intervals, chance, and the largest share allowed."""
 
     def paint(axes: Axes) -> None:
         for line, (share, low, high) in enumerate(reversed(list(bars.values()))):
@@ -270,7 +265,7 @@ def gallery(rows: Mapping[str, Array], *, scale: int = 2) -> str:
 
 
 Rows = Sequence[Mapping[str, Any]]
-#: said once in every report.
+#: Printed once in every report.
 NOT_REFUTED = (
     "How to read the verdict. REFUTED: an attack measured more than the promise allows. Not "
     "refuted: no attack did, which is no proof; audited numbers are lower bounds, and more trials "
@@ -279,7 +274,7 @@ NOT_REFUTED = (
 
 
 def wrapped(words: str, width: int, *, first: str = "", rest: str = "") -> list[str]:
-    """A paragraph in lines of at most `width`; words are never cut."""
+    """Wrap a paragraph into lines of at most `width`; words are never cut."""
     return textwrap.wrap(
         words,
         width,
@@ -291,8 +286,10 @@ def wrapped(words: str, width: int, *, first: str = "", rest: str = "") -> list[
 
 
 def columns(rows: Rows, width: int) -> list[str]:
-    """A table whose first column takes the room that is left and wraps; where that is too little,
-    one line per cell.
+    """Return a table as lines of text.
+
+    The first column takes the remaining width and wraps; if that is too narrow, each cell gets a
+    line of its own.
     """
     names = _names(rows)
     texts = [[str(row.get(name, "")) for name in names] for row in rows]
@@ -317,7 +314,7 @@ def columns(rows: Rows, width: int) -> list[str]:
 
 
 def verdict_lines(verdict: Verdict, width: int) -> list[str]:
-    """One verdict: the word and the method, then its three numbers."""
+    """Return one verdict as text: its word and method, then its three numbers."""
     method, setting, unit, claimed, proven, audited, attack, word = verdict.cells()
     numbers = (
         f"claimed {claimed}, proven {proven}, audited {audited or 'nothing'}, per {unit}; by "
@@ -380,12 +377,11 @@ dl.gallery { margin: 0; } dl.gallery dt { font-size: .9rem; margin-top: .6rem; }
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What was audited and what came of it.
+    """The results of an audit, for people and as JSON.
 
     The figures' pictures are trusted; everything else is escaped. `changes` are sentences on what
-    to change beyond the verdicts' own advice; `summary` stands in for the headline where counts of
-    verdicts would not say it; `broken` are findings that no epsilon expresses; figures in `lead`
-    come first.
+    to change beyond the verdicts' own advice; `summary` replaces the headline that counts verdicts;
+    `broken` are findings that no epsilon expresses; figures in `lead` come first.
     """
 
     title: str
@@ -404,7 +400,7 @@ class Report:
         return bool(self.broken) or any(verdict.refuted for verdict in self.verdicts)
 
     def headline(self) -> str:
-        """The answer in two sentences, for people in a hurry."""
+        """Return the answer in two sentences."""
         if self.summary:
             return self.summary
         claims = [v for v in self.verdicts if v.published]
@@ -414,12 +410,12 @@ class Report:
         return " ".join(parts) or "Nothing here states an epsilon: see the card."
 
     def advice(self) -> list[str]:
-        """What to change to be safe, each once."""
+        """Return what to change, without duplicates."""
         refuted = (f"{v.method}: {v.advice}" for v in self.verdicts if v.refuted and v.advice)
         return list(dict.fromkeys((*refuted, *self.changes)))
 
     def write(self, folder: str | Path) -> list[Path]:
-        """report.html, report.md and report.json in the folder."""
+        """Write report.html, report.md and report.json into the folder."""
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
         files = {
@@ -432,7 +428,7 @@ class Report:
         return [target / name for name in files]
 
     def to_json(self) -> str:
-        """Everything but the pictures; of those, the numbers behind them."""
+        """Return everything as JSON; figures are given by their numbers, without pictures."""
         cards = {name: json.loads(card.to_json()) for name, card in self.cards}
         fields = {
             "title": self.title,
@@ -451,7 +447,7 @@ class Report:
         return json.dumps(fields, ensure_ascii=False, indent=2, allow_nan=False)
 
     def to_markdown(self) -> str:
-        """The answer, what to change, the numbers behind the pictures, the table and the cards."""
+        """Return the answer, the advice, the figures' numbers, the table and the cards."""
         lines = [
             f"# {self.title}",
             self.headline(),
@@ -475,7 +471,7 @@ class Report:
         return "\n".join(lines) + "\n"
 
     def to_text(self, width: int = 80) -> str:
-        """For a terminal of that many columns: no line is longer and no word is cut."""
+        """Return text for a terminal of `width` columns: no line is longer and no word is cut."""
         lines = [*wrapped(self.headline(), width), ""]
         for sentence in self._sentences():
             lines += wrapped(sentence, width, first="- ", rest="  ")
@@ -493,7 +489,7 @@ class Report:
         return "\n".join(lines) + "\n"
 
     def to_html(self) -> str:
-        """One page that opens with no network."""
+        """Return one page that opens without a network."""
         return "".join(self._html())
 
     def _sentences(self) -> list[str]:
@@ -565,8 +561,7 @@ def _html_table(verdicts: Sequence[Verdict]) -> str:
 
 
 def _html_cells(verdict: Verdict) -> str:
-    # Green only where something was promised: a sketch that promises nothing has nothing to stand
-    # by.
+    # Green only where something was promised; a sketch that promises nothing cannot keep a promise.
     promised = verdict.published or verdict.calibration == "proven"
     tone = "refuted" if verdict.refuted else "fine" if promised else "quiet"
     *cells, word = verdict.cells()

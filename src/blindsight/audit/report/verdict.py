@@ -1,4 +1,4 @@
-"""A line of the table: what a method claims, what is proved, what an attack measured."""
+"""A row of the table: what a method claims, what is proved, and what an attack measured."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ COLUMNS = ("method", "setting", "unit", "claimed", "proven", "audited", "attack"
 class Verdict:
     """One method in one setting, with its three numbers.
 
-    `promise` says in words what the paper promises where it names no epsilon; `recovered` is what
-    an attack got back there. `broken` is whether that contradicts the promise.
+    `promise` says what the paper promises where it names no epsilon; `recovered` is what an attack
+    recovered there, and `broken` whether that contradicts the promise.
     """
 
     room: Room
@@ -48,7 +48,7 @@ class Verdict:
         setting: str,
         advice: str = "",
     ) -> Verdict:
-        """The verdict on a guarantee, from the attack that was run against it, if any was."""
+        """Return the verdict on a guarantee from the attack on it, if there was one."""
         return cls(
             room=room,
             method=method,
@@ -88,8 +88,9 @@ class Verdict:
         return "not attacked" if self.recovered is None else self.recovered.attack
 
     def cells(self) -> tuple[str, ...]:
-        """method, setting, unit, claimed, proven, audited, attack, verdict: the table's columns as
-        text.
+        """Return the table's columns as text.
+
+        They are method, setting, unit, claimed, proven, audited, attack and verdict.
         """
         audited = (
             f"ε ≥ {self.audited.epsilon:.2f}"
@@ -118,7 +119,7 @@ class Verdict:
 
 
 def _recovered(recovery: Recovery | None) -> str:
-    """Shares as percent; the report's own columns say of what."""
+    """Return shares as percentages; the columns of the report say of what."""
     if recovery is None:
         return ""
     return (

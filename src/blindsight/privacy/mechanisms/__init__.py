@@ -1,24 +1,25 @@
-"""The only place that draws privacy noise: each mechanism a frozen value that knows what it costs.
+"""The only package that draws privacy noise. A mechanism is a frozen value that states its cost.
 
-| mechanism | releases | pure? | sampler |
+| mechanism | releases | pure epsilon | sampler |
 |---|---|---|---|
 | `BitFlip` | bits, each flipped with probability beta | yes | exact |
 | `Laplace` / `DiscreteLaplace` | a vector, l1 sensitivity | yes | float / exact |
 | `Gaussian` / `DiscreteGaussian` | a vector, l2 sensitivity | (epsilon, delta) | float / exact |
 | `Staircase` | numbers, sensitivity per coordinate (SCDF) | yes | float |
-| `Duchi` | vectors in a box, to corners of a larger box | yes | float |
-| `PrivUnit` | unit vectors, to other unit vectors | yes | float |
+| `Duchi` | vectors in a box, as corners of a larger box | yes | float |
+| `PrivUnit` | unit vectors, as random unit vectors | yes | float |
 | `KaryResponse` | one of k cells | yes | exact |
 | `SubsetSelection` | a subset of k cells | yes | exact |
 | `NoisyTopK` | the indices of the largest scores | yes | float |
 
-A mechanism has `unit`, `neighbours`, `cost`, `domain` (which any value can be projected into),
-`release`, `log_prob`, `worst_pair`, `sampler` and `says`; `Mechanism` is the protocol, and
-`register` makes one of your own known to files.
+A mechanism has `unit`, `neighbours`, `cost`, `domain` (into which any value can be projected),
+`release`, `log_prob`, `worst_pair`, `sampler` and `says`. `Mechanism` is the protocol, and
+`register` lets files name a mechanism of your own.
 
-"exact" draws with integers only, so that the low bits of a float cannot betray the input (Mironov
-2012); use those for what outsiders see. "float" is fast and meant for what stays inside, such as
-gradients; guarantees say which.
+An "exact" sampler draws integers only, so that the low bits of a floating-point number cannot
+reveal the input (Mironov 2012); use these mechanisms for values that are published. A "float"
+sampler is faster and meant for values that stay with the owner, such as gradients. Guarantees state
+the sampler.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Mechanisms as data: the protocol, the domains of their inputs, and conversion to and from JSON by
-type name and parameters.
+"""Mechanisms as data: the protocol, the domains of their inputs, and their conversion to JSON.
 
-Every value can be put into a domain, so that a release never refuses private data. A domain knows
-how to project any value of the right shape into itself (clipping is part of the mechanism), how far
-two values are apart in the mechanism's own measure, and how far apart those of neighbours may be.
+Every value can be projected into a domain, so a release never refuses private data. A domain
+projects any value of the right shape into itself (clipping is part of the mechanism), measures the
+distance of two values in the mechanism's own metric, and states how far apart the values of
+neighbours may be.
 
-The additive mechanisms share `keep_dtype`, `check_grid` and `grid_units`: one vector in, the same
-vector plus noise out.
+The additive mechanisms, which return their input plus noise, share `keep_dtype`, `check_grid` and
+`grid_units`.
 """
 
 from __future__ import annotations
@@ -42,15 +42,16 @@ __all__ = [
 
 
 def keep_dtype(noisy: NDArray[Any], x: ArrayLike) -> NDArray[Any]:
-    """Convert a noisy array to the float type of `x`; integers become float64, because the noise is
-    not a whole number.
+    """Convert a noisy array to the float type of `x`.
+
+    If `x` holds integers, the result is float64, because the noise is not a whole number.
     """
     dtype = np.asarray(x).dtype
     return noisy.astype(dtype if dtype.kind == "f" else np.float64, copy=False)
 
 
 def check_grid(grid: float) -> float:
-    """A grid step must be a power of two, so that its multiples are floats exactly."""
+    """Check that a grid step is a power of two, whose multiples are exact as floats."""
     step = checks.positive("grid", grid)
     if math.frexp(step)[0] != 0.5:
         raise InvalidParameter(f"grid must be a power of two (such as 2**-10), got {grid!r}.")
@@ -58,7 +59,7 @@ def check_grid(grid: float) -> float:
 
 
 def grid_units(x: ArrayLike, grid: float) -> NDArray[np.int64]:
-    """The nearest whole number of grid steps to every value; beyond 2^52 steps the last one.
+    """Round every value to a whole number of grid steps, clipped to 2^52 steps.
 
     Clipping never moves two values apart, so it does not add to the sensitivity; refusing a value
     would reveal that it is large.
@@ -68,38 +69,39 @@ def grid_units(x: ArrayLike, grid: float) -> NDArray[np.int64]:
     return np.clip(units, -(2.0**52), 2.0**52).astype(np.int64)
 
 
-# Sums larger than this lose their fraction in a float: nothing that was clipped gets near it.
+# Larger sums lose their fraction in a float; sums of clipped values are far smaller.
 _LARGEST = 2.0**52
 
 
 class Domain(Protocol):
-    """Values a mechanism can release."""
+    """The set of values that a mechanism can release."""
 
     @property
     def reach(self) -> float:
-        """How far apart, by `distance`, the values of neighbours may be."""
+        """The largest `distance` between the values of neighbours."""
         ...
 
     def project(self, x: ArrayLike) -> NDArray[Any]:
-        """The value itself, or the nearest one inside."""
+        """Return the value, or the nearest value inside the domain."""
         ...
 
     def distance(self, x: ArrayLike, other: ArrayLike) -> float:
-        """How far apart two values are, in the measure that the mechanism protects."""
+        """The distance of two values in the metric of the mechanism."""
         ...
 
 
 @dataclass(frozen=True)
 class Reals:
-    """Vectors of real numbers; those of neighbours are at most `reach` apart in the norm of this
-    order (1, 2, inf).
+    """Vectors of real numbers.
+
+    Vectors of neighbours are at most `reach` apart in the norm of this order (1, 2, inf).
     """
 
     reach: float
     order: float
 
     def project(self, x: ArrayLike) -> NDArray[Any]:
-        """Numbers that are not finite count as zero, as a record outside every bound should."""
+        """Replace numbers that are not finite by zero, as if the record were absent."""
         values = np.asarray(x)
         if values.dtype.kind == "f":
             return np.asarray(np.nan_to_num(np.clip(values, -_LARGEST, _LARGEST), copy=False))
@@ -113,9 +115,7 @@ class Reals:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Values of records side by side, each released by itself: neighbours differ in one of them, in
-    any way.
-    """
+    """One value per record, released separately. Neighbours differ arbitrarily in one value."""
 
     @property
     def reach(self) -> float:
@@ -150,7 +150,7 @@ class Bits(_Rows):
         return np.asarray(x)
 
     def distance(self, x: ArrayLike, other: ArrayLike) -> float:
-        """How many codes, or bits, differ."""
+        """The number of codes, or of bits, that differ."""
         if not self.whole or np.asarray(x).size % self.n:
             return self._changed(x, other, 1)
         return self._changed(x, other, self.n)
@@ -158,13 +158,13 @@ class Bits(_Rows):
 
 @dataclass(frozen=True)
 class Box(_Rows):
-    """Rows of [-bound, bound]^d; with d = 0 rows of any length."""
+    """Rows in [-bound, bound]^d; with d = 0, rows of any length."""
 
     dimensions: int
     bound: float
 
     def project(self, x: ArrayLike) -> NDArray[Any]:
-        """Every coordinate into the box; what is no number counts as zero."""
+        """Clip every coordinate to the box; NaN counts as zero."""
         values = np.asarray(x)
         return np.asarray(np.nan_to_num(np.clip(values, -self.bound, self.bound)))
 
@@ -179,13 +179,13 @@ class Sphere(_Rows):
     dimensions: int
 
     def project(self, x: ArrayLike) -> NDArray[Any]:
-        """Every row to norm 1; what is no number counts as zero."""
+        """Scale every row to norm 1; coordinates that are not finite count as zero."""
         values = np.nan_to_num(np.asarray(x, dtype=np.float64), posinf=0.0, neginf=0.0)
         peak = np.abs(values).max(axis=-1, keepdims=True, initial=0)
         scaled = values / np.where(peak > 0, peak, 1.0)
         norm = np.linalg.norm(scaled, axis=-1, keepdims=True)
         unit = scaled / np.where(norm > 0, norm, 1.0)
-        # What is of norm 1 already stays as it is, to the last bit.
+        # Rows that already have norm 1 are unchanged to the last bit.
         return np.where(np.abs(norm * peak - 1) < 1e-9, values, unit).astype(
             np.asarray(x).dtype, copy=False
         )
@@ -200,9 +200,9 @@ _KNOWN: dict[str, type] = {}
 
 @runtime_checkable
 class Mechanism(Protocol):
-    """A frozen value that releases what lies in its domain, and knows what that costs.
+    """A frozen value that releases values of its domain and states the cost of a release.
 
-    A Gaussian mechanism also has `mu` (sensitivity over sigma), by which accountants compose it
+    A Gaussian mechanism also has `mu` (sensitivity over sigma), with which accountants compose it
     tightly.
     """
 
@@ -232,8 +232,10 @@ class Mechanism(Protocol):
 
 
 def register(cls: T) -> T:
-    """Make a mechanism (a frozen dataclass) known by its class name, so that guarantees and files
-    can name it.
+    """Register a mechanism (a frozen dataclass), so that guarantees and files can name its class.
+
+    Raises:
+        InvalidParameter: The class is not a frozen dataclass, or its name is already in use.
     """
     if not dataclasses.is_dataclass(cls):
         raise InvalidParameter(f"a mechanism must be a frozen dataclass, got {cls!r}.")
@@ -246,7 +248,7 @@ def register(cls: T) -> T:
 
 
 def to_fields(mechanism: Any) -> dict[str, Any]:
-    """{"type": class name, parameters ...}: plain values for JSON."""
+    """Convert a mechanism to plain JSON values: {"type": class name, parameters ...}."""
     name = type(mechanism).__name__
     if _KNOWN.get(name) is not type(mechanism):
         raise InvalidParameter(
@@ -266,7 +268,7 @@ def to_fields(mechanism: Any) -> dict[str, Any]:
 
 
 def from_fields(fields: Any) -> Any:
-    """The inverse of `to_fields`; anything else is refused."""
+    """Make a mechanism from what `to_fields` returned; raise `InvalidData` for anything else."""
     if not isinstance(fields, dict) or not isinstance(fields.get("type"), str):
         raise InvalidData("a mechanism must be a JSON object with a type.")
     cls = _KNOWN.get(fields["type"])

@@ -1,18 +1,16 @@
-"""The multidimensional mechanism of Duchi, Jordan and Wainwright (2018), in the form that also
-holds for even d.
+"""Two mechanisms for vectors in the local model: `Duchi` and `PrivUnit`.
 
-A row t in [-1, 1]^d is first rounded at random to a corner v with E v = t. Then a corner s is
-drawn: each s with s.v > 0 is e^epsilon times as likely as each other one, and B s is released, with
-B such that E(B s) = t. (Counting the ties s.v = 0 of an even d as agreeing on both sides, as in the
-first publication, would cost ln(1 + e^epsilon).)
+`Duchi` is the multidimensional mechanism of Duchi, Jordan and Wainwright (2018), in the form that
+also holds for even d. A row t in [-1, 1]^d is first rounded at random to a corner v with E v = t.
+Then a corner s is drawn: each s with s.v > 0 is e^epsilon times as likely as each other one, and
+B s is released, with B such that E(B s) = t. (Counting the ties s.v = 0 of an even d as agreeing on
+both sides, as in the first publication, would cost ln(1 + e^epsilon).)
 
-PrivUnit (Bhowmick et al. 2018): release a noisy direction instead of bits.
-
-A unit vector u in d dimensions is released as a random unit vector v: with probability p from the
-cap <v, u> >= gamma, else from the rest of the sphere, uniformly in either. With q the cap's share
-of the sphere, the density ratio between two inputs is at most [p/q] / [(1-p)/(1-q)], so epsilon =
-ln(p/(1-p)) + ln((1-q)/q), exactly. For each epsilon the cap with the largest expected inner product
-<v, u> is taken.
+`PrivUnit` (Bhowmick et al. 2018) releases a unit vector u in d dimensions as a random unit vector
+v: with probability p uniformly from the cap <v, u> >= gamma, otherwise uniformly from the rest of
+the sphere. With q the cap's share of the sphere, the density ratio between two inputs is at most
+[p/q] / [(1-p)/(1-q)], so epsilon = ln(p/(1-p)) + ln((1-q)/q), exactly. For each epsilon the cap
+with the largest expected inner product <v, u> is used.
 """
 
 from __future__ import annotations
@@ -36,10 +34,11 @@ _RAREST = 2.0**-40
 
 @dataclass(frozen=True, kw_only=True)
 class PrivUnit:
-    """Release unit vectors of `dimensions` coordinates.
+    """Release unit vectors of `dimensions` coordinates as random unit vectors.
 
-    Guarantee: `epsilon` per unit, pure, in the local model, for the real-valued mechanism; the
-    sampler is floating point.
+    Guarantee:
+        Pure `epsilon` per unit in the local model, for the real-valued mechanism. The sampler uses
+        floating point.
     """
 
     epsilon: float
@@ -52,8 +51,8 @@ class PrivUnit:
         checks.positive("epsilon", self.epsilon)
         checks.whole("dimensions", self.dimensions, least=2)
         _ = self.cost
-        # Outside the cap a double can be drawn with a granularity of 2^-53: a rarer event would be
-        # drawn with another probability than stated, or never, and epsilon would be infinite.
+        # A uniform double has a granularity of 2^-53. An event outside the cap that is rarer would
+        # be drawn with another probability than stated, or never, and epsilon would be infinite.
         if 1 - self.cap(self.gamma)[0] < _RAREST:
             raise InvalidParameter(
                 f"epsilon {self.epsilon:g} is too large for PrivUnit in {self.dimensions} "
@@ -72,7 +71,7 @@ class PrivUnit:
 
     @property
     def gamma(self) -> float:
-        """The cap's height with the largest expected inner product."""
+        """The height of the cap with the largest expected inner product."""
         best = _scipy("optimize").minimize_scalar(
             lambda g: -self._inner(g), bounds=(0.0, 0.999), method="bounded"
         )
@@ -80,11 +79,11 @@ class PrivUnit:
 
     @property
     def inner_product(self) -> float:
-        """E<v, u>: dividing by it makes the release unbiased."""
+        """E<v, u>; dividing the release by it makes it unbiased."""
         return self._inner(self.gamma)
 
     def cap(self, gamma: float) -> tuple[float, float]:
-        """(p, q): the probability of the cap, and its share of the sphere."""
+        """Return (p, q): the probability of the cap, and its share of the sphere."""
         q = 0.5 * float(
             _scipy("special").betainc((self.dimensions - 1) / 2, 0.5, 1 - gamma * gamma)
         )
@@ -96,11 +95,11 @@ class PrivUnit:
         return Sphere(self.dimensions)
 
     def worst_pair(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Two neighbouring inputs that meet the stated epsilon."""
+        """Two neighbouring inputs for which the privacy loss reaches the stated epsilon."""
         return np.eye(1, self.dimensions)[0], -np.eye(1, self.dimensions)[0]
 
     def release(self, x: ArrayLike, *, rng: np.random.Generator) -> NDArray[Any]:
-        """Unit vectors (..., d), or rows of zeros, to random unit vectors of the same shape."""
+        """Return random unit vectors for unit vectors (..., d); rows of zeros are allowed."""
         vectors = checks.finite_array("x", x)
         if vectors.ndim == 0 or vectors.shape[-1] != self.dimensions:
             raise InvalidData(
@@ -115,11 +114,12 @@ class PrivUnit:
             )
         p, q = self.cap(self.gamma)
         inside = rng.random(len(u)) < p
-        # The height t = <v, u>: (1 - t)/2 is Beta((d-1)/2, (d-1)/2), and below q in the cap.
+        # For the height t = <v, u>, (1 - t)/2 is Beta((d-1)/2, (d-1)/2), and its CDF is below q in
+        # the cap.
         level = rng.random(len(u)) * np.where(inside, q, 1 - q) + np.where(inside, 0.0, q)
         half = (self.dimensions - 1) / 2
         t = 1 - 2 * _scipy("special").betaincinv(half, half, level)
-        # A row of zeros has no direction: any will do, drawn at random.
+        # A row of zeros has no direction, so a random one is used.
         u = np.where((norm == 0)[:, None], _unit(rng.standard_normal(u.shape)), u)
         side = rng.standard_normal(u.shape)
         side -= (side * u).sum(axis=1, keepdims=True) * u
@@ -127,7 +127,7 @@ class PrivUnit:
         return keep_dtype(released.reshape(vectors.shape), x)
 
     def log_prob(self, released: ArrayLike, x: ArrayLike) -> NDArray[np.float64]:
-        """Log-density with respect to the uniform distribution on the sphere."""
+        """Return the log-density with respect to the uniform distribution on the sphere."""
         gamma = self.gamma
         p, q = self.cap(gamma)
         t = (np.asarray(released) * np.asarray(x)).sum(axis=-1)
@@ -150,8 +150,9 @@ def _unit(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 class Duchi:
     """Release rows of [-bound, bound]^dimensions as corners of a larger box, without bias.
 
-    Guarantee: `epsilon` for a whole row. Local model. Output is one of 2^d corners; which one is
-    chosen with floating-point uniforms.
+    Guarantee:
+        Pure `epsilon` for a whole row in the local model. The output is one of 2^d corners, which
+        is chosen with floating-point uniform numbers.
     """
 
     epsilon: float
@@ -177,10 +178,10 @@ class Duchi:
 
     @property
     def magnitude(self) -> float:
-        """B x bound, the size of every released coordinate."""
+        """The absolute value B x bound of every released coordinate."""
         d = self.dimensions
         # B = (2^d + N (e^eps - 1)) / (C(d-1, floor(d/2)) (e^eps - 1)), N = corners with s.v > 0;
-        # all over 2^d.
+        # numerator and denominator are divided by 2^d.
         gain = math.expm1(min(self.epsilon, 700))
         return (
             self.bound
@@ -190,9 +191,7 @@ class Duchi:
 
     @property
     def _agreeing(self) -> float:
-        """The share N / 2^d of corners that agree with a given one in more than half of the
-        coordinates.
-        """
+        """The share N / 2^d of corners that agree with a given one in most coordinates."""
         d = self.dimensions
         ties = math.exp(_log_choose(d, d // 2) - d * math.log(2)) if d % 2 == 0 else 0.0
         return (1 - ties) / 2
@@ -202,26 +201,29 @@ class Duchi:
         return Box(self.dimensions, self.bound)
 
     def worst_pair(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Two neighbouring inputs that meet the stated epsilon."""
+        """Two neighbouring inputs for which the privacy loss reaches the stated epsilon."""
         return np.full(self.dimensions, self.bound), np.full(self.dimensions, -self.bound)
 
     def release(self, x: ArrayLike, *, rng: np.random.Generator) -> NDArray[Any]:
-        """One corner for each row of (..., dimensions)."""
+        """Return one corner for each row of (..., dimensions)."""
         rows = self._rows(x)
         v = np.where(rng.random(rows.shape) < (1 + rows) / 2, 1.0, -1.0)
         d = self.dimensions
-        # How many coordinates agree with v: C(d, k), times e^eps where that is more than half.
+        # The number k of coordinates that agree with v has weight C(d, k), times e^eps if k is
+        # more than half.
         k = np.arange(d + 1)
         weight = _log_choose(d, k) + self.epsilon * (k > d / 2)
         share = np.cumsum(np.exp(weight - weight.max()))
         agree = np.searchsorted(share / share[-1], rng.random(len(rows)), side="right")
-        # Which ones: the `agree` smallest of d random keys.
+        # These are the coordinates of the `agree` smallest of d random keys.
         rank = rng.random(rows.shape).argsort(axis=1).argsort(axis=1)
         corner = np.where(rank < agree[:, None], v, -v) * self.magnitude
         return keep_dtype(corner.reshape(np.shape(x)), x)
 
     def log_prob(self, released: ArrayLike, x: ArrayLike) -> NDArray[np.float64]:
-        """ln Pr(released row | row): the probability that v agrees with it in more than half, by
+        """Return ln Pr(released row | row).
+
+        The probability that v agrees with it in more than half of the coordinates is computed by
         convolution.
         """
         rows = self._rows(x)

@@ -1,18 +1,19 @@
-"""Gaussian noise, calibrated by its exact privacy curve (Balle and Wang 2018), and the discrete
-Gaussian.
+"""Gaussian noise, calibrated by its exact privacy curve, and discrete Gaussian noise.
 
-For l2 sensitivity D and noise sigma the smallest delta at epsilon is
+For l2 sensitivity D and noise sigma the smallest delta at epsilon is (Balle and Wang 2018)
+
     Phi(D/(2 sigma) - epsilon sigma/D) - e^epsilon Phi(-D/(2 sigma) - epsilon sigma/D).
-The discrete Gaussian is bounded by a slightly narrower continuous one (`DiscreteGaussian`).
 
-`convolved_gaussian` is discrete Gaussian noise of any width, fast: a sum of small ones at powers of
-three. A discrete Gaussian of variance S0 = 41 is read from a table of cumulative probabilities of
-256 bits. The noise is z_0 + 3 z_1 + 9 z_2 + ... with J of these, and is nearly the discrete
-Gaussian of variance S0 (9^J - 1)/8. How nearly follows from Poisson's summation: for s >= 2 and any
-shift x
+The cost of the discrete Gaussian is bounded by that of a slightly narrower continuous one
+(`DiscreteGaussian`).
 
-    sum over m in Z of exp(-(m - x)^2 / (2 s^2)) = s sqrt(2 pi) (1 + e),  |e| <= 2.1 exp(-2 pi^2
-    s^2).
+`convolved_gaussian` quickly draws discrete Gaussian noise of any width as a sum of narrow ones. A
+discrete Gaussian of variance S0 = 41 is drawn from a table of cumulative probabilities of 256 bits.
+The noise is z_0 + 3 z_1 + 9 z_2 + ... with J such values, and is nearly the discrete Gaussian of
+variance S0 (9^J - 1)/8. The error is bounded by Poisson summation: for s >= 2 and any shift x
+
+    sum over m in Z of exp(-(m - x)^2 / (2 s^2)) = s sqrt(2 pi) (1 + e),
+    |e| <= 2.1 exp(-2 pi^2 s^2).
 
 - *Convolution.* Given z = a + 3^j b with independent discrete Gaussians a (variance A = S0 (9^j -
   1)/8) and b (variance S0), the terms of Pr(z) are a Gaussian in b of variance 1/(1/S0 + 9^j/A) >=
@@ -56,21 +57,21 @@ __all__ = [
 ]
 
 BASE_VARIANCE = 41
-MOST_LEVELS = 28  # 3^28 x 160 stays below 2^52
+MOST_LEVELS = 28  # 3^28 x 160 is below 2^52
 _REACH = 160
 _MORE = 192  # bits behind the first 64
 _BLOCK = 1 << 18
 
 
 def width(levels: int) -> float:
-    """The standard deviation, in steps, of a sum of so many levels."""
+    """The standard deviation, in grid steps, of noise with this number of levels."""
     if not 1 <= levels <= MOST_LEVELS:
         raise InvalidParameter(f"levels must be 1 to {MOST_LEVELS}, got {levels}.")
     return math.sqrt(BASE_VARIANCE * (9**levels - 1) / 8)
 
 
 def levels_for(steps: float) -> int:
-    """The fewest levels whose noise is at least so many steps wide."""
+    """The smallest number of levels whose noise has at least this standard deviation in steps."""
     for levels in range(1, MOST_LEVELS + 1):
         if width(levels) >= steps:
             return levels
@@ -80,21 +81,22 @@ def levels_for(steps: float) -> int:
 
 
 def convolved_gaussian(levels: int, size: int, *, rng: Rng) -> NDArray[np.int64]:
-    """`size` integers of the discrete Gaussian with standard deviation `width(levels)`."""
+    """Draw `size` integers of the discrete Gaussian with standard deviation `width(levels)`."""
     width(levels)
     result = np.empty(size, np.int64)
     powers = 3 ** np.arange(levels, dtype=np.int64)
     block = _BLOCK // levels
     for start in range(0, size, block):
         part = result[start : start + block]
-        # All levels at once: a small vector then needs one table lookup, not one for each level.
+        # All levels are drawn at once, so that a small vector needs one table lookup, not several.
         part[:] = powers @ _from_table(levels * part.size, rng).reshape(levels, -1)
     return result
 
 
 def _from_table(size: int, rng: Rng) -> NDArray[np.int64]:
-    """The first value whose cumulative probability exceeds 256 random bits; 64 of them decide but
-    for ties.
+    """Draw the first value whose cumulative probability exceeds 256 random bits.
+
+    The first 64 bits decide, except for ties.
     """
     first, cumulative = _table()
     drawn = words(rng, size)
@@ -107,8 +109,10 @@ def _from_table(size: int, rng: Rng) -> NDArray[np.int64]:
 
 @lru_cache(maxsize=1)
 def _table() -> tuple[NDArray[np.uint64], list[int]]:
-    """Cumulative probabilities of -160 .. 159 in units of 2^-256: their first 64 bits, and
-    whole.
+    """Cumulative probabilities of -160 .. 159 in units of 2^-256.
+
+    Returns:
+        Their first 64 bits, and all 256 bits.
     """
     with localcontext() as context:
         context.prec = 160
@@ -120,9 +124,9 @@ def _table() -> tuple[NDArray[np.uint64], list[int]]:
     return np.array([row >> _MORE for row in rows], np.uint64), rows
 
 
-# h^2: the variance given to the rounding that turns a continuous Gaussian into the discrete one.
+# h^2, the variance of the rounding that turns a continuous Gaussian into the discrete one.
 _ROUNDING_VARIANCE = 9
-# Below, erfc comes near the least number that a float can hold.
+# Below this, erfc approaches the smallest positive float.
 _ERFC_UNDERFLOWS = -35.0
 
 
@@ -130,8 +134,10 @@ _ERFC_UNDERFLOWS = -35.0
 class Gaussian:
     """Add N(0, sigma^2) to a vector whose l2 sensitivity is `sensitivity`.
 
-    Guarantee: (epsilon, delta) with the smallest epsilon at the stated `delta`, for the whole
-    vector. Floating point: for inside use; `DiscreteGaussian` is for outsiders.
+    Guarantee:
+        (epsilon, delta) for the whole vector, with the smallest epsilon at the stated `delta`. The
+        noise is floating point: use it for values that stay with the owner, and `DiscreteGaussian`
+        for values that are published.
     """
 
     sigma: float
@@ -157,7 +163,7 @@ class Gaussian:
         unit: Unit,
         neighbours: Neighbours = "replace one",
     ) -> Gaussian:
-        """The least sigma that keeps (epsilon, delta), rounded toward privacy."""
+        """Return the noise with the smallest sigma for (epsilon, delta), rounded toward privacy."""
         target, limit = checks.positive("epsilon", epsilon), _check_delta(delta)
         ratio = _least(lambda sigma: _delta(target, sigma) <= limit)
         sigma = ratio * checks.positive("sensitivity", sensitivity)
@@ -187,15 +193,15 @@ class Gaussian:
 
     @property
     def domain(self) -> Reals:
-        """Vectors; those of neighbours differ by at most `sensitivity` in l2."""
+        """Vectors; those of neighbours differ by at most `sensitivity` in l2 norm."""
         return Reals(self.sensitivity, 2)
 
     def worst_pair(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Two neighbouring inputs that meet the stated epsilon."""
+        """Two neighbouring inputs for which the privacy loss reaches the stated epsilon."""
         return np.array([0.0]), np.array([self.sensitivity])
 
     def release(self, x: ArrayLike, *, rng: np.random.Generator) -> NDArray[Any]:
-        """The vector plus noise; same shape, same float type."""
+        """Return the vector plus noise, with the same shape and float type."""
         values = checks.finite_array("x", x)
         noise = rng.standard_normal(values.shape)
         noise *= self.sigma
@@ -209,25 +215,26 @@ class Gaussian:
 
 @dataclass(frozen=True, kw_only=True)
 class DiscreteGaussian:
-    """Round to a grid and add discrete Gaussian noise of standard deviation `sigma`: for what
-    leaves.
+    """Round to a grid and add discrete Gaussian noise, for values that are published.
 
     Parameters:
-        sigma: of the noise, in the units of the vector.
-        sensitivity: l2, of the vector before it is rounded.
-        dimensions: coordinates that may change together. Rounding moves the difference of two
-            neighbours by at most one step in each of them, so by sqrt(dimensions) steps in all; 0
-            where values lie on the grid already.
-        levels: of the sampler (`convolved_gaussian`): the noise is `width(levels)` grid steps wide.
+        sigma: standard deviation of the noise, in the units of the vector.
+        sensitivity: l2 sensitivity of the vector before it is rounded.
+        dimensions: number of coordinates that may change together. Rounding changes the difference
+            of two neighbours by at most one step in each of them, so by sqrt(dimensions) steps in
+            l2 norm. It is 0 if the values already lie on the grid.
+        levels: number of levels of the sampler (`convolved_gaussian`); the standard deviation is
+            `width(levels)` grid steps.
 
-    Guarantee: (epsilon, delta) for the whole vector, that of continuous Gaussian noise with `mu`.
-    The discrete Gaussian of variance s^2 on the integers is, up to a factor within exp(+- 4 exp(-2
-    pi^2 h^2)), what comes out when N(0, s^2 - h^2) is added and the result is rounded at random to
-    an integer by a discrete Gaussian of variance h^2 around it: summing the product of both
-    densities over the real line gives the density of variance s^2, and the rounding's normalisation
-    is constant up to that factor by Poisson's summation. Rounding does not depend on the data, so
-    the continuous mechanism with variance s^2 - h^2 bounds the discrete one; with h = 3 the factor
-    is exp(+- 2^-253).
+    Guarantee:
+        (epsilon, delta) for the whole vector: that of continuous Gaussian noise with `mu`. Up to a
+        factor within exp(+- 4 exp(-2 pi^2 h^2)), the discrete Gaussian of variance s^2 on the
+        integers is the result of adding N(0, s^2 - h^2) and rounding at random to an integer by a
+        discrete Gaussian of variance h^2 around it: the integral of the product of both densities
+        over the real line is the density of variance s^2, and the normalisation of the rounding is
+        constant up to that factor by Poisson summation. Rounding does not depend on the data, so
+        the continuous mechanism with variance s^2 - h^2 bounds the discrete one. With h = 3 the
+        factor is exp(+- 2^-253).
     """
 
     sigma: float
@@ -259,7 +266,7 @@ class DiscreteGaussian:
         unit: Unit,
         neighbours: Neighbours = "replace one",
     ) -> DiscreteGaussian:
-        """Noise of this sigma on a grid so fine that rounding costs less than a thousandth."""
+        """Return noise of this sigma on a grid so fine that rounding costs less than 0.1%."""
         ratio = checks.positive("sigma", sigma) / checks.positive("sensitivity", sensitivity)
         steps = 1000 * ratio * math.sqrt(max(1, checks.whole("dimensions", dimensions, least=0)))
         return cls(
@@ -283,7 +290,10 @@ class DiscreteGaussian:
         unit: Unit,
         neighbours: Neighbours = "replace one",
     ) -> DiscreteGaussian:
-        """The least sigma (to a thousandth) that keeps (epsilon, delta), rounded toward privacy."""
+        """Return the noise with the smallest sigma for (epsilon, delta), to 0.1%.
+
+        It is rounded toward privacy.
+        """
         plain = Gaussian.calibrate(
             epsilon, delta=delta, sensitivity=sensitivity, unit=unit, neighbours=neighbours
         )
@@ -305,17 +315,19 @@ class DiscreteGaussian:
 
     @property
     def grid(self) -> float:
-        """The step that values are rounded to."""
+        """The grid step to which values are rounded."""
         return self.sigma / width(self.levels)
 
     @property
     def mu(self) -> float:
-        """Sensitivity over sigma of the continuous Gaussian that bounds this one, rounding
-        counted.
+        """Sensitivity over sigma of the continuous Gaussian that bounds this one.
+
+        The change by rounding is included.
         """
         steps = width(self.levels)
         reach = self.sensitivity / self.grid + math.sqrt(self.dimensions)
-        # The margin of 1e-9 is far more than the sampler's distance from its distribution can cost.
+        # The margin of 1e-9 is far larger than the cost of the sampler's deviation from its
+        # distribution.
         return (1 + 1e-9) * reach / math.sqrt(steps * steps - _ROUNDING_VARIANCE)
 
     @property
@@ -332,21 +344,21 @@ class DiscreteGaussian:
 
     @property
     def domain(self) -> Reals:
-        """Vectors; those of neighbours differ by at most `sensitivity` in l2."""
+        """Vectors; those of neighbours differ by at most `sensitivity` in l2 norm."""
         return Reals(self.sensitivity, 2)
 
     def worst_pair(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Two neighbouring inputs that meet the stated epsilon."""
+        """Two neighbouring inputs for which the privacy loss reaches the stated epsilon."""
         return np.array([0.0]), np.array([self.sensitivity])
 
     def release(self, x: ArrayLike, *, rng: Rng) -> NDArray[Any]:
-        """The rounded vector plus noise, on the grid; same shape, same float type."""
+        """Return the rounded vector plus noise, on the grid, with the same shape and float type."""
         units = grid_units(x, self.grid)
         noise = convolved_gaussian(self.levels, units.size, rng=rng).reshape(units.shape)
         return keep_dtype((units + noise) * self.grid, x)
 
     def log_prob(self, released: ArrayLike, x: ArrayLike) -> NDArray[np.float64]:
-        """Log-probability of every coordinate's grid point."""
+        """Return the log-probability of the grid point of every coordinate."""
         steps = (grid_units(released, self.grid) - grid_units(x, self.grid)).astype(np.float64)
         deviation = width(self.levels)
         return -0.5 * (steps / deviation) ** 2 - math.log(deviation * math.sqrt(2 * math.pi))
@@ -364,20 +376,20 @@ def _check_delta(delta: float) -> float:
 def _delta(epsilon: float, ratio: float) -> float:
     """The exact privacy curve for sigma = ratio x sensitivity."""
     half, shift = 0.5 / ratio, epsilon * ratio
-    # The second term in logarithms: e^epsilon alone overflows.
+    # The second term is computed in logarithms, because e^epsilon may overflow.
     return math.exp(_log_cdf(half - shift)) - math.exp(epsilon + _log_cdf(-half - shift))
 
 
 def _log_cdf(x: float) -> float:
     """The logarithm of the standard normal distribution function.
 
-    In plain Python, so that whoever reads a guarantee needs no scientific library.
+    It is plain Python, so that reading a guarantee needs no scientific library.
     """
     if x > 0:
         return math.log1p(-0.5 * math.erfc(x / math.sqrt(2)))
     if x > _ERFC_UNDERFLOWS:
         return math.log(0.5 * math.erfc(-x / math.sqrt(2)))
-    # Abramowitz and Stegun 26.2.12; from here on six terms are exact to the last digit.
+    # Abramowitz and Stegun 26.2.12; below this bound six terms are exact to the last digit.
     series, term = 1.0, 1.0
     for odd in range(1, 12, 2):
         term *= -odd / (x * x)
@@ -401,7 +413,7 @@ def _gaussian_cost(mu: float, delta: float, unit: Unit, neighbours: Neighbours) 
 
 
 def _least(holds: Callable[[float], bool]) -> float:
-    """The least positive number from which on `holds` is true, from above, to the last digits."""
+    """The smallest positive number from which `holds` is true, approximated from above."""
     high = 1.0
     while not holds(high):
         high *= 2

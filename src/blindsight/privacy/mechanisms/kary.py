@@ -1,24 +1,20 @@
-"""One of k cells, released: k-ary randomised response and subset selection.
+"""Mechanisms that release discrete values: cells, bits and the indices of the largest scores.
 
-k-ary response tells the truth with probability e^eps/(e^eps + k - 1), else another cell, all alike.
-Subset selection (Ye and Barg 2018, Wang et al. 2016) releases a subset of w cells that holds the
-true one with probability w e^eps / (w e^eps + k - w), the others uniformly; w near k/(1 + e^eps) is
-the best size, and w = 1 is k-ary response.
+`KaryResponse` releases the true one of k cells with probability e^eps/(e^eps + k - 1), and each
+other cell with equal probability. `SubsetSelection` (Ye and Barg 2018, Wang et al. 2016) releases a
+subset of w cells that contains the true one with probability w e^eps / (w e^eps + k - w); the other
+members are uniform. The best size w is near k/(1 + e^eps), and w = 1 is k-ary response.
 
-Random flipping of bits (Algorithm 1 of Wang, Lu and Zhang 2020): randomised response, bit by
-bit.
-
-A bit flipped with probability beta has Pr(out | 0) / Pr(out | 1) at most max((1-beta)/beta,
+`BitFlip` (Algorithm 1 of Wang, Lu and Zhang 2020) is randomised response for each bit. A bit that
+is flipped with probability beta has Pr(out | 0) / Pr(out | 1) at most max((1-beta)/beta,
 beta/(1-beta)), so its epsilon is |ln((1-beta)/beta)|, and a record of c bits that may all differ
-costs c times that. The paper's Theorem 4 takes beta = e^-epsilon for the whole matrix; that holds
+costs c times that. The paper's Theorem 4 uses beta = e^-epsilon for the whole matrix; that holds
 per bit only for epsilon >= ln((1+sqrt 5)/2) = 0.4812.
 
-The indices of the largest scores, released: one-shot noisy top-k.
-
-Adding Gumbel noise of scale 2 k D / epsilon to all scores and reporting the k largest in order is
-the same as k rounds of the exponential mechanism without replacement at epsilon/k each (Durfee and
-Rogers 2019), where D is how far any one score may move. Pure epsilon for the ordered list; the
-scores themselves are not released.
+`NoisyTopK` is one-shot noisy top-k. Adding Gumbel noise of scale 2 k D / epsilon to all scores and
+reporting the k largest in order is the same as k rounds of the exponential mechanism without
+replacement at epsilon/k each (Durfee and Rogers 2019), where D is the largest change of a score.
+The epsilon is pure and holds for the ordered list; the scores themselves are not released.
 """
 
 from __future__ import annotations
@@ -53,8 +49,9 @@ _CHUNK = 1 << 22
 class BitFlip:
     """Flip each bit with probability `beta`, independently.
 
-    Guarantee: epsilon = |ln((1-beta)/beta)| per bit, `n_bits` times that per record. Local model.
-    The sampler is exact: beta is compared with 64 random bits.
+    Guarantee:
+        Pure epsilon = |ln((1-beta)/beta)| per bit in the local model, `n_bits` times that per
+        record. The sampler is exact: beta is compared with 64 random bits.
 
     Examples:
         >>> print(BitFlip.proven(1.0, n_bits=48, unit="record").cost)
@@ -74,27 +71,28 @@ class BitFlip:
 
     @classmethod
     def paper(cls, epsilon: float, *, n_bits: int = 1, unit: FlipUnit = "record") -> BitFlip:
-        """Theorem 4 to the letter: beta = e^-epsilon, above one half for epsilon < ln 2."""
+        """Theorem 4 as printed: beta = e^-epsilon, which is above 1/2 for epsilon < ln 2."""
         return cls(beta=math.exp(-checks.positive("epsilon", epsilon)), n_bits=n_bits, unit=unit)
 
     @classmethod
     def proven(cls, epsilon: float, *, n_bits: int = 1, unit: FlipUnit = "record") -> BitFlip:
-        """The least beta that keeps `epsilon` per unit: 1/(1+e^epsilon) per bit,
-        1/(1+e^(epsilon/c)) per record.
+        """The smallest beta for `epsilon` per unit.
+
+        It is 1/(1+e^epsilon) per bit and 1/(1+e^(epsilon/c)) per record of c bits.
         """
         target = checks.positive("epsilon", epsilon)
         n_bits = checks.whole("n_bits", n_bits)
         checks.one_of("unit", unit, get_args(FlipUnit))
         beta = 1 / (1 + math.exp(min(target / (n_bits if unit == "record" else 1), 700)))
         mechanism = cls(beta=beta, n_bits=n_bits, unit=unit)
-        while mechanism.cost.epsilon > target:  # the last digit of a float: round toward privacy
+        while mechanism.cost.epsilon > target:  # Round the last digit toward privacy.
             beta = math.nextafter(beta, 1)
             mechanism = cls(beta=beta, n_bits=n_bits, unit=unit)
         return mechanism
 
     @property
     def epsilon_per_bit(self) -> float:
-        """|ln((1-beta)/beta)|; infinite where a bit is never, or always, flipped."""
+        """|ln((1-beta)/beta)|, which is infinite if a bit is never or always flipped."""
         if self.beta in (0.0, 1.0):
             return math.inf
         return abs(math.log1p(-self.beta) - math.log(self.beta))
@@ -105,7 +103,7 @@ class BitFlip:
 
     @property
     def cost(self) -> Cost:
-        """What one release costs, per bit or per record of `n_bits`."""
+        """The cost of one release, per bit or per record of `n_bits`."""
         times = self.n_bits if self.unit == "record" else 1
         return Cost(epsilon=self.epsilon_per_bit * times, unit=self.unit)
 
@@ -114,12 +112,12 @@ class BitFlip:
         return Bits(self.n_bits, whole=self.unit == "record")
 
     def worst_pair(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Two neighbouring inputs that meet the stated epsilon."""
+        """Two neighbouring inputs for which the privacy loss reaches the stated epsilon."""
         n = self.n_bits if self.unit == "record" else 1
         return (np.zeros(n, np.uint8), np.ones(n, np.uint8))
 
     def release(self, x: ArrayLike, *, rng: Rng) -> NDArray[Any]:
-        """Flip bits given as 0/1, False/True or -1/+1; same shape, same dtype."""
+        """Flip bits given as 0/1, False/True or -1/+1; shape and dtype are unchanged."""
         bits = np.asarray(x)
         signed = _alphabet(bits)
         mask = self._mask(bits.size, rng).reshape(bits.shape)
@@ -130,15 +128,16 @@ class BitFlip:
         return np.asarray(np.bitwise_xor(bits, mask.astype(bits.dtype)))
 
     def log_prob(self, released: ArrayLike, x: ArrayLike) -> NDArray[np.float64]:
-        """ln Pr(released | x) of every bit; sum over a record's bits for the record."""
+        """Return ln Pr(released | x) of every bit; the sum over its bits is that of a record."""
         changed = np.asarray(np.not_equal(released, x))
         with np.errstate(divide="ignore"):
             unchanged, flipped = np.log1p(-np.float64(self.beta)), np.log(np.float64(self.beta))
         return np.choose(changed, [unchanged, flipped]).astype(np.float64)
 
     def _mask(self, count: int, rng: Rng) -> NDArray[np.bool_]:
-        """True with probability beta, to 64 binary digits: 16 random bits decide, 48 more where
-        those tie.
+        """Draw True with probability beta, to 64 binary digits.
+
+        16 random bits decide, and 48 more in case of a tie.
         """
         threshold = min(math.ceil(self.beta * 2**64), 2**64)
         high, low = threshold >> 48, threshold & ((1 << 48) - 1)
@@ -156,7 +155,7 @@ class BitFlip:
 
 
 def _alphabet(bits: NDArray[Any]) -> bool:
-    """Whether the bits are -1/+1 (True) or 0/1 (False); anything else is refused."""
+    """Whether the bits are -1/+1 (True) or 0/1 (False); raise `InvalidData` for other values."""
     if bits.dtype == np.bool_:
         return False
     if bits.dtype.kind not in "iu":
@@ -170,11 +169,13 @@ def _alphabet(bits: NDArray[Any]) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class KaryResponse:
-    """Release a cell in [0, k): the true one with probability e^eps/(e^eps + k - 1), else another
-    at random.
+    """Release a cell in [0, k) by k-ary randomised response.
 
-    Guarantee: `epsilon` per unit, pure, in the local model. Exact: the decision compares 128 random
-    bits with a threshold rounded toward privacy.
+    The true cell is released with probability e^eps/(e^eps + k - 1), otherwise another at random.
+
+    Guarantee:
+        Pure `epsilon` per unit in the local model. The sampler is exact: it compares 128 random
+        bits with a threshold that is rounded toward privacy.
     """
 
     epsilon: float
@@ -207,14 +208,14 @@ class KaryResponse:
         return Cells(self.k)
 
     def worst_pair(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Two neighbouring inputs that meet the stated epsilon."""
+        """Two neighbouring inputs for which the privacy loss reaches the stated epsilon."""
         return np.array([0]), np.array([1])
 
     def release(self, x: ArrayLike, *, rng: Rng) -> NDArray[Any]:
-        """One cell for each cell given; same shape, same integer type."""
+        """Return a cell for each given cell, with the same shape and integer type."""
         cells = check_cells(x, self.k)
         lie = _coin(lie_threshold(self.epsilon, self.k - 1), cells.size, rng).reshape(cells.shape)
-        # A lie is any of the other k - 1 cells: shift by 1 to k - 1, round the clock.
+        # One of the other k - 1 cells is the true cell plus 1 to k - 1, modulo k.
         shift = rng.integers(1, self.k, size=cells.shape, dtype=np.int64)
         return np.where(lie, (cells.astype(np.int64) + shift) % self.k, cells).astype(cells.dtype)
 
@@ -226,10 +227,12 @@ class KaryResponse:
 
 @dataclass(frozen=True, kw_only=True)
 class SubsetSelection:
-    """Release a subset of `size` of the k cells that tends to hold the true one.
+    """Release a subset of `size` of the k cells that is likely to contain the true one.
 
-    `size=None` picks the size that tells most about the true cell for the budget. Guarantee:
-    `epsilon` per unit, pure, in the local model; exact sampler.
+    `size=None` chooses the most informative size for this epsilon.
+
+    Guarantee:
+        Pure `epsilon` per unit in the local model. The sampler is exact.
     """
 
     epsilon: float
@@ -263,7 +266,7 @@ class SubsetSelection:
 
     @property
     def truth_probability(self) -> float:
-        """The probability that the subset holds the true cell."""
+        """The probability that the subset contains the true cell."""
         return 1 / (1 + (self.k - self._width) / self._width * math.exp(-self.epsilon))
 
     @property
@@ -272,11 +275,11 @@ class SubsetSelection:
         return Cells(self.k)
 
     def worst_pair(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Two neighbouring inputs that meet the stated epsilon."""
+        """Two neighbouring inputs for which the privacy loss reaches the stated epsilon."""
         return np.array([0]), np.array([1])
 
     def release(self, x: ArrayLike, *, rng: Rng) -> NDArray[np.bool_]:
-        """A row of k booleans for each cell given: the members of its subset."""
+        """Return a row of k booleans for each given cell, which marks the members of its subset."""
         cells = check_cells(x, self.k)
         flat = cells.ravel().astype(np.int64)
         inside = ~_coin(
@@ -292,8 +295,8 @@ class SubsetSelection:
     def _draw(
         self, cells: NDArray[np.int64], inside: NDArray[np.bool_], rng: Rng
     ) -> NDArray[np.bool_]:
-        # Random 64-bit keys order the other cells uniformly; the true cell comes first when inside,
-        # last when not.
+        # Random 64-bit keys order the other cells uniformly. The true cell comes first if it is in
+        # the subset and last if it is not.
         keys = words(rng, cells.size * self.k).reshape(cells.size, self.k) | np.uint64(1)
         keys[np.arange(cells.size), cells] = np.where(inside, np.uint64(0), np.uint64(2**64 - 1))
         chosen = np.argpartition(keys, self._width - 1, axis=1)[:, : self._width]
@@ -306,14 +309,14 @@ class SubsetSelection:
         holds = np.take_along_axis(members, np.asarray(x, np.int64)[..., None], axis=-1)[..., 0]
         size, truth = self._width, self.truth_probability
         log_in = math.log(truth) - math.log(math.comb(self.k - 1, size - 1))
-        # ln(1 - truth) by way of the odds: above epsilon = 37 the truth itself rounds to 1.
+        # ln(1 - truth) is computed from the odds, because above epsilon = 37 the truth rounds to 1.
         log_lie = math.log(truth) + math.log((self.k - size) / size) - self.epsilon
         log_out = log_lie - math.log(math.comb(self.k - 1, size))
         return np.where(holds, log_in, log_out)
 
 
 def check_cells(x: ArrayLike, k: int) -> NDArray[Any]:
-    """Whole numbers in [0, k), or an error that says so."""
+    """Return whole numbers in [0, k); raise `InvalidData` for anything else."""
     cells = np.asarray(x)
     if cells.dtype.kind not in "iu":
         raise InvalidData(f"cells must be whole numbers in [0, {k}), got dtype {cells.dtype}.")
@@ -323,12 +326,12 @@ def check_cells(x: ArrayLike, k: int) -> NDArray[Any]:
 
 
 def lie_threshold(epsilon: float, others: int | Fraction) -> int:
-    """The lie's probability others e^-eps / (1 + others e^-eps) in units of 2^-128, rounded up:
-    toward privacy.
+    """The probability of a false answer in units of 2^-128, rounded up, toward privacy.
 
-    In sixty decimal digits: a float would round the truth's probability to 1 above epsilon = 37,
-    and lies of less than 2^-64 would be told too seldom. Beyond epsilon = 80 a lie is told more
-    often than it must be, never less.
+    It is others e^-eps / (1 + others e^-eps), computed with sixty decimal digits: a float would
+    round the probability of the truth to 1 above epsilon = 37, and false answers with a probability
+    below 2^-64 would be too rare. Beyond epsilon = 80 false answers are more frequent than
+    necessary, never less.
     """
     with localcontext() as context:
         context.prec = 60
@@ -338,7 +341,7 @@ def lie_threshold(epsilon: float, others: int | Fraction) -> int:
 
 
 def _coin(threshold: int, size: int, rng: Rng) -> NDArray[np.bool_]:
-    """True with probability threshold / 2^128: 64 random bits decide, 64 more where those tie."""
+    """Draw True with probability threshold / 2^128, by 64 random bits and 64 more for ties."""
     if threshold >= 1 << 128:
         return np.ones(size, np.bool_)
     high, low = np.uint64(threshold >> 64), np.uint64(threshold & (2**64 - 1))
@@ -365,11 +368,13 @@ def _best_size(epsilon: float, k: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyTopK:
-    """Release the indices of the `k` largest scores, in order; any score may move by at most
-    `sensitivity`.
+    """Release the indices of the `k` largest scores, in order.
 
-    Guarantee: `epsilon` per unit, pure, for the ordered list. The noise is floating point but only
-    indices leave.
+    Each score may change by at most `sensitivity` between neighbours.
+
+    Guarantee:
+        Pure `epsilon` per unit for the ordered list. The noise is floating point, but only indices
+        are released.
     """
 
     epsilon: float
@@ -391,12 +396,12 @@ class NoisyTopK:
 
     @property
     def cost(self) -> Cost:
-        """epsilon, for the whole list."""
+        """The epsilon of the whole list."""
         return Cost(epsilon=self.epsilon, unit=self.unit, neighbours=self.neighbours)
 
     @property
     def scale(self) -> float:
-        """The Gumbel noise's scale, 2 k sensitivity / epsilon."""
+        """The scale of the Gumbel noise, 2 k sensitivity / epsilon."""
         return 2 * self.k * self.sensitivity / self.epsilon
 
     @property
@@ -405,16 +410,15 @@ class NoisyTopK:
         return Reals(self.sensitivity, np.inf)
 
     def worst_pair(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Two neighbouring inputs that meet the stated epsilon."""
+        """Two neighbouring inputs for which the privacy loss reaches the stated epsilon."""
         return np.eye(1, self.k + 1)[0] * self.sensitivity, np.eye(1, self.k + 1, self.k)[
             0
         ] * self.sensitivity
 
     def release(self, x: ArrayLike, *, rng: np.random.Generator) -> NDArray[np.int64]:
-        """(..., C) scores to (..., k) indices, the largest first."""
+        """Return the indices (..., k) of scores (..., C), the largest first."""
         scores = self._scores(x)
-        # Gumbel = -ln(Exponential): standard_exponential is never 0 in numpy's ziggurat but for
-        # underflow.
+        # Gumbel = -ln(Exponential). numpy's standard_exponential is 0 only by underflow.
         noise = -np.log(
             np.maximum(rng.standard_exponential(scores.shape), np.finfo(np.float64).tiny)
         )

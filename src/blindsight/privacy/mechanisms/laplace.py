@@ -1,20 +1,18 @@
-"""Laplace noise: fast in floating point for inside use, discrete and exact for what leaves.
+"""Laplace noise, continuous and discrete, and staircase noise.
 
-A vector with l1 sensitivity D plus independent Laplace(scale) noise has epsilon = D / scale. The
-discrete one first rounds to a grid; rounding may widen each of d coordinates' difference by one
-step, so its sensitivity is counted in steps as D / grid + d.
+A vector with l1 sensitivity D plus independent Laplace(scale) noise has epsilon = D / scale.
+`Laplace` is fast floating-point noise for values that stay with the owner. `DiscreteLaplace` is
+exact, for values that are published: it first rounds to a grid, which may increase the difference
+of each of d coordinates by one step, so its sensitivity in steps is D / grid + d.
 
 `discrete_laplace` is the exact sampler of Canonne, Kamath and Steinke (2020), vectorised.
-Parameters are fractions, and every decision is the comparison of a uniform integer with an integer:
-the output has the stated distribution exactly, whatever the source of randomness, and its low bits
-reveal nothing.
+Parameters are fractions, and every decision compares a uniform integer with an integer, so the
+output has exactly the stated distribution, and its low bits reveal nothing.
 
-The staircase noise of Soria-Comas and Domingo-Ferrer (2013), "SCDF": the data-independent
-optimum for a number.
-
-For sensitivity D the density is flat, epsilon/(2D), on [-m, m] and falls by e^-epsilon at each step
-of width D beyond, with m = D (1/epsilon - 1/(e^epsilon - 1)) so that it integrates to one. m is at
-most D/2.
+`Staircase` is the noise of Soria-Comas and Domingo-Ferrer (2013), "SCDF": the optimal noise for a
+number that does not depend on the data. For sensitivity D the density is flat, epsilon/(2D),
+on [-m, m] and falls by e^-epsilon at each step of width D beyond, with m = D (1/epsilon -
+1/(e^epsilon - 1)) so that it integrates to one. m is at most D/2.
 """
 
 from __future__ import annotations
@@ -40,9 +38,11 @@ __all__ = ["DiscreteLaplace", "Laplace", "Staircase", "discrete_laplace", "fract
 class Staircase:
     """Add staircase noise to every coordinate, each of which may change by at most `sensitivity`.
 
-    Guarantee: `epsilon` for each coordinate, so `dimensions` x epsilon for a vector all of whose
-    coordinates may change. (Unlike Laplace noise it does not trade an l1 bound over coordinates:
-    any change up to one step costs a full epsilon.) Floating point, for inside use.
+    Guarantee:
+        Pure `epsilon` for each coordinate, so `dimensions` x epsilon for a vector all of whose
+        coordinates may change. Unlike with Laplace noise, the cost does not follow from an l1
+        bound: any change up to one step costs the full epsilon. The noise is floating point, for
+        values that stay with the owner.
     """
 
     epsilon: float
@@ -68,7 +68,7 @@ class Staircase:
         unit: Unit,
         neighbours: Neighbours = "replace one",
     ) -> Staircase:
-        """For `epsilon` over all `dimensions` coordinates together."""
+        """Return the noise for `epsilon` over all `dimensions` coordinates together."""
         each = checks.positive("epsilon", epsilon) / checks.whole("dimensions", dimensions)
         if each * dimensions > epsilon:
             each = math.nextafter(each, 0)
@@ -102,15 +102,15 @@ class Staircase:
         return Reals(self.sensitivity, np.inf)
 
     def worst_pair(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Two neighbouring inputs that meet the stated epsilon."""
+        """Two neighbouring inputs for which the privacy loss reaches the stated epsilon."""
         return np.zeros(self.dimensions), np.full(self.dimensions, self.sensitivity)
 
     def release(self, x: ArrayLike, *, rng: np.random.Generator) -> NDArray[Any]:
-        """The vector plus noise; same shape, same float type."""
+        """Return the vector plus noise, with the same shape and float type."""
         values = checks.finite_array("x", x)
         m, step = self.half_width, self.sensitivity
         centre = self.epsilon / step * m  # the plateau's probability
-        # A geometric number of whole steps, then uniform within the step.
+        # Draw a geometric number of whole steps, then a uniform position within the step.
         steps = rng.geometric(-math.expm1(-self.epsilon), values.shape)
         outer = m + step * (steps - 1 + rng.random(values.shape))
         sign = np.where(rng.random(values.shape) < 0.5, -1.0, 1.0)
@@ -131,8 +131,9 @@ _BLOCK = 1 << 14
 class Laplace:
     """Add Laplace noise of the given `scale` to a vector whose l1 sensitivity is `sensitivity`.
 
-    Guarantee: epsilon = sensitivity / scale for the whole vector. The noise is floating point: keep
-    it inside, or round what leaves; `DiscreteLaplace` is for outsiders.
+    Guarantee:
+        Pure epsilon = sensitivity / scale for the whole vector. The noise is floating point: use it
+        for values that stay with the owner, and `DiscreteLaplace` for values that are published.
     """
 
     scale: float
@@ -155,7 +156,7 @@ class Laplace:
         unit: Unit,
         neighbours: Neighbours = "replace one",
     ) -> Laplace:
-        """The least scale that keeps `epsilon`, rounded toward privacy."""
+        """Return the noise with the smallest scale for `epsilon`, rounded toward privacy."""
         target = checks.positive("epsilon", epsilon)
         scale = checks.positive("sensitivity", sensitivity) / target
         while sensitivity / scale > target:
@@ -174,20 +175,20 @@ class Laplace:
 
     @property
     def domain(self) -> Reals:
-        """Vectors; those of neighbours differ by at most `sensitivity` in l1."""
+        """Vectors; those of neighbours differ by at most `sensitivity` in l1 norm."""
         return Reals(self.sensitivity, 1)
 
     def worst_pair(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Two neighbouring inputs that meet the stated epsilon."""
+        """Two neighbouring inputs for which the privacy loss reaches the stated epsilon."""
         return np.array([0.0]), np.array([self.sensitivity])
 
     def release(self, x: ArrayLike, *, rng: np.random.Generator) -> NDArray[Any]:
-        """The vector plus noise; same shape, same float type."""
+        """Return the vector plus noise, with the same shape and float type."""
         values = checks.number_array("x", x)
         noisy = np.empty(values.shape)
         flat, out = values.ravel(), noisy.reshape(-1)
-        # In blocks that stay in the cache: numpy's ziggurat draws the size, one random bit the
-        # sign.
+        # The noise is drawn in blocks that fit into the cache: numpy's ziggurat draws the absolute
+        # value and one random bit the sign.
         for start in range(0, flat.size, _BLOCK):
             block, part = out[start : start + _BLOCK], flat[start : start + _BLOCK]
             checks.refuse_infinite("x", part)
@@ -205,14 +206,14 @@ class Laplace:
 
 @dataclass(frozen=True, kw_only=True)
 class DiscreteLaplace:
-    """Round to a grid and add exact discrete Laplace noise; `scale` and `sensitivity` are in grid
-    steps.
+    """Round to a grid and add exact discrete Laplace noise, for values that are published.
 
-    `dimensions` of the steps of `sensitivity` are for the rounding: values before it may be that
-    much less apart.
+    `scale` and `sensitivity` are in grid steps. `sensitivity` includes one step for the rounding of
+    each of `dimensions` coordinates.
 
-    Guarantee: epsilon = sensitivity / scale for the whole vector, with no leak through floating
-    point: output is a multiple of a power of two, sampled by integer comparisons only.
+    Guarantee:
+        Pure epsilon = sensitivity / scale for the whole vector. Floating point reveals nothing: the
+        output is a multiple of a power of two and is sampled by integer comparisons only.
     """
 
     scale: Fraction
@@ -245,11 +246,10 @@ class DiscreteLaplace:
         unit: Unit,
         neighbours: Neighbours = "replace one",
     ) -> DiscreteLaplace:
-        """For a vector of `dimensions` coordinates with real l1 `sensitivity`, before rounding to
-        the grid.
+        """Return the noise for a vector with the l1 `sensitivity` before rounding to the grid.
 
-        Where values are whole multiples of the grid already (counts on grid 1), pass dimensions=0:
-        rounding then widens nothing.
+        Pass dimensions=0 if the values already are multiples of the grid (counts on grid 1), so
+        that rounding changes nothing.
         """
         target = checks.positive("epsilon", epsilon)
         extra = checks.whole("dimensions", dimensions, least=0)
@@ -277,38 +277,37 @@ class DiscreteLaplace:
 
     @property
     def cost(self) -> Cost:
-        """sensitivity / scale, in grid steps."""
+        """The cost of one release, epsilon = sensitivity / scale."""
         return Cost(
             epsilon=float(self.sensitivity / self.scale), unit=self.unit, neighbours=self.neighbours
         )
 
     @property
     def domain(self) -> Reals:
-        """Vectors; those of neighbours differ by so little in l1 that rounded they differ by at
-        most `sensitivity`.
-        """
+        """Vectors; those of neighbours differ by at most `sensitivity` in l1 after rounding."""
         return Reals((self.sensitivity - self.dimensions) * self.grid, 1)
 
     def worst_pair(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Two neighbouring inputs that meet the stated epsilon."""
+        """Two neighbouring inputs for which the privacy loss reaches the stated epsilon."""
         return np.array([0.0]), np.array([self.sensitivity * self.grid])
 
     def release(self, x: ArrayLike, *, rng: Rng) -> NDArray[Any]:
-        """The rounded vector plus noise, on the grid; same shape, same float type."""
+        """Return the rounded vector plus noise, on the grid, with the same shape and float type."""
         units = grid_units(x, self.grid)
         noise = discrete_laplace(self.scale, units.size, rng=rng).reshape(units.shape)
         return keep_dtype((units + noise) * self.grid, x)
 
     def log_prob(self, released: ArrayLike, x: ArrayLike) -> NDArray[np.float64]:
-        """Log-probability of every coordinate's grid point."""
+        """Return the log-probability of the grid point of every coordinate."""
         steps = np.abs(grid_units(released, self.grid) - grid_units(x, self.grid))
         decay = 1 / float(self.scale)
         return np.asarray(-steps * decay + math.log(math.tanh(decay / 2)))
 
 
 def fraction_above(value: float) -> Fraction:
-    """The least fraction of at least `value` that the samplers can take (nine digits): rounds
-    toward privacy.
+    """The smallest fraction of at least `value` that the samplers accept (nine digits).
+
+    Rounding up is rounding toward privacy.
     """
     if not 0 < value < 2**30:
         raise InvalidParameter(
@@ -324,7 +323,7 @@ def _below(bound: int, size: int, rng: Rng) -> NDArray[np.int64]:
 
 
 def _unit_exp(top: NDArray[np.int64], bottom: int, rng: Rng) -> NDArray[np.bool_]:
-    """True with probability exp(-top/bottom), elementwise, for ratios in [0, 1].
+    """Draw True with probability exp(-top/bottom), elementwise, for ratios in [0, 1].
 
     The first k at which Bernoulli(x/k) fails is odd with probability exp(-x).
     """
@@ -342,7 +341,7 @@ def _unit_exp(top: NDArray[np.int64], bottom: int, rng: Rng) -> NDArray[np.bool_
 
 
 def discrete_laplace(scale: Fraction, size: int, *, rng: Rng) -> NDArray[np.int64]:
-    """Integers with Pr(z) proportional to exp(-|z| / scale)."""
+    """Draw integers with Pr(z) proportional to exp(-|z| / scale)."""
     if scale <= 0:
         raise InvalidParameter(f"scale must be above 0, got {scale}.")
     top, bottom = scale.numerator, scale.denominator
@@ -365,9 +364,7 @@ def discrete_laplace(scale: Fraction, size: int, *, rng: Rng) -> NDArray[np.int6
 def _geometric(
     top: int, bottom: int, size: int, rng: Rng
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """A draw of Geometric(1 - exp(-bottom/top)) for each element, and which of them were
-    accepted.
-    """
+    """Draw Geometric(1 - exp(-bottom/top)) for each element, and return which were accepted."""
     offset = _below(top, size, rng)
     accepted = _unit_exp(offset, top, rng)
     turns = np.zeros(size, np.int64)

@@ -326,7 +326,7 @@ def test_a_delta_that_gives_pairs_away_is_questioned_in_a_line(files):
     told = run(*given, "--delta", 0.5)
     assert (
         told.exit_code == 0
-        and "Note: delta = 0.5 lets one in 2 pairs be revealed whole" in told.stderr
+        and "Note: delta = 0.5 allows one in 2 pairs to be revealed completely" in told.stderr
     )
     assert ".py:" not in told.stderr and "not charged: no --ledger" in told.stdout
     assert "Note" not in run(*given, "--force").stderr
@@ -425,7 +425,7 @@ def test_an_answer_says_same_or_different_and_how_often_it_is_wrong(verified):
     assert strict["false_accept"] <= 0.1 and lenient["false_reject"] <= 0.1
     fails(
         InvalidParameter,
-        "finer than the counts tell",
+        "finer than the counts allow",
         *("distance", out, "r0", "r1", *table, "--false-accept", 0.0001),
     )
     fails(

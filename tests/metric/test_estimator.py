@@ -376,7 +376,7 @@ def test_the_guarantee_travels_as_json():
 def test_a_delta_of_one_over_the_pairs_or_more_is_questioned():
     rng = np.random.default_rng(0)
     X, pairs = rng.normal(size=(60, 4)), np.arange(60).reshape(30, 2)
-    with pytest.warns(UserWarning, match="revealed whole"):
+    with pytest.warns(UserWarning, match="revealed completely"):
         DPPMetric(delta=0.5, preprocessor=X, random_state=0).fit(pairs, rng.integers(0, 2, 30))
 
 

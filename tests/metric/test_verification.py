@@ -78,7 +78,7 @@ def test_an_operating_point_keeps_the_rate_that_was_asked_for():
     assert strict.threshold <= lenient.threshold + 0.5
     following = made.at_threshold(strict.threshold + 0.05)
     assert following.false_accept > 0.05
-    with pytest.raises(InvalidParameter, match="finer than the counts tell"):
+    with pytest.raises(InvalidParameter, match="finer than the counts allow"):
         curve(30.0).at(false_accept=0.001)
     with pytest.raises(InvalidParameter, match="either"):
         made.at()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from blindsight.core.checks import core_module
 
-core_module("sklearn")  # says which extra brings it
+core_module("sklearn")  # The error names the extra to install.
 
 from blindsight.metric.algorithm1 import RowNoise, Steps, Trace, algorithm1, step_sizes
 from blindsight.metric.estimator import DPPMetric, MetricForecast

@@ -1,8 +1,8 @@
-"""Algorithm 1 (DPP-DML) exactly as the paper prints it: rows are clipped and noised one by one,
-batches are disjoint, and the step size decreases.
+"""Algorithm 1 (DPP-DML) exactly as the paper prints it.
 
-What the paper leaves open is a parameter here. Its mistakes are reproduced, because this module is
-for comparison. `metric.guarantee.paper_guarantee` computes what is really guaranteed:
+Rows are clipped and noised separately, batches are disjoint, and the step size decreases. What the
+paper leaves open is a parameter here. Its mistakes are reproduced, because this module is for
+comparison. `metric.guarantee.paper_guarantee` computes what is really guaranteed:
 
 - Each of the d' rows gets noise for epsilon', but all rows depend on the same pairs, so an epoch
   costs d' epsilon'.
@@ -119,8 +119,7 @@ class RowNoise:
         rows: int,
         columns: int,
     ) -> Planned:
-        """Plan the releases: sums over batches, with noise for epsilon' = epsilon / epochs on each
-        row.
+        """Plan the releases: sums over batches, with noise for epsilon / epochs on each row.
 
         A unit is kappa pairs, which may be in as many batches of an epoch. The cost of Laplace and
         Gaussian noise is proportional to the change of a sum, so the worst case has all pairs in
@@ -277,8 +276,9 @@ def algorithm1(
 
 
 def _counterpart(W: Floats, h: float, margin: float, order: Literal[1, 2]) -> Floats:
-    """Return g''_r (Equation 12; Corollary 1 for l2): the largest possible norm of a gradient row
-    of a pair outside the batch.
+    """Return g''_r (Equation 12; Corollary 1 for l2).
+
+    It is the largest possible norm of a gradient row of a pair outside the batch.
     """
     inactive = 2 * margin * (math.sqrt(len(W)) if order == 1 else 1.0)
     return np.asarray(np.minimum(h, np.maximum(4 * np.linalg.norm(W, ord=order, axis=1), inactive)))

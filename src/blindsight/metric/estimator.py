@@ -110,36 +110,38 @@ class DPPMetric(LinearMetric, Protected):
         n_components: rows of the learned map; None keeps all columns of X.
         epsilon: the budget per unit, from which every release of `fit` is paid.
         delta: the probability bound of the guarantee; well below one over the number of pairs.
-        unit: what is protected. "label": the answer for one pair is replaced by the other one,
-            who was compared being public; "pair": a pair is added or removed; "person": all pairs
-            that touch one person (`fit(people=)`); "record": all pairs of one record; or the
-            paper's "kappa pairs". The cost in the other units is stated, too.
-        loss: "plain", the distance of the records as they are: nothing is learned but the
-            threshold; "moments", a closed form that is better with many pairs; "contrastive",
-            descent that is better with few; "triplet", descent for (anchor, positive, negative),
-            without y. "auto" chooses by the public numbers of pairs and columns and the noise, and
-            keeps the plain distance where learning is not expected to beat it (`forecast`).
-        scale: how columns are brought to one size: bounds (low, high) of each column, known
-            beforehand; "private", from the pairs themselves within the budget; None leaves columns
-            as they are and gives every record length 1.
-        select: leave pairs out to lower the cost: "all", "forest", "matching", or a number of
-            pairs for each record (for each person, where people are given).
+        unit: what is protected. "label": the label of one pair is replaced by the other label, and
+            the compared records are public; "pair": a pair is added or removed; "person": all
+            pairs that contain one person (`fit(people=)`); "record": all pairs of one record; or
+            the paper's "kappa pairs". The cost in the other units is stated, too.
+        loss: "plain", the distance of the records as they are, where only the threshold is
+            learned; "moments", a closed form that is better with many pairs; "contrastive",
+            gradient descent, which is better with few; "triplet", gradient descent for (anchor,
+            positive, negative), without y. "auto" chooses by the public numbers of pairs and
+            columns and by the noise, and uses the plain distance if learning is not expected to
+            be better (`forecast`).
+        scale: how columns are scaled: bounds (low, high) of each column, known beforehand;
+            "private", from the pairs themselves within the budget; None leaves the columns as they
+            are and scales every record to norm 1.
+        select: which pairs are used: "all", or fewer to lower the cost: "forest", "matching", or
+            the largest number of pairs per record (per person, if people are given).
         kappa: how kappa is computed ("second", "exact", "bound", "node", "edge"), or a number
             fixed beforehand, which the pairs must then respect. Its cost is stated for every unit.
-        transitive: whether being similar carries over, on which kappa depends.
-        preprocessor: what indices point to: an array, or a function from indices to rows.
+        transitive: whether similarity is transitive, on which kappa depends.
+        preprocessor: the records that indices refer to: an array, or a function from indices to
+            rows.
         random_state: None for the operating system's entropy; a seed makes a simulation, and the
             guarantee says so.
 
     Guarantee:
         `guarantee_` is charged before anything is learned. Which records were compared is public.
-        `fit` learns from any labels, contradictory or all of one kind; `check_pairs` is for the
-        owner.
+        `fit` learns from any labels, even if they contradict each other or are all equal, because
+        an error would reveal that; the owner can check them with `check_pairs`.
 
     Attributes:
         threshold_: pairs at most this far apart count as the same.
         curve_: false accepts and false rejects at every threshold (`ErrorCurve`).
-        loss_: what was done.
+        loss_: the loss that was used.
 
     Examples:
         >>> rng = np.random.default_rng(0)
@@ -272,7 +274,8 @@ class DPPMetric(LinearMetric, Protected):
                 `blindsight.data`, which holds the labels, too; or triplets, (m, 3, d) or (m, 3).
             y: 1 for similar pairs, 0 or -1 for dissimilar ones; None for triplets.
             people: the person behind each record: one name for each row of the preprocessor, or
-                (m, 2) names beside features. Needed for unit "person", and stated for every unit.
+                (m, 2) names if pairs are features. Needed for unit "person"; the cost per person
+                is then stated for every unit.
             ledger: charged before anything is learned.
             progress: called with (done, total).
 
@@ -304,7 +307,7 @@ class DPPMetric(LinearMetric, Protected):
             )
         prepared = data.prepared(self._stretch(columns), self._norm())
         if loss == "plain":
-            # Records of length 1 are seldom more than root 2 apart; larger distances are counted in
+            # Records of norm 1 are seldom more than root 2 apart; larger distances are counted in
             # the last cell.
             self._count(door, prepared, farthest=1.6 if self._norm() == "l2" else 3.0)
             return self._settle_in()
@@ -433,8 +436,9 @@ class DPPMetric(LinearMetric, Protected):
         return stated
 
     def _noise(self, groups: dict[str, int], what: str) -> float:
-        """Return the standard deviation, in norms of one pair's row, that the sum `what` would need
-        if it were the only release.
+        """Return the noise that the sum `what` would need if it were the only release.
+
+        It is a standard deviation in units of the norm of one pair's row.
         """
         epsilon = checks.positive("epsilon", self.epsilon)
         delta = checks.positive("delta", self.delta)
@@ -456,15 +460,15 @@ class DPPMetric(LinearMetric, Protected):
     def _question_delta(self, n_pairs: int) -> None:
         if self.delta * n_pairs > 1:
             warnings.warn(
-                f"delta = {self.delta:g} lets one in {1 / self.delta:,.0f} pairs be revealed "
-                "whole, and there are "
-                f"{n_pairs:,}. Take it well below {1 / n_pairs:.1g}.",
+                f"delta = {self.delta:g} allows one in {1 / self.delta:,.0f} pairs to be revealed "
+                f"completely, and there are {n_pairs:,}. Use a delta well below "
+                f"{1 / n_pairs:.1g}.",
                 UserWarning,
                 stacklevel=3,
             )
 
     def _norm(self) -> Any:
-        """Return how records are normalised: to length 1 if their scale is not known."""
+        """Return how records are normalised: to norm 1 if their scale is not known."""
         scale = check_scale(self.scale)
         hidden = isinstance(scale, str) and bool((self.released_["stretch"] == 1.0).all())
         return "l2" if scale is None or hidden else "none"
@@ -508,9 +512,7 @@ class DPPMetric(LinearMetric, Protected):
         )
 
     def _count(self, door: Door, data: Comparisons, *, farthest: float) -> None:
-        """Release histograms of the mapped distances, from which threshold and error rates
-        follow.
-        """
+        """Release histograms of the mapped distances, for the threshold and its error rates."""
         (planned,) = (item for item in door.guarantee.releases if item.what == "distances")
         bins = planned.mechanism.dimensions // 2  # type: ignore[attr-defined]
         edges = np.linspace(0, max(farthest, 1e-12), bins + 1)
@@ -584,10 +586,10 @@ def learn_once(
 ) -> DPPMetric:
     """Fit a metric with noise from a vault, and charge it once.
 
-    The noise is derived from the vault's key and the id of the release, which stands for the
-    records, the pairs, the labels and all settings. The same learning again, after a crash or with
-    a copy of the vault, gives the same metric under the same charge. Anything else is another
-    release and another charge.
+    The noise is derived from the vault's key and the id of the release, which is a function of the
+    records, the pairs, the labels and all settings. Repeating the same learning, after a crash or
+    with a copy of the vault, gives the same metric under the same charge. With any other input it
+    is another release and another charge.
 
     Parameters:
         metric: the metric to fit; one with a seed is a simulation and keeps its seed.

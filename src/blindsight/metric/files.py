@@ -1,7 +1,7 @@
-"""Pairs and features from CSV tables and folders of images, and the accuracy of a learned metric.
+"""Read pairs and features from CSV tables and image folders, and measure a metric's accuracy.
 
-The map from an image to a vector is an encoder's, fixed beforehand and not learned from private
-data. Vectors are used whole: a projection to fewer columns costs more than it saves.
+Images are mapped to vectors by an encoder, which is fixed beforehand and not learned from private
+data. The vectors are not projected to fewer columns, which would lose more than it saves.
 
 The accuracy figures are computed on private data without noise. They are for the owner of the data;
 publishing one is a release.
@@ -49,8 +49,8 @@ class Records:
     Attributes:
         ids: the name of each record.
         X: features (n, d).
-        classes: the class of each record, where it is known.
-        columns: the names of the features, where they have any.
+        classes: the class of each record, if known.
+        columns: the names of the features, if they have any.
         people: the person in each record, if `person_column` was given.
         files: for a folder of photos, which files were read and which were not.
         decoded: pixels of these photos, if they are still in memory.
@@ -85,15 +85,14 @@ def read_features(
     person_column: str | None = None,
     columns: Sequence[str] | None = None,
 ) -> Records:
-    """Read records from a CSV file with a column of ids, columns of numbers, and optionally a
-    column of classes.
+    """Read records from a CSV file with ids, numbers and optionally classes.
 
     Parameters:
         path: the file.
         id_column: column of the ids.
-        class_column: column of the classes; None takes "class" if there is one.
+        class_column: column of the classes; None uses "class" if there is one.
         person_column: column that names the person behind each record.
-        columns: the columns of numbers, in their order; None takes all others.
+        columns: the columns of numbers, in their order; None uses all other columns.
 
     Raises:
         InvalidData: a column is missing, an id is repeated, or a cell holds no number.
@@ -155,8 +154,9 @@ def read_image_folder(
     encoder: Encoder,
     progress: Callable[[int, int], None] | None = None,
 ) -> Records:
-    """Read records from a folder of images. Ids are relative paths, and the first folder of a path
-    is the class.
+    """Read records from a folder of images.
+
+    Ids are relative paths, and the first folder of a path is the class.
 
     Parameters:
         path: the folder.
@@ -201,12 +201,11 @@ def read_triplets(path: str | Path, records: Records) -> Ints:
 
 
 def read_pairs(path: str | Path, records: Records | None = None) -> tuple[Ints, Bools]:
-    """Read pairs from a CSV file with three columns: two ids, and a label (1/0, same/different or
-    must-link/cannot-link).
+    """Read pairs from a CSV file with three columns: two ids and a label.
 
-    A first row that names no record is treated as a header, unless its label also occurs in other
-    rows. Without `records`, ids are numbered in the order in which they first appear. A pair of a
-    record with itself is refused.
+    Labels are 1/0, same/different or must-link/cannot-link. A first row that names no record is
+    treated as a header, unless its label also occurs in other rows. Without `records`, ids are
+    numbered in the order in which they first appear. A pair of a record with itself is refused.
     """
     name = Path(path).name
     rows = read_rows(read_text(path), name=name)
@@ -252,8 +251,9 @@ def _header(rows: list[list[str]], ids: set[str]) -> bool:
 
 
 def read_bounds(path: str | Path, columns: tuple[str, ...]) -> tuple[Floats, Floats]:
-    """Read public bounds from a CSV file with the columns "column", "low" and "high" and one row
-    for each column of the features.
+    """Read public bounds of the features from a CSV file.
+
+    It has the columns "column", "low" and "high" and one row for each column of the features.
     """
     name = Path(path).name
     header, *body = read_rows(read_text(path), name=name)
@@ -306,8 +306,10 @@ class Scores:
 def nearest_neighbours(
     gallery: ArrayLike, classes: ArrayLike, queries: ArrayLike, truth: ArrayLike, *, k: int = 5
 ) -> Scores:
-    """Classify mapped `queries` by a majority vote of the k nearest records of the mapped
-    `gallery`. Ties go to the class of the nearer record.
+    """Measure the accuracy of k-nearest-neighbour classification of mapped records.
+
+    Each of `queries` gets the majority class of the k nearest records of `gallery`. Ties go to the
+    class of the nearer record.
     """
     import faiss
 

@@ -119,12 +119,12 @@ class PairGraph:
         n_nodes: int | None = None,
         transitive: bool = True,
     ) -> PairGraph:
-        """Build the graph from (m, 2) node numbers and labels. A repeated pair counts once, with
-        its first label.
+        """Build the graph from (m, 2) node numbers and labels.
 
-        Whether an error is raised depends on the structure, which is public, or on the domain of a
-        single label, never on several labels together. The owner can look for contradictions with
-        `check_pairs`; an error here would reveal something about private labels without a charge.
+        A repeated pair counts once, with its first label. Whether an error is raised depends on the
+        structure, which is public, or on the domain of a single label, never on several labels
+        together. The owner can look for contradictions with `check_pairs`; an error here would
+        reveal something about private labels without a charge.
         """
         indices = np.asarray(pairs)
         if indices.ndim != 2 or indices.shape[1] != 2 or indices.dtype.kind not in "iu":
@@ -165,8 +165,9 @@ class PairGraph:
         return np.asarray(self._cache["components"])
 
     def adjacency(self) -> tuple[Ints, NDArray[np.int32]]:
-        """Return the adjacency in compressed rows: `start` (n + 1) and `links` (2m, 2), each a
-        neighbour and the edge that leads to it.
+        """Return the adjacency in compressed rows: `start` (n + 1) and `links` (2m, 2).
+
+        Each link is a neighbour and the edge that leads to it.
         """
         if "adjacency" not in self._cache:
             # Allocated here rather than in compiled code, because numpy requests large memory
@@ -191,12 +192,11 @@ class PairGraph:
         )
 
     def batches(self, size: int, *, rng: np.random.Generator) -> Iterator[Ints]:
-        """Yield a partition of the edges into batches of `size` (the last may be smaller), drawn
-        component by component.
+        """Yield a random partition of the edges into batches of `size`, component by component.
 
-        By the remark after Theorem 2, a mini-batch comes from a component of the graph rather than
-        from the whole graph. Components are visited in random order and their edges are shuffled.
-        Only the structure is used, never a label.
+        The last batch may be smaller. By the remark after Theorem 2, a mini-batch comes from a
+        component of the graph rather than from the whole graph. Components are visited in random
+        order and their edges are shuffled. Only the structure is used, never a label.
         """
         size = checks.whole("batch_size", size)
         component = (
@@ -237,8 +237,9 @@ def _compress(
     free: Integers,
     links: Integers,
 ) -> None:
-    """Fill the adjacency by counting, in two passes over the edges; sorting takes ten times as
-    long.
+    """Fill the adjacency by counting, in two passes over the edges.
+
+    Sorting takes ten times as long.
     """
     for e in range(len(edges)):
         start[edges[e, 0] + 1] += 1
@@ -308,8 +309,8 @@ def person_numbers(people: Any, pairs: ArrayLike, n_records: int) -> Ints:
     """Return the number of the person in each record.
 
     Parameters:
-        people: a name for each record; or, beside features of pairs, (m, 2) names.
-        pairs: the pairs as they were given, which say in which form names are expected.
+        people: a name for each record, or (m, 2) names if pairs are given as features.
+        pairs: the pairs as they were given, which determine the expected form of the names.
         n_records: number of records.
 
     Returns:
@@ -335,8 +336,7 @@ def bounded_degree(
     rng: np.random.Generator,
     people: Ints | None = None,
 ) -> Bools:
-    """Select a maximal set of edges such that no record, or no person, is in more than `limit`
-    pairs.
+    """Select a maximal set of edges with at most `limit` pairs per record, or per person.
 
     Edges between records of few pairs are considered first (ties at random), which selects more
     edges than a random order.
@@ -350,8 +350,9 @@ def bounded_degree(
 
 
 def matching(graph: PairGraph, *, rng: np.random.Generator, people: Ints | None = None) -> Bools:
-    """Select a maximal matching: each record (or person) is in at most one pair, so privacy per
-    pair is privacy per record (or person).
+    """Select a maximal matching, in which each record (or person) is in at most one pair.
+
+    Privacy per pair is then privacy per record (or person).
     """
     return bounded_degree(graph, 1, rng=rng, people=people)
 
@@ -421,14 +422,12 @@ class PairReport:
         if self.chains:
             messages.append(
                 f"{self.chains} pairs are labelled dissimilar although a chain of similar pairs "
-                "joins them. Correct "
-                "the labels, or say that being similar does not carry over."
+                "joins them. Correct the labels, or state that similarity is not transitive."
             )
         if self.circles:
             messages.append(
-                f"{self.circles} groups of joined records do not fit two classes: an odd number of "
-                "dissimilar pairs "
-                "closes a circle."
+                f"{self.circles} groups of connected records do not fit two classes: they contain "
+                "a cycle with an odd number of dissimilar pairs."
             )
         if self.similar in (0, self.pairs):
             kind = "similar" if self.similar else "dissimilar"
@@ -441,7 +440,7 @@ class PairReport:
 def check_pairs(
     pairs: ArrayLike, y: ArrayLike, *, transitive: bool = True, n_classes: int | None = None
 ) -> PairReport:
-    """Look for labels that contradict each other (the inference patterns of Section V-A).
+    """Count labels that contradict each other (the inference patterns of Section V-A).
 
     Parameters:
         pairs: (m, 2) record numbers.

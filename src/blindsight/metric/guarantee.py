@@ -1,5 +1,6 @@
-"""Guarantees of metric learning, computed before any data are read: plans of releases, and the
-paper's claims.
+"""Guarantees of metric learning, computed before any data are read.
+
+The module contains the plans of the releases and the paper's claims.
 
 The cost of `DPPMetric` follows from its plan: all releases are Gaussian, so the squares of their mu
 add up. For Algorithm 1 as printed, the batches of an epoch are disjoint and its rows compose; if
@@ -83,8 +84,9 @@ _FLIPPED = {
 
 @lru_cache(maxsize=1024)
 def unit_noise(epsilon: float, delta: float) -> float:
-    """Return the least sigma with which one Gaussian release of sensitivity 1 satisfies (epsilon,
-    delta); it is 1 / mu.
+    """Return the smallest sigma for which a Gaussian release of sensitivity 1 meets the budget.
+
+    It is 1 / mu for (epsilon, delta).
     """
     return Gaussian.calibrate(epsilon, delta=delta, sensitivity=1.0, unit="pair").sigma
 
@@ -99,7 +101,7 @@ def bins_for(n_pairs: int, noise: float) -> int:
 
     Parameters:
         n_pairs: number of pairs.
-        noise: standard deviation of the noise on a count, if all of the budget went into it.
+        noise: standard deviation of the noise on a count, if the whole budget were spent on it.
 
     Example:
         >>> bins_for(160, 5.2), bins_for(4000, 5.2)
@@ -183,9 +185,7 @@ def metric_guarantee(
     bins: int,
     tuples: bool = False,
 ) -> Guarantee:
-    """Return the guarantee (epsilon, delta) per unit, with the cost of the same releases in the
-    other units.
-    """
+    """Return the guarantee (epsilon, delta) per unit, and the cost in the other units."""
     group = groups[unit]
     releases = _calibrated(loss, scaled, columns, rows, epsilon, delta, unit, group, bins, tuples)
     others = [other for other in groups if other != unit]
@@ -238,7 +238,7 @@ def _calibrated(
         mu = _mu_of(releases, unit, group)
         if mu <= target:
             return releases
-        noise *= max(mu / target, 1 + 1e-12)  # rounding to the grid costs a little
+        noise *= max(mu / target, 1 + 1e-12)  # Rounding to the grid costs a little.
 
 
 def _mu_of(releases: Plan, unit: str, group: int) -> float:
@@ -278,8 +278,9 @@ def paper_guarantee(
     margin_from_data: bool,
     simulation: bool,
 ) -> Guarantee:
-    """Return the claim of Algorithm 1 and what is proven, per kappa pairs (and, in `also`, per
-    pair).
+    """Return the claim of Algorithm 1 and what is proven, per kappa pairs.
+
+    The field `also` states the cost per pair.
     """
     unproven = []
     if noise.reduced:
@@ -311,8 +312,9 @@ def paper_guarantee(
 
 
 def _per_pair(noise: RowNoise, planned: Planned, kappa: int) -> float:
-    """Return the epsilon of one pair under noise for kappa pairs; `planned` is the plan for
-    kappa = 1.
+    """Return the epsilon of one pair under noise for kappa pairs.
+
+    `planned` is the plan for kappa = 1.
     """
     mechanism: Any = planned.mechanism
     if noise.family == "gaussian":

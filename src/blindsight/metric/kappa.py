@@ -1,6 +1,6 @@
 """kappa (Equation 5), its bounds, and the biconnected components behind them.
 
-kappa is the number of pairs that an attacker must at least not know, for the worst target pair. For
+kappa is the smallest number of pairs that an attacker must not know, for the worst target pair. For
 a target (s, t) the paper counts |P_st| + min(c_s, c_t): the edge-disjoint paths from which the
 attacker could infer the label, and the further edges that keep s or t out of cycles, which would
 reveal a feature. The methods are:
@@ -66,8 +66,9 @@ def _walk(
     blocks: Integers,
     bridge: Array,
 ) -> None:
-    """Count the blocks at each node and mark the edges that are bridges, by depth-first search of
-    the subgraph of `allowed` edges (an empty array allows all).
+    """Count the blocks at each node and mark the edges that are bridges, by depth-first search.
+
+    The search uses the subgraph of `allowed` edges (an empty array allows all).
     """
     every = len(allowed) == 0
     time = 0
@@ -110,8 +111,9 @@ def _walk(
 
 
 def block_counts(graph: PairGraph, allowed: Bools | None = None) -> Ints:
-    """Count the biconnected blocks that contain each node (0 for a node in no pair), in the
-    subgraph of `allowed` edges.
+    """Count the biconnected blocks that contain each node, in the subgraph of `allowed` edges.
+
+    The number is 0 for a node in no pair.
     """
     return _run(graph, allowed)[0]
 
@@ -122,8 +124,9 @@ def bridges(graph: PairGraph) -> Bools:
 
 
 def worth(graph: PairGraph) -> Ints:
-    """Return De(s) - Co+(s) of Proposition 1 for every node: deg(s) - blocks(s) + 1, and 0 for a
-    node in no pair.
+    """Return De(s) - Co+(s) of Proposition 1 for every node.
+
+    It is deg(s) - blocks(s) + 1, and 0 for a node in no pair.
     """
     degrees = graph.degrees
     return np.where(degrees > 0, degrees - block_counts(graph) + 1, 0)
@@ -173,8 +176,9 @@ def kappa(graph: PairGraph, method: KappaMethod = "second", *, max_flows: int = 
 
 
 def pair_kappa(graph: PairGraph, s: int, t: int) -> int:
-    """Return |P_st| + min(c_s, c_t) for one target, or Appendix B's count for an intransitive
-    relation.
+    """Return |P_st| + min(c_s, c_t) for one target.
+
+    For an intransitive relation it is the count of Appendix B.
     """
     if s == t:
         raise InvalidParameter(
@@ -219,8 +223,9 @@ def _by_bound(values: Ints) -> Iterator[tuple[int, int, int]]:
 
 
 def _intransitive_bound(graph: PairGraph, values: Ints, *, second: bool) -> int:
-    """Return the bound of Appendix B: a pair joined by a bridge counts min(v(s), v(t)), any other
-    pair at most one less (Equation 16).
+    """Return the bound of Appendix B.
+
+    A pair joined by a bridge counts min(v(s), v(t)), any other pair at most one less (Equation 16).
     """
     ends = values[graph.edges[bridges(graph)]]
     reduce = np.minimum if second else np.maximum
@@ -240,8 +245,9 @@ def _cheapest_flow(
 ) -> Any:
     """Compute a maximum flow of least cost, of value at most `limit`.
 
-    Returns the flow on each edge (+1 from the first to the second end, -1 in the other direction, 0
-    unused) and its value.
+    Returns:
+        The flow on each edge (+1 from the first to the second end, -1 in the other direction, 0 if
+        unused) and its value.
     """
     n = len(start) - 1
     flow = np.zeros(len(first), dtype=np.int8)

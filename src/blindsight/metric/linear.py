@@ -1,7 +1,7 @@
 """`LinearMetric`, the base class of learned linear maps, with the method names of metric-learn.
 
-Also here: reading pairs and tuples of records, normalising records, and choosing the distance that
-separates similar from dissimilar pairs by exact distances of public pairs.
+The module also reads pairs and tuples of records, normalises records, and chooses the threshold
+between similar and dissimilar pairs from exact distances of public pairs.
 
 `ErrorCurve` computes thresholds and error rates from two noisy histograms that were released (the
 distances of similar and of dissimilar pairs). All of it is post-processing, so it costs nothing and
@@ -124,9 +124,7 @@ def _from_indices(indices: Array, preprocessor: Any) -> tuple[Floats, Ints]:
 
 
 def normalised(X: Floats, norm: Norm) -> Floats:
-    """Scale every row to l1 or l2 norm 1, independently of all others. Rows of zeros are
-    unchanged.
-    """
+    """Scale every row to l1 or l2 norm 1. Rows of zeros are unchanged."""
     checks.one_of("normalize", norm, get_args(Norm))
     if norm == "none":
         return X
@@ -236,8 +234,9 @@ class LinearMetric(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return f"<pre>{html.escape(repr(self))}</pre>"
 
     def transform(self, X: ArrayLike) -> Floats:
-        """Scale and normalise rows as in training, then map them. The Euclidean distance of mapped
-        rows is the learned distance.
+        """Scale and normalise rows as in training, then map them.
+
+        The Euclidean distance of mapped rows is the learned distance.
         """
         check_is_fitted(self)
         rows = checks.finite_array("X", X, ndim=2)
@@ -250,8 +249,9 @@ class LinearMetric(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return prepared if self.identity_ else prepared @ self.components_.T
 
     def pair_distance(self, pairs: ArrayLike) -> Floats:
-        """Return the learned distance of each pair: (m, 2, d) features, or (m, 2) indices into the
-        preprocessor.
+        """Return the learned distance of each pair.
+
+        Pairs are (m, 2, d) features, or (m, 2) indices into the preprocessor.
         """
         return self._distances(pairs, width=2)[:, 0]
 
@@ -264,24 +264,24 @@ class LinearMetric(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return -self.pair_distance(pairs)
 
     def decision_function(self, tuples: ArrayLike) -> Floats:
-        """Return `pair_score` for pairs, and for triplets (anchor, positive, negative) how much
-        nearer the positive is than the negative.
-        """
+        """Return `pair_score` for pairs, and for triplets how much nearer the positive is."""
         if np.ndim(tuples) >= 2 and np.shape(tuples)[1] == 3:
             apart = self._distances(tuples, width=3)
             return apart[:, 1] - apart[:, 0]
         return self.pair_score(tuples)
 
     def predict(self, tuples: ArrayLike) -> Ints:
-        """Return 1 for pairs at most `threshold_` apart and -1 for others; for triplets, 1 where
-        the positive is nearer.
+        """Return 1 for pairs at most `threshold_` apart and -1 for others.
+
+        For triplets it is 1 if the positive is nearer than the negative.
         """
         least = 0.0 if np.ndim(tuples) >= 2 and np.shape(tuples)[1] == 3 else -self._threshold()
         return np.where(self.decision_function(tuples) >= least, 1, -1)
 
     def score(self, tuples: ArrayLike, y: ArrayLike | None = None) -> float:
-        """Return the area under the ROC curve for pairs (0.5 is chance), and for triplets, which
-        have no y, the share in which the positive is nearer.
+        """Return the area under the ROC curve for pairs (0.5 is chance).
+
+        For triplets, which have no y, it is the share in which the positive is nearer.
         """
         from sklearn.metrics import roc_auc_score
 
@@ -310,8 +310,7 @@ class LinearMetric(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         min_rate: float = 0.9,
         public: bool = False,
     ) -> Self:
-        """Choose `threshold_` by labelled pairs, which must be public if the metric has a
-        guarantee.
+        """Choose `threshold_` from labelled pairs, which must be public if there is a guarantee.
 
         Parameters:
             pairs: as for `pair_distance`.
@@ -388,8 +387,9 @@ class LinearMetric(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
 
 class EuclideanMetric(LinearMetric):
-    """The Euclidean distance of normalised records, or of a random projection, as a baseline that
-    learns nothing.
+    """The Euclidean distance of normalised records, or of a random projection of them.
+
+    It is a baseline that learns nothing.
     """
 
     def __init__(
@@ -420,7 +420,8 @@ class EuclideanMetric(LinearMetric):
         return self
 
 
-#: The least number of pairs of a kind for rates to be known, in standard deviations of its noise.
+#: Rates are known if the number of pairs of each kind is at least this many standard deviations
+#: of its noise.
 MIN_SIGNAL = 3.0
 
 
@@ -504,8 +505,8 @@ class ErrorCurve:
         dissimilar: (bins,) released counts of dissimilar pairs.
         noise: standard deviation of the noise on each count.
         n_pairs: number of pairs (or tuples), which is public.
-        each: what one pair or tuple adds to each of the two histograms together: 1 for a pair, 2
-            for a tuple, which is in both.
+        each: how many counts one pair or tuple adds to the two histograms together: 1 for a pair,
+            2 for a tuple, which is counted in both.
 
     Example:
         >>> near, far = np.array([0.0, 90, 10, 0]), np.array([0.0, 5, 35, 60])
@@ -527,7 +528,7 @@ class ErrorCurve:
         if bins < 1 or self.similar.shape != (bins,) or self.dissimilar.shape != (bins,):
             raise InvalidData("the counts must have one cell between every two edges.")
         if not (np.diff(self.edges) > 0).all():
-            raise InvalidData("the edges of an error curve must grow.")
+            raise InvalidData("the edges of an error curve must increase.")
 
     @property
     def known(self) -> bool:
@@ -596,7 +597,7 @@ class ErrorCurve:
         if not self.known or deviation > max(level, 1e-12):
             finest = deviation if self.known else 1.0
             raise InvalidParameter(
-                f"{name} of {level:g} is finer than the counts tell: their noise alone is about "
+                f"{name} of {level:g} is finer than the counts allow: their noise alone is about "
                 f"{finest:.2g}. Choose a larger rate, or learn with a larger epsilon or more pairs."
             )
         return point

@@ -55,8 +55,9 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class Gradients:
-    """Gradients of pairs or tuples, as rows for the door, in the form of their factors: left
-    (n, k, d') and right (n, k, d).
+    """Gradients of pairs or tuples, as rows for the door.
+
+    They are stored as factors: left (n, k, d') and right (n, k, d).
     """
 
     left: Floats
@@ -66,8 +67,9 @@ class Gradients:
         return len(self.left)
 
     def norms(self, order: float) -> Floats:
-        """Return the l2 norm of each gradient as a whole matrix, or a bound of its l1 norm: the sum
-        of the l1 norms of its outer products.
+        """Return the norm of each gradient as a whole matrix.
+
+        For order 1 it is an upper bound: the sum of the l1 norms of its outer products.
         """
         return _frobenius(self.left, self.right) if order == 2 else _absolute(self.left, self.right)
 
@@ -95,8 +97,9 @@ class TupleLoss(ABC):
 
     @abstractmethod
     def factors(self, W: Floats) -> tuple[Floats, Floats]:
-        """Return the left (n, k, d') and right (n, k, d) factors: gradient i is the sum over k of
-        left x right'.
+        """Return the left (n, k, d') and right (n, k, d) factors.
+
+        Gradient i is the sum over k of left x right'.
         """
 
     def gradients(self, W: Floats) -> Floats:
@@ -109,12 +112,11 @@ class TupleLoss(ABC):
         return float(self.values(W).mean())
 
     def clipped_sum(self, W: Floats, bound: float, *, order: Literal[1, 2] = 2) -> Floats:
-        """Return the sum of the gradients, each clipped as a *whole matrix* to l1 or l2 (Frobenius)
-        norm `bound`.
+        """Return the sum of the gradients, each clipped as a *whole matrix* to norm `bound`.
 
-        Removing one pair therefore changes the sum by at most `bound`. For l1 with two outer
-        products the sum of their norms is used, which clips a little more than needed and never
-        less.
+        The norm is l1 or l2 (Frobenius). Removing one pair therefore changes the sum by at most
+        `bound`. For l1 with two outer products the sum of their norms is used, which clips a little
+        more than needed and never less.
         """
         gradients = Gradients(*self.factors(W))
         return gradients.weighted_sum(bound / np.maximum(gradients.norms(order), bound))
@@ -130,11 +132,10 @@ def _added(left: Floats, right: Floats) -> Floats:
 
 
 def _frobenius(left: Floats, right: Floats) -> Floats:
-    """Return an upper bound of |sum_k l_k r_k'|_F, the square root of the sum over j, k of
-    (l_j . l_k)(r_j . r_k).
+    """Return an upper bound of |sum_k l_k r_k'|_F.
 
-    If outer products nearly cancel, rounding errors dominate the result, so a bound of these errors
-    is added.
+    It is the square root of the sum over j, k of (l_j . l_k)(r_j . r_k). If outer products nearly
+    cancel, rounding errors dominate the result, so a bound of these errors is added.
     """
     if left.shape[1] == 1:
         return np.asarray(
@@ -172,8 +173,9 @@ class Contrastive(TupleLoss):
         return np.asarray(0.5 * reach**2)
 
     def factors(self, W: Floats) -> tuple[Floats, Floats]:
-        """Return the factors c W dx and dx of the gradient c (W dx) dx' (Equation 8), where c = 1,
-        (D - m)/D or 0.
+        """Return the factors c W dx and dx of the gradient c (W dx) dx' (Equation 8).
+
+        c is 1, (D - m)/D or 0.
         """
         projected = self.differences @ W.T
         projected *= self._coefficient(projected)[:, None]
@@ -182,11 +184,10 @@ class Contrastive(TupleLoss):
     def clipped_rows(
         self, W: Floats, bound: float, *, order: Literal[1, 2] = 1
     ) -> tuple[Floats, Floats]:
-        """Return the sum of the gradients with *each row* clipped to `bound`, and the peak of each
-        row (Algorithm 1, lines 7 and 8).
+        """Return the sum of the gradients with *each row* clipped, and the peak of each row.
 
-        The peak g'_r is the largest norm of a clipped row over the batch; the paper prints a
-        maximum of vectors.
+        These are lines 7 and 8 of Algorithm 1. The peak g'_r is the largest norm of a clipped row
+        over the batch; the paper prints a maximum of vectors.
         """
         left, right = self.factors(W)
         size = np.linalg.norm(self.differences, ord=order, axis=1)
@@ -207,8 +208,9 @@ class Contrastive(TupleLoss):
 def mean_dissimilar_distance(
     differences: Floats, dissimilar: Bools, *, order: Literal[1, 2] = 1
 ) -> float:
-    """Return the paper's margin (Section VII-B): the mean norm of the differences of dissimilar
-    pairs, or 1 if there are none. It depends on the data.
+    """Return the paper's margin (Section VII-B), which depends on the data.
+
+    It is the mean norm of the differences of dissimilar pairs, or 1 if there are none.
     """
     if not dissimilar.any():
         return 1.0
@@ -218,8 +220,9 @@ def mean_dissimilar_distance(
 def contrastive_of(
     records: Floats, graph: PairGraph, norm: Any, margin: float | str
 ) -> Contrastive:
-    """Return the loss of a graph's pairs on normalised records. The margin "mean" is the mean
-    distance of dissimilar pairs.
+    """Return the loss of a graph's pairs on normalised records.
+
+    The margin "mean" is the mean distance of dissimilar pairs.
     """
     rows = normalised(records, norm)
     differences = rows[graph.edges[:, 0]] - rows[graph.edges[:, 1]]
@@ -264,9 +267,7 @@ class Triplet(TupleLoss):
 
 
 def tuple_pairs(indices: Ints) -> tuple[Ints, Bools]:
-    """Return the pairs (anchor, other) that (n, k) tuples of record numbers contain, and which of
-    them are similar.
-    """
+    """Return the pairs (anchor, other) of (n, k) tuples, and which of them are similar."""
     others = indices.shape[1] - 1
     pairs = np.stack([np.repeat(indices[:, :1], others, axis=1), indices[:, 1:]], axis=2).reshape(
         -1, 2
@@ -282,10 +283,9 @@ def group_size(
     kappa: int = 1,
     people: Ints | None = None,
 ) -> int:
-    """Return the largest number of tuples that contain one unit, by which neighbouring data sets
-    differ.
+    """Return the largest number of tuples by which neighbouring data sets differ.
 
-    For pairs, (n, 2), this is 1 per label and per pair, the largest degree per record, the largest
+    For pairs, (n, 2), it is 1 per label and per pair, the largest degree per record, the largest
     number of pairs of a person, and kappa per kappa pairs. It is a function of the structure, which
     must be public. The label of a triplet says which of its last two records is similar.
 

@@ -5,20 +5,20 @@ tuple from each other record, and whether the two are similar. All of it is priv
 that a learner needs is a table of rows for the door, one row per pair or tuple, with the norm that
 bounds it.
 
-Scale: without scaling, the widest column of a table decides every distance. Bounds that are known
+Without scaling, the widest column of a table dominates every distance. Bounds that are known
 beforehand cost nothing. Without bounds, the size of a column is read from a noisy histogram of the
 powers of two of its differences, which needs no bound, refuses no value, and is charged within the
 total.
 
 The closed form releases S, the sum of dx dx' over similar pairs, D over dissimilar pairs, and the
-two counts. A pair is in only one of them, so with differences clipped to length C it moves (S, D)
+two counts. A pair is in only one of them, so with differences clipped to norm C it changes (S, D)
 by at most C^2 in Frobenius norm, for any number of columns. Everything after that is
 post-processing. The directions in which dissimilar pairs are farther apart than similar ones are
 the top eigenvectors of G = (D/n_d - S/n_s)/2 relative to T = (S + D)/n. Because of the noise, T is
 only partly inverted (to a power below 1, with its eigenvalues at least as large as noise alone
 would give), and an eigenvalue of G counts by its excess over the edge of the spectrum of pure noise
-(Wigner's semicircle). A direction that noise can explain gets weight zero. Where no direction
-exceeds the edge, T is inverted less, and in the end not at all. FLOOR keeps a part of the plain
+(Wigner's semicircle). A direction that noise can explain gets weight zero. If no direction
+exceeds the edge, T is inverted less, and finally not at all. FLOOR keeps a part of the plain
 distance in all directions, so a budget that is too small gives the plain distance, not a random
 one.
 """
@@ -132,8 +132,10 @@ class Comparisons:
         return Comparisons(normalised(records, norm), self.numbers, self.alike)
 
     def far(self) -> Floats:
-        """Return rows (m, 2) of norm at most root 2: half the mean distance of the dissimilar
-        records (at most 1), and whether there is one.
+        """Return rows (m, 2) of norm at most root 2.
+
+        They contain half the mean distance of the dissimilar records (at most 1), and whether there
+        is a dissimilar record.
         """
         distance = np.minimum(np.linalg.norm(self.differences, axis=2), 2.0) / 2
         unlike = ~self.alike
@@ -142,8 +144,9 @@ class Comparisons:
         return np.column_stack([mean, count > 0]).astype(np.float64)
 
     def spread(self) -> Counts:
-        """Count, for each column, the power of two just above the difference. The norm of a row is
-        at most the square root of the number of columns.
+        """Count, for each column, the power of two just above the difference.
+
+        The norm of a row is at most the square root of the number of columns.
         """
         with np.errstate(over="ignore"):
             differences = self.differences
@@ -232,11 +235,11 @@ def counted_stretch(counts: Floats, columns: int, *, noise: float) -> Floats:
     return np.asarray(1 / (np.where(size > 0, size, size.max()) * math.sqrt(columns)))
 
 
-COUNT = 0.14  # weight of the count in a row: both counts cost 1% more noise on the moments
+COUNT = 0.14  # weight of the count in a row, at which the counts add 1% to the noise on the moments
 CLIP = 1.0
 WHITENINGS, FLOOR = (0.75, 0.5, 0.25, 0.0), 0.02
-# Directions that gain less than this share of the best one are not used: with little noise they
-# are many and small, and together they made breast cancer worse (AUC .905 to .887).
+# Directions that gain less than this share of the best one are not used. With little noise there
+# are many of them, and together they lowered the AUC on breast cancer from .905 to .887.
 MIN_GAIN = 0.2
 _MIN_SIGNAL_OF_MOMENTS = 3.0
 _MIN_SIGNAL_TO_LEARN = 8.0
@@ -249,7 +252,7 @@ def release_size(columns: int) -> tuple[int, float]:
 
 
 def worth_moments(n_pairs: int, columns: int, noise: float) -> bool:
-    """Whether to learn by moments rather than by descent: from public numbers only.
+    """Whether to learn by moments rather than by gradient descent, from public numbers only.
 
     n / (noise d sqrt(2 d)) compares a direction's share of the second moment with the edge of the
     noise spectrum. Above 3 the closed form was better on every table tried (wine, breast cancer,
@@ -259,7 +262,7 @@ def worth_moments(n_pairs: int, columns: int, noise: float) -> bool:
 
 
 def worth_learning(columns: int, noise: float) -> int | None:
-    """Number of pairs from which learning is expected to beat the plain distance.
+    """Return the number of pairs from which learning is expected to beat the plain distance.
 
     n / (noise d) compares the sum over all pairs with the noise on a square map. On wine, breast
     cancer, digits, and digits with added random columns, gradient descent improved the AUC by .02
@@ -269,7 +272,7 @@ def worth_learning(columns: int, noise: float) -> int | None:
     Parameters:
         columns: columns of the records.
         noise: standard deviation of the noise on the sum of gradients, in clipped gradients of one
-            pair, if all of the budget went into one release.
+            pair, if the whole budget were spent on one release.
 
     Returns:
         The number of pairs; None if there are more than 256 columns.
@@ -284,16 +287,16 @@ def worth_learning(columns: int, noise: float) -> int | None:
 
 
 def clipped(differences: Floats, bound: float = CLIP) -> Floats:
-    """Clip differences to length `bound`, and divide them by it."""
+    """Clip differences to norm `bound`, and divide them by it."""
     size = np.linalg.norm(differences, axis=1, keepdims=True)
     return np.asarray(differences / np.maximum(size, bound))
 
 
 @dataclass(frozen=True, eq=False)
 class MomentRows:
-    """One row for each pair, which is never formed: the upper triangle of dx dx', in the
-    coordinates of its kind (similar or dissimilar), and a count.
+    """One row for each pair: the upper triangle of dx dx' and a count.
 
+    A row has separate coordinates for similar and for dissimilar pairs, and it is never formed.
     Off-diagonal entries are stored once, multiplied by root 2, so that the norm of a row is the
     Frobenius norm of the matrix.
     """
@@ -341,8 +344,8 @@ def map_of_moments(released: Floats, *, columns: int, n_pairs: int, sigma: float
     """
     S, D, similar, dissimilar = read_moments(released, columns, n_pairs)
     T, G = (S + D) / n_pairs, (D / dissimilar - S / similar) / 2
-    # A symmetric matrix of noise s has its spectrum within 2 s sqrt(d), s its off-diagonal
-    # deviation: sigma / root 2, and T adds two of them.
+    # The spectrum of a symmetric noise matrix lies within 2 s sqrt(d), where s is its off-diagonal
+    # standard deviation: sigma / root 2, and T adds two such matrices.
     values, V = np.linalg.eigh(T)
     values = np.maximum(values, 4 * sigma * math.sqrt(columns) / n_pairs + 1e-12)
     noise = sigma / 2 * math.hypot(1 / similar, 1 / dissimilar)

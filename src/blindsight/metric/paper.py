@@ -1,5 +1,4 @@
-"""The paper's Algorithm 1 as an estimator, exactly as printed, and a corrected version with a
-proven guarantee.
+"""The paper's Algorithm 1 as an estimator: as printed, and corrected with a proven guarantee.
 
 Both are for comparison; use `DPPMetric` for your own data. `DPPDML` is the algorithm of Li, Pan,
 Sui and Tsang; its `guarantee_` states the paper's claim and what is proven. `MendedDML` changes
@@ -217,14 +216,13 @@ def pure_plan(
     size: int,
     unit: Unit,
 ) -> Planned:
-    """Plan the releases for `epsilon` per unit of `group` pairs over all epochs, with neighbours
-    "add or remove one".
+    """Plan the releases for `epsilon` per unit of `group` pairs over all epochs.
 
-    The gradient of a pair is one vector of `size` coordinates, clipped to l1 norm `clip`. Batches
-    of an epoch are disjoint, and epochs compose. The cost of Laplace noise is linear in the
-    distance, so a group in several batches costs no more than a group in one. The other two
-    mechanisms cost the full epsilon of a batch for every batch that contains a pair of the unit,
-    and the staircase mechanism for every coordinate.
+    Neighbours add or remove one unit. The gradient of a pair is one vector of `size` coordinates,
+    clipped to l1 norm `clip`. Batches of an epoch are disjoint, and epochs compose. The cost of
+    Laplace noise is linear in the distance, so a group in several batches costs no more than a
+    group in one. The other two mechanisms cost the full epsilon of a batch for every batch that
+    contains a pair of the unit, and the staircase mechanism for every coordinate.
     """
     epochs, total = len(batches), sum(len(epoch) for epoch in batches)
     touched = 1 if mechanism == "laplace" else min(group, max(len(epoch) for epoch in batches))
@@ -254,9 +252,7 @@ def pure_descent(
     steps: Steps = AS_MEANT,
     progress: Callable[[int, int], None] | None = None,
 ) -> Floats:
-    """Run gradient descent with released sums over batches, or released means if `boxed`
-    (Duchi).
-    """
+    """Run gradient descent with released sums over batches, or means if `boxed` (Duchi)."""
     listed = [batch for epoch in batches for batch in epoch]
     sizes = step_sizes(steps.rule, len(listed), first=steps.first)
     for done, batch in enumerate(listed):
@@ -272,8 +268,9 @@ def pure_descent(
 
 
 class MendedDML(_Algorithm1):
-    """Algorithm 1 with a proven pure epsilon: the whole gradient matrix of a pair is clipped as one
-    vector (`pure_plan`).
+    """Algorithm 1 with a proven pure epsilon.
+
+    The whole gradient matrix of a pair is clipped as one vector (`pure_plan`).
 
     Parameters:
         n_components: rows of W; None keeps all columns.

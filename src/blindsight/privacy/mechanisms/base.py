@@ -101,7 +101,7 @@ class Reals:
     order: float
 
     def project(self, x: ArrayLike) -> NDArray[Any]:
-        """Replace numbers that are not finite by zero, as if the record were absent."""
+        """Clip to numbers that keep their fraction in a float; NaN counts as zero."""
         values = np.asarray(x)
         if values.dtype.kind == "f":
             return np.asarray(np.nan_to_num(np.clip(values, -_LARGEST, _LARGEST), copy=False))

@@ -259,7 +259,7 @@ def test_a_pair_is_checked_one_photo_swapped_and_pairs_answered_by_a_switch(
             page = context.new_page()
             page.goto(f"{BASE}/compare")
             page.wait_for_function(
-                "() => document.querySelector('#says').innerText.includes('luck')"
+                "() => document.querySelector('#says').innerText.includes('chance')"
             )
             assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
             clean(page, axe)

@@ -166,7 +166,7 @@ WITHOUT_SCENE = {
         "encoder": "computes each photo's features by itself",
         "new_release": "a whole release again, charged again: tested in tests/privacy",
         "fast": "chooses a public network",
-        "about": "public words; a scene of its own in test_replay_index.py",
+        "own_names": "public words; a scene of its own in test_replay_index.py",
         "check_first": OWNER,
         "actor": LEDGER,
         "accept_chance": "releases what would be refused; the mechanism is the same",

@@ -659,7 +659,7 @@ def test_without_a_public_set_the_preview_shows_pictures_of_the_package(
 ) -> None:
     for folder_of_sets in ("BLINDSIGHT_DATA", "BLINDSIGHT_CACHE"):
         monkeypatch.setenv(folder_of_sets, str(tmp_path / "empty"))
-    monkeypatch.setattr(risks, "_MOST_PUBLIC", 40)
+    monkeypatch.setattr(risks, "_MAX_PUBLIC_PHOTOS", 40)
     app = make(public="caltech101")
     one = scanned(app, folder)
     risks.look_at_public(app.state.workbench.datasets, one)

@@ -52,7 +52,11 @@ def test_the_commands_of_the_servers_page_run_as_they_stand(
         starts = words[1:2] == ["serve"] and words[2:3] != ["key"]
         if words[0] != "blindsight" or starts:
             continue
-        words = [word.replace("/tmp/drill", str(tmp_path / "drill")) for word in words]
+        for path, own in (
+            ("/tmp/drill", tmp_path / "drill"),
+            ("/var/lib/blindsight/workbench", state),
+        ):
+            words = [word.replace(path, str(own)) for word in words]
         done = CliRunner().invoke(command, words[1:])
         assert done.exit_code == 0, (line, done.output, done.exception)
         ran.append(words[1])

@@ -56,7 +56,7 @@ def sketch_to(
         )
     if isinstance(sketcher.random_state, Permanent) and pool is not HERE:
         raise InvalidParameter(
-            "a vault's key stays here: with permanent noise workers cannot share the drawing."
+            "a vault's key stays on this machine: with permanent noise, workers cannot draw it."
         )
     writer = SketchWriter.of(path, sketcher, X, y, block=block)
     state = sketcher.random_state

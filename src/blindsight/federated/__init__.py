@@ -1,5 +1,5 @@
-"""Federated classifiers: updates are added up under pads, or by the paper's encryption (Yonetani et
-al. 2017).
+"""Federated classifiers: updates are summed under one-time pads, or by the paper's encryption
+(Yonetani et al. 2017).
 """
 
 from __future__ import annotations

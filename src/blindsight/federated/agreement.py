@@ -1,6 +1,4 @@
-"""A federation's settings from a classifier's parameters, the mechanism of its noise, and the
-cards.
-"""
+"""A federation's settings, made from a classifier's parameters, with guarantee and disclosure."""
 
 from __future__ import annotations
 
@@ -27,24 +25,24 @@ _RECORD_ASSUMPTIONS = (
 
 @dataclass(frozen=True)
 class Agreement:
-    """Settings for the protocol, and what they promise."""
+    """Settings of the protocol, and what they promise."""
 
     settings: Settings | PaperSettings
 
     @property
     def noise(self) -> GaussianShares | None:
-        """What users add their shares of, and what is priced: one object."""
+        """The noise whose shares users add, which is also the mechanism of the guarantee."""
         return self.settings.noise
 
     def guarantee(
         self, rounds: int, *, entropy: EntropyName = "system", unproven: tuple[Assumption, ...] = ()
     ) -> Guarantee:
-        """What so many sums tell about a user, or with `RecordShares` about a record.
+        """Return the guarantee for a user, or with `RecordShares` for a record, over all sums.
 
         Parameters:
-            rounds: in how many sums one user's update, or one record, is.
+            rounds: the number of sums that contain one user's update, or one record.
             entropy: where the noise is drawn from.
-            unproven: what keeps a bound from being proven; then there is none.
+            unproven: assumptions without proof; with any, no epsilon is proven.
         """
         if self.noise is None:
             return Guarantee(
@@ -94,7 +92,7 @@ class Agreement:
         )
 
     def advice(self) -> str | None:
-        """What to change where the noise is larger than what it is added to."""
+        """Return what to change if the noise is larger than the updates, otherwise None."""
         if self.noise is None:
             return None
         share = self.noise.share_of_clip(self.settings.users, self.settings.dimension)
@@ -106,8 +104,8 @@ class Agreement:
                 f"records is {share:.1f} times as long as a record's part can be: take more "
                 "records, a larger epsilon or fewer rounds."
             )
-        # The sum needs the same noise whatever the number of users, so in the mean it falls as one
-        # over them.
+        # The noise of the sum does not depend on the number of users, so that of the mean falls as
+        # one over this number.
         enough = math.ceil(self.settings.users * share)
         return (
             f"the noise in a mean of {self.settings.users} updates is {share:.1f} times as long as "
@@ -117,7 +115,7 @@ class Agreement:
         )
 
     def disclosure(self) -> Disclosure:
-        """What each party of this federation sees."""
+        """Return what each party of this federation sees."""
         return discloses(self.settings)
 
 
@@ -140,30 +138,31 @@ def agree(
     contributions: int | None = None,
     groups: int = 1,
 ) -> Agreement:
-    """Settings as asked for; what is left open is chosen here.
+    """Return the settings of a federation; parameters that are None get a default.
+
+    Without noise the defaults are bound 2 (standardised features give weights below 1 and a bias
+    about -1) and 16 bits. With noise (`epsilon`), grid and bits are those that the shares of noise
+    need, and `least_users` is two thirds of the users of a round: the fewer users must contribute,
+    the more noise each of them adds.
 
     Parameters:
         dimension: the length of the vectors that are summed.
-        users: how many users there are.
-        rounds: how many sums are priced.
+        users: the number of users.
+        rounds: the number of sums that the guarantee covers.
         epsilon: per user over all rounds, or per record if `records` is given; None: no noise.
         delta: of the guarantee.
         clip: the largest norm of a user's update, or of one record's vector.
-        bound: fixed point, without noise only.
-        bits: fixed point, without noise only.
-        least_users: fewest contributors of a sum.
-        colluders: how many users may tell the aggregator what they know.
-        holders: how many key holders there are.
+        bound: the largest weight in fixed point; only without noise.
+        bits: the bits of a weight in fixed point; only without noise.
+        least_users: the smallest number of contributors to a sum.
+        colluders: how many users may collude with the aggregator.
+        holders: the number of key holders.
         most_users: the largest number of users in one round.
-        across_rounds: whether combinations of sums of different rounds are protected, too.
-        records: the unit of privacy is a record, and sites have about so many at most.
-        contributions: how often a user contributes, where that is more often than `rounds`: sums
-            over disjoint sets of records cost what the dearest of them costs.
-
-    Without noise: bound 2 (standardised features give weights below 1, and a bias about -1) and 16
-    bits. With noise (`epsilon`): the grid and the bits that the shares of noise need, and
-    least_users two thirds of the users of a round, because the fewer must contribute, the more
-    noise each of them adds.
+        across_rounds: whether combinations of sums of different rounds are also protected.
+        records: makes a record the unit of privacy: about the largest number of records of a site.
+        contributions: how often a user contributes, if more often than `rounds`: sums over
+            disjoint sets of records cost as much as the most expensive of them.
+        groups: the number of groups of users that are summed separately, see `Settings`.
     """
     checks.whole("rounds", rounds)
     if epsilon is None:
@@ -220,7 +219,7 @@ def agree(
 
 
 def discloses(settings: Settings | PaperSettings) -> Disclosure:
-    """Who sees what, and what remains possible for whom."""
+    """Return what each party sees, and which attacks remain possible."""
     if isinstance(settings, PaperSettings):
         return _paper_disclosure()
     noise, faulty = settings.noise is not None, settings.faulty_holders
@@ -287,7 +286,7 @@ def discloses(settings: Settings | PaperSettings) -> Disclosure:
 
 
 def _influence(settings: Settings) -> str:
-    """What one user can do to the result."""
+    """Return how far one user can change the result, as half a sentence."""
     if settings.groups > 1:
         return (
             f"or up to {(settings.groups - 1) // 2} of them can move no coordinate of the mean "

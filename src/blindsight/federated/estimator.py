@@ -1,7 +1,6 @@
-"""`FederatedClassifier`: a linear classifier learned over users who never show their rows or their
-updates.
+"""`FederatedClassifier`: a linear classifier learned by users who share neither rows nor updates.
 
-`Pad` and `PaperEncryption` say how updates are summed, `SumNoise` the noise on the sums.
+`Pad` and `Paper` say how updates are summed, `SumNoise` the noise on the sums.
 """
 
 from __future__ import annotations
@@ -56,12 +55,12 @@ class SumNoise:
     Parameters:
         epsilon: per user, or per record.
         delta: of the guarantee.
-        clip: the largest l2 norm of a user's update, 1 by default. With unit "record" it is left
-            out: the learner clips records.
-        unit: "user" bounds what the sums tell about all rows of one user together, and needs many
-            users; "record" bounds what they tell about one row.
-        records: with unit "record", about how many rows a user has at most. It sizes the slots
-            of the sum and is public.
+        clip: the largest l2 norm of a user's update, 1 by default. With unit "record" it must be
+            left out, because the learner clips records.
+        unit: "user" bounds what the sums reveal about all rows of one user together, and needs many
+            users; "record" bounds what they reveal about one row.
+        records: with unit "record", about the largest number of rows of a user. It determines the
+            range of the sum and is public.
     """
 
     epsilon: float
@@ -95,14 +94,17 @@ class Pad:
     """Sums under one-time pads that key holders open together; the fields are those of `Settings`.
 
     Parameters:
-        holders: how many key holders there are; by default up to 20 users are their own holders.
-        least_users, most_users: the fewest and the most users of a round.
-        colluders: how many users may tell the aggregator what they know.
-        across_rounds: whether combinations of sums of different rounds are protected, too.
-        bound: fixed point; with noise they follow from it and must be left out.
-        clip: the largest norm of an update, checked on the sum; without noise only.
-        groups: an odd number of groups whose means are compared, so that a few lying users cannot
-            move the model beyond what the honest groups say; without noise only.
+        holders: the number of key holders; by default up to 20 users are their own holders.
+        least_users: the smallest number of users in a round.
+        most_users: the largest number of users in a round.
+        colluders: how many users may collude with the aggregator.
+        across_rounds: whether combinations of sums of different rounds are also protected.
+        bound: the largest weight in fixed point; only without noise.
+        bits: the bits of a weight in fixed point; only without noise.
+        clip: the largest norm of an update, checked on the sum; only without noise.
+        groups: an odd number of groups of users, of which the model uses the median mean, so that
+            a few lying users cannot move the model beyond the honest groups' means; only without
+            noise.
     """
 
     holders: int | None = None
@@ -124,8 +126,9 @@ class Pad:
 
 @dataclass(frozen=True, kw_only=True)
 class Paper:
-    """Algorithm 1 to the letter, weaknesses included: one ciphertext per weight, `capacity` (M) of
-    them in a shard.
+    """Algorithm 1 exactly as published, with its weaknesses.
+
+    There is one ciphertext per weight, and a shard holds `capacity` (M) of them.
     """
 
     capacity: int | None = None
@@ -159,20 +162,20 @@ _VALUES: dict[str, tuple[type, ...]] = {
 
 
 class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # scikit-learn has no types
-    """Linear classifiers over several owners' rows, averaged by secure sums: all roles in one
+    """Linear classifier over several owners' rows, averaged by secure sums, with all roles in one
     process.
 
     Parameters:
-        classes: the class names, known beforehand to everybody. None takes them from the private
-            labels, and then no epsilon is proven: which classes occur would be in the file.
-        users: how many owners rows are dealt to when `fit` gets no `groups`.
+        classes: the class names, which are public. None takes them from the private labels; then
+            no epsilon is proven, because the file reveals which classes occur.
+        users: the number of owners among whom `fit` divides the rows if it gets no `groups`.
         rounds: how often weights are shared, updated and averaged.
-        learner: a `Proximal` (None: of strength 1e-3), an `SGD` (the paper's), or with noise per
-            record a `RecordDescent` (None), which wants some 30 rounds.
-        send: `Change()` (the whole change; None), `Weights()` (the paper: the sparse classifier
-            itself), `TopK(share)` (the largest changes, with error feedback) or
+        learner: a `Proximal` (the default, of strength 1e-3) or an `SGD` (the paper's); with noise
+            per record a `RecordDescent` (the default then), which needs about 30 rounds.
+        send: `Change()` (the default: the whole change), `Weights()` (the paper's: the sparse
+            classifier itself), `TopK(share)` (the largest changes, with error feedback) or
             `CommonMask(share, seed)` (a random support common to all users).
-        sums: `Pad()` (None), or `Paper()` for Algorithm 1 to the letter.
+        sums: `Pad()` (the default), or `Paper()` for Algorithm 1 exactly as published.
         noise: `SumNoise(epsilon=...)` on every sum, per user, or with unit="record" per record;
             None: no noise, and `guarantee_` says so.
         encrypt: False computes the same numbers without the cryptography.
@@ -186,13 +189,13 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
         rounds_: one `RoundLog` per round: users, sparsity, bytes, seconds, accuracy. They are
             exact, so they stay with their owner: `save` leaves them out, and a loaded model has
             none.
-        guarantee_: what is promised.
-        disclosure_: who sees what.
-        advice_: what to change where noise hides the updates; else None.
+        guarantee_: the guarantee.
+        disclosure_: what each party sees.
+        advice_: what to change if noise hides the updates, otherwise None.
 
     Guarantee:
-        With `noise`, per user and per record, replace one; with `SumNoise(unit="record")` per
-        record, add or remove one. Without, none: the exact sums are published.
+        With `noise`: per user and per record, replace one; with `SumNoise(unit="record")`: per
+        record, add or remove one. Without noise there is none, because exact sums are published.
 
     Examples:
         >>> rng = np.random.default_rng(0)
@@ -231,7 +234,7 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
         self.random_state = random_state
 
     def agreement(self, *, users: int, classes: int, features: int) -> Agreement:
-        """The settings of a federation of that shape."""
+        """Return the settings of a federation of this shape."""
         for name, kinds in _VALUES.items():
             value = getattr(self, name)
             if value is not None and not isinstance(value, kinds):
@@ -273,7 +276,7 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
 
     @property
     def _descent(self) -> RecordDescent | None:
-        """The learner, where the unit of privacy is a record."""
+        """The learner, if the unit of privacy is a record, otherwise None."""
         if self.noise is None or not self.noise.per_record:
             return None
         if self.learner is not None and not isinstance(self.learner, RecordDescent):
@@ -289,15 +292,18 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
         return Pad() if self.sums is None else self.sums
 
     def promise(self, **public: Any) -> Guarantee:
-        """What will be promised, from parameters and public facts only: users, classes, named,
-        features, agreed.
+        """Return the guarantee, from parameters and public facts only.
+
+        The public facts are users, classes, named, features and agreed.
         """
         unproven = () if public["named"] else (_NO_CLASSES,)
         return self._agreed(public).guarantee(self.rounds, entropy=self.entropy_, unproven=unproven)
 
     def _agreed(self, public: dict[str, Any]) -> Agreement:
-        """What the parties of a run across machines agreed on; where all are in this process, the
-        parameters' own.
+        """Return the agreement of the parties.
+
+        It is from the public facts of a run across machines; in one process it follows from the
+        parameters.
         """
         classes, features = len(public["classes"]), public["features"]
         if "agreed" not in public:
@@ -322,16 +328,23 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
         ledger: Ledger | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> FederatedClassifier:
-        """Learn over the owners that `groups` names, one entry per row.
+        """Learn from the rows of several owners.
 
-        public: (X, y) that anybody may see: w̄_0 and the features' scale come from it (Section
-        2.1). Without it
-            training starts at zero and features are taken as they are.
-        test: (X, y) on which every round's accuracy is logged; without it on the training rows.
-        ledger: charged with the guarantee before the first round; refuses what has no finite
-        epsilon.
+        Parameters:
+            X: the rows of all owners.
+            y: their labels.
+            groups: the owner of each row; by default rows are divided among `users` owners.
+            public: public (X, y), from which w̄_0 and the features' scale are computed (Section
+                2.1). Without it training starts at zero and features are not scaled.
+            test: (X, y) on which every round's accuracy is logged; by default the training rows.
+            ledger: charged with the guarantee before the first round; it refuses an infinite
+                epsilon.
+            progress: called with (done, total).
+
+        Returns:
+            The fitted classifier.
         """
-        if self.classes is None:  # then nothing is proven, and bad rows may as well be refused
+        if self.classes is None:  # nothing is proven then, so invalid rows may be refused
             X, y = validate_data(self, X, y, dtype=np.float64)
         else:
             X, y = validate_data(self, finite_rows(X), dtype=np.float64), np.asarray(y)
@@ -379,7 +392,7 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
         accuracy: Callable[[NDArray[np.float64]], float],
         progress: Callable[[int, int], None] | None,
     ) -> NDArray[np.float64]:
-        """Rounds of noisy sums of records' clipped gradients."""
+        """Run the rounds of noisy sums of records' clipped gradients."""
         descent, weights = self._descent or RecordDescent(), start
         self.rounds_ = []
         for number in range(1, self.rounds + 1):
@@ -416,9 +429,7 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
         return Simulation(settings, encrypt=self.encrypt, door=door)
 
     def _labels(self, y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.intp]]:
-        """The classes, from the parameter where it is given and else from the labels; and class
-        numbers.
-        """
+        """Return the classes, from the parameter or else from the labels, and class numbers."""
         if self.classes is None:
             check_classification_targets(y)
             classes, labels = np.unique(y, return_inverse=True)
@@ -428,7 +439,7 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
         classes = np.unique(np.asarray(self.classes))
         if len(classes) < 2 or len(classes) != len(self.classes):
             raise InvalidParameter("classes must name at least 2 different classes.")
-        # A private label that is no class counts as the first one: to refuse it would tell of it.
+        # A private label outside the classes counts as the first one: refusing would reveal it.
         places = np.minimum(np.searchsorted(classes, y), len(classes) - 1)
         return classes, np.where(classes[places] == y, places, 0)
 
@@ -558,7 +569,7 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
         return parameters
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Scores: (n,) for two classes, (n, classes) otherwise."""
+        """Return scores: (n,) for two classes, (n, classes) otherwise."""
         check_is_fitted(self)
         rows = self._scaled(validate_data(self, X, dtype=np.float64, reset=False))
         values = rows @ self.coef_.T + self.intercept_
@@ -571,13 +582,13 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
 
 
 def _numbered(classes: NDArray[Any], names: NDArray[Any]) -> NDArray[np.intp] | None:
-    """Each name's place among the sorted classes; None where one is no class."""
+    """Return each name's position among the sorted classes, or None if one is not a class."""
     places = np.minimum(np.searchsorted(classes, names), len(classes) - 1)
     return places if bool((classes[places] == names).all()) else None
 
 
 def _scale(public: tuple[ArrayLike, ArrayLike] | None, features: int) -> NDArray[np.float64]:
-    """Mean and deviation of the public rows; constant features are left alone."""
+    """Return mean and deviation of the public rows; constant features are not scaled."""
     if public is None:
         return np.vstack([np.zeros(features), np.ones(features)])
     rows = checks.finite_array("public rows", public[0], ndim=2)

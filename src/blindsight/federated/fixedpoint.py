@@ -1,7 +1,7 @@
 """Weights as whole numbers: fixed point with one public scale for everybody.
 
-The exponent is fixed and public, unlike python-paillier's, which travels beside each ciphertext and
-tells the size of the weight (rank correlation 0.6 to 0.8 with |w|). A value outside the agreed
+The exponent is fixed and public, unlike python-paillier's, which is sent beside each ciphertext and
+reveals the size of the weight (rank correlation 0.6 to 0.8 with |w|). A value outside the agreed
 bound is refused, never wrapped.
 """
 
@@ -30,7 +30,7 @@ def _encode(
     for i in range(values.shape[0]):
         scaled = values[i] / grid
         rounded = np.trunc(scaled) if toward_zero else np.rint(scaled)
-        # Dividing by the grid may land one ulp past the largest number.
+        # Division by the grid may exceed the largest number by one ulp.
         out[i] = np.int64(min(max(rounded, -largest), largest))
 
 
@@ -62,8 +62,10 @@ class FixedPoint:
         return self.bound / self.largest
 
     def encode(self, values: ArrayLike, *, toward_zero: bool = False) -> NDArray[np.int64]:
-        """Whole numbers nearest to the values; with `toward_zero` no norm grows (for sensitivity
-        bounds).
+        """Return the whole numbers nearest to the values.
+
+        With `toward_zero` values are rounded toward zero, so that no norm grows, which sensitivity
+        bounds need.
         """
         array = checks.number_array("values", values)
         largest = max(float(array.max(initial=0.0)), -float(array.min(initial=0.0)))
@@ -79,5 +81,5 @@ class FixedPoint:
         return out
 
     def decode(self, numbers: ArrayLike) -> NDArray[np.float64]:
-        """Reals from whole numbers or from sums of them."""
+        """Return reals from whole numbers or from sums of them."""
         return np.asarray(numbers, dtype=np.int64).astype(np.float64) * self.grid

@@ -1,34 +1,33 @@
-"""Noise for what the sum itself reveals: each user adds a share of discrete Gaussian noise before
-it pads its update.
+"""Noise that limits what the sum itself reveals: each user adds a share of discrete Gaussian noise
+before it pads its update.
 
 *One share* is `convolved_gaussian(levels)`, a discrete Gaussian of standard deviation w =
 width(levels) >= 6.4 steps, up to a factor that `DiscreteGaussian` allows for. *The sum of h shares*
 is nearly the discrete Gaussian of variance h w² (compare Kairouz, Liu and Steinke 2021):
 
 *Lemma.* Let X ~ N_Z(0, a) and Y ~ N_Z(0, b) be independent discrete Gaussians with variances a, b
-and r = ab/(a+b). The law of X + Y is within the factor e^(±t) of N_Z(0, a+b) at every point, t =
-ln((1+e)/(1-e)), e = 2 Σ_k≥1 exp(-2π² r k²).
+and r = ab/(a+b). The distribution of X + Y is within the factor e^(±t) of N_Z(0, a+b) at every
+point, where t = ln((1+e)/(1-e)) and e = 2 Σ_k≥1 exp(-2π² r k²).
 
 *Proof.* P(X + Y = y) is proportional to Σ_x exp(-x²/2a - (y-x)²/2b) = exp(-y²/2(a+b)) Σ_x exp(-(x -
-ya/(a+b))²/2r). By Poisson summation the last sum is sqrt(2πr) (1 + E_y) with |E_y| <= e, whatever
-y. So the law is N_Z(0, a+b) times (1 + E_y) up to normalisation, and normalising costs another
-factor of the same kind. ∎
+ya/(a+b))²/2r). By Poisson summation the last sum is sqrt(2πr) (1 + E_y) with |E_y| <= e for every
+y. So the distribution is N_Z(0, a+b) times (1 + E_y) up to normalisation, which costs another
+factor of the same form. ∎
 
-With w² = 41, r is at least 20.5 and e below 2^-582: over 2^28 weights, 2^16 users and any number of
-rounds that is far below the thousand-millionth by which `mu` is rounded up. The discrete Gaussian
-of variance s² is in turn bounded by the continuous one of variance s² - 9, as proven at
-`DiscreteGaussian`.
+With w² = 41, r is at least 20.5 and e below 2^-582. Over 2^28 weights, 2^16 users and any number of
+rounds this is far below 1e-9, by which `mu` is rounded up. The discrete Gaussian of variance s² is
+in turn bounded by the continuous one of variance s² - 9, as proven at `DiscreteGaussian`.
 
 *Sensitivity.* An update is clipped to l2 norm C and rounded toward zero, which lengthens no vector:
-in steps its norm is at most C/grid. Replacing a user's update by any other moves the sum by at most
-2C/grid.
+in steps its norm is at most C/grid. Replacing a user's update by any other changes the sum by at
+most 2C/grid.
 
-*Range.* A share is never larger than 160 (3^levels - 1)/2 steps, and slots hold that beside the
+*Range.* A share is never larger than 160 (3^levels - 1)/2 steps, and slots have room for it and the
 clipped update: nothing is cut off, and nothing has to be added to delta.
 
-*Records.* `RecordShares` bounds what the sum tells about one record. A user's update is then a sum
-of vectors, one for each of its records, each of l2 norm at most C (`clipped_sum`). Without one
-record the user's sum differs by at most C; cutting coordinates off and rounding them to the grid
+*Records.* `RecordShares` bounds what the sum reveals about one record. A user's update is then a
+sum of vectors, one for each of its records, each of l2 norm at most C (`clipped_sum`). Without one
+record the user's sum differs by at most C; cutting off coordinates and rounding them to the grid
 adds less than one step in each of d coordinates, so in steps two neighbouring sums differ by at
 most C/step + sqrt(d).
 """
@@ -54,16 +53,16 @@ from blindsight.privacy.mechanisms.gaussian import convolved_gaussian, width
 
 __all__ = ["GaussianShares", "RecordShares", "clipped_sum", "largest_share"]
 
-# steps of the grid in clip / sqrt(dimension): rounding toward zero then costs a few per cent of a
-# clip
+# Steps of the grid in clip / sqrt(dimension): rounding toward zero then costs a few per cent of a
+# clip.
 _FINENESS = 16
-# the same where sums of records are rounded: rounding then costs less than one per cent of noise
+# The same for sums of records: rounding then costs less than one per cent of the noise.
 _RECORD_FINENESS = 128
-_MOST_SLOT_BITS = 28  # what the secure sum can add up
+_MOST_SLOT_BITS = 28  # the largest values that the secure sum can add
 
 
 def largest_share(levels: int) -> int:
-    """No share is larger than this: the table ends at ±160."""
+    """Return the largest possible share; the sampler's table ends at ±160."""
     return int(160 * (3**levels - 1) // 2)
 
 
@@ -107,8 +106,9 @@ class GaussianShares:
         shares: int,
         rounds: int = 1,
     ) -> GaussianShares:
-        """The least noise with which `rounds` sums cost at most (epsilon, delta) per user, on a
-        fitting grid.
+        """Return the smallest noise with which `rounds` sums cost (epsilon, delta) per user.
+
+        The grid is chosen to fit the noise.
         """
         checks.whole("rounds", rounds)
         plain = Gaussian.calibrate(epsilon, delta=delta, sensitivity=1.0, unit="user")
@@ -144,7 +144,7 @@ class GaussianShares:
 
     @property
     def cost(self) -> Cost:
-        """The smallest epsilon at `delta`, of one sum."""
+        """The smallest epsilon of one sum at `delta`."""
         gaussian = Gaussian(
             sigma=1.0,
             sensitivity=self.mu,
@@ -160,28 +160,26 @@ class GaussianShares:
         return Reals(2 * self.clip, 2)
 
     def worst_pair(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Two neighbouring inputs that meet the stated epsilon."""
+        """Return two neighbouring inputs that attain the stated epsilon."""
         return np.array([-self.clip]), np.array([self.clip])
 
     def clipped(self, update: Any) -> NDArray[np.int64]:
-        """An update inside the clip in whole steps toward zero: shorter than clip/step for
-        certain.
-        """
+        """Return the clipped update in whole steps, rounded toward zero; shorter than clip/step."""
         values = finite_rows(checks.number_array("update", update, ndim=1)[None])[0]
-        # Scaled into the ball by a hair more than needed: float rounding must not lengthen it.
+        # Scaled slightly more than needed, so that floating-point rounding cannot lengthen it.
         norm = float(np.linalg.norm(values)) * (1 + 1e-9)
         inside = values * min(1.0, self.clip / norm) if norm > 0 else values
         return np.asarray(np.trunc(inside / self.step), np.int64)
 
     def share(self, update: Any, *, rng: Rng) -> NDArray[np.int64]:
-        """What one user sends, in steps: its clipped update and its own share of the noise."""
+        """Return what one user sends, in steps: its clipped update plus its share of the noise."""
         inside = self.clipped(update)
         return inside + convolved_gaussian(self.levels, inside.size, rng=rng)
 
     def release(self, x: Any, *, rng: Rng) -> NDArray[Any]:
-        """The sum, rounded toward zero to the grid, plus all shares."""
+        """Return the sum, rounded toward zero to the grid, plus all shares."""
         values = checks.finite_array("x", x)
-        # A sum of whole steps may have lost an ulp on its way through floats.
+        # Floating-point arithmetic may have reduced a sum of whole steps by an ulp.
         steps = np.trunc(values / self.step * (1 + 1e-12)).astype(np.int64)
         for _ in range(self.shares):
             steps = steps + convolved_gaussian(self.levels, steps.size, rng=rng).reshape(
@@ -190,7 +188,7 @@ class GaussianShares:
         return keep_dtype(steps * self.step, x)
 
     def log_prob(self, released: Any, x: Any) -> NDArray[np.float64]:
-        """Log-probability of every coordinate's grid point."""
+        """Return the log-probability of every coordinate's grid point."""
         deviation = math.sqrt(self.shares) * width(self.levels)
         steps = np.rint((np.asarray(released, np.float64) - np.asarray(x, np.float64)) / self.step)
         return -0.5 * (steps / deviation) ** 2 - math.log(deviation * math.sqrt(2 * math.pi))
@@ -202,8 +200,9 @@ class GaussianShares:
         return FixedPoint(bound=self.step * ((1 << (bits - 1)) - 1), bits=bits)
 
     def share_of_clip(self, users: int, dimension: int) -> float:
-        """The norm of the noise in the mean of all users' updates, in clips: above 1 it drowns what
-        is learned.
+        """Return the norm of the noise in the mean of all users' updates, divided by the clip.
+
+        Above 1 the noise hides the updates.
         """
         return width(self.levels) * self.step * math.sqrt(users * dimension) / users / self.clip
 
@@ -225,8 +224,8 @@ class RecordShares(GaussianShares):
     Parameters:
         clip: the largest norm of one record's vector.
         step: the grid of the sums.
-        levels: how wide one share is, see `convolved_gaussian`.
-        shares: how many shares the attacker does not know.
+        levels: the width of one share, see `convolved_gaussian`.
+        shares: the number of shares that the attacker does not know.
         delta: of the guarantee.
         dimension: the length of the vectors.
         records: how many records' vectors of full length a user's slots hold in one coordinate;
@@ -257,7 +256,7 @@ class RecordShares(GaussianShares):
         rounds: int = 1,
         records: int = 1,
     ) -> Self:
-        """The least noise with which `rounds` sums cost at most (epsilon, delta) per record."""
+        """Return the smallest noise with which `rounds` sums cost (epsilon, delta) per record."""
         checks.whole("rounds", rounds)
         plain = Gaussian.calibrate(epsilon, delta=delta, sensitivity=1.0, unit="record")
         mu, root = plain.mu / math.sqrt(rounds), math.sqrt(checks.whole("dimension", dimension))
@@ -287,7 +286,7 @@ class RecordShares(GaussianShares):
         return Reals(self.clip, 2)
 
     def worst_pair(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Two neighbouring inputs: the sum without a record, and with it."""
+        """Return two neighbouring inputs: the sum without a record, and with it."""
         return np.array([0.0]), np.array([self.clip])
 
     @property
@@ -297,9 +296,9 @@ class RecordShares(GaussianShares):
         return min(math.ceil(self.records * self.clip / self.step), room)
 
     def clipped(self, update: Any) -> NDArray[np.int64]:
-        """A sum of records' vectors in whole steps, cut off at `reach`.
+        """Return a sum of records' vectors in whole steps, cut off at `reach`.
 
-        The vectors must have been clipped one by one (`clipped_sum`); a sum that is no number
+        The vectors must have been clipped one by one (`clipped_sum`); a sum with NaN or infinity
         counts as zeros.
         """
         values = finite_rows(checks.number_array("update", update, ndim=1)[None])[0]
@@ -312,19 +311,19 @@ class RecordShares(GaussianShares):
         return FixedPoint(bound=self.step * ((1 << (bits - 1)) - 1), bits=bits)
 
     def share_of_clip(self, users: int, dimension: int) -> float:
-        """The norm of the noise in the mean over as many records as users may have, in clips."""
+        """Return the noise norm in the mean over all possible records, divided by the clip."""
         noise = width(self.levels) * self.step * math.sqrt(users * dimension)
         return noise / (users * self.records) / self.clip
 
 
 def clipped_sum(rows: Rows | NDArray[Any], clip: float) -> NDArray[np.float64]:
-    """The sum of records' vectors, each scaled down to l2 norm `clip`; unusable ones count zero.
+    """Return the sum of records' vectors, each scaled down to l2 norm `clip`.
 
-    The sum is made so that leaving out a record moves it by no more than `clip`, rounding
-    included (see `blindsight.privacy.door.FILLED`).
+    Vectors with NaN or infinity count as zeros. The sum is computed so that leaving out a record
+    changes it by at most `clip`, including rounding (see `blindsight.privacy.door.FILLED`).
 
     Parameters:
-        rows: one vector for each record, or `Outer` products that are never laid out.
+        rows: one vector for each record, or `Outer` products, which are never materialised.
         clip: the largest norm of one record's vector.
 
     Examples:
@@ -339,7 +338,7 @@ def clipped_sum(rows: Rows | NDArray[Any], clip: float) -> NDArray[np.float64]:
     with np.errstate(over="ignore", invalid="ignore"):
         norms = np.asarray(vectors.norms(2), np.float64)
     usable = np.isfinite(norms)
-    # The norm gets a hair more than its rounding error, so that no row is longer than it may be.
+    # The norm is increased by more than its rounding error, so that no row is longer than `clip`.
     longest = np.where(usable, norms, 1.0) * (1 + 1e-9)
     weights = np.minimum(1.0, clip * FILLED / np.maximum(longest, clip * FILLED))
     return np.asarray(vectors.weighted_sum(np.where(usable, weights, 0.0)), np.float64)

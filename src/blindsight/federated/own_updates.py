@@ -1,8 +1,8 @@
-"""What two sites can do, for whom there is no secure sum: each sends its own update with noise.
+"""Federated learning for two sites, which cannot use a secure sum: each sends a noisy update.
 
-Of a sum of two updates each site learns the other's by subtracting its own. So each site clips its
-update, adds the whole noise to it (not a share of it), and sends the result openly. The noise in
-the mean is about as many times larger as there are sites, and it protects against everybody,
+From a sum of two updates each site learns the other's update by subtracting its own. So each site
+clips its update, adds the whole noise to it (not a share of it), and sends the result openly. The
+mean therefore has more noise than a secure sum would have. The noise protects against everybody,
 without trust in key holders or an aggregator.
 """
 
@@ -33,12 +33,12 @@ _WHAT = "a site's own update"
 
 @dataclass(frozen=True)
 class NoisedUpdate:
-    """A site's update with noise, and which model it starts from.
+    """A site's update with noise, and a digest of the model that it starts from.
 
     Parameters:
-        values: the update, clipped and noised; public.
+        values: the update, clipped and with noise; public.
         start: a digest of the weights that it starts from.
-        epsilon: what it tells about the site's rows, all of them together, at most.
+        epsilon: of the guarantee, for all of the site's rows together.
         delta: of the guarantee.
     """
 
@@ -54,7 +54,7 @@ class NoisedUpdate:
 
     @classmethod
     def load(cls, path: str | Path) -> NoisedUpdate:
-        """Read a file that came from outside."""
+        """Read an untrusted file."""
         arrays, fields = storage.load(path, kind=_KIND)
         try:
             return cls(
@@ -103,7 +103,7 @@ def noised_update(
         plan: the model's shape and start, from public rows; the same at every site.
         X: the site's rows.
         y: their class numbers.
-        epsilon: what the update may tell about all of the site's rows together.
+        epsilon: of the guarantee, for all of the site's rows together.
         delta: of the guarantee.
         clip: the largest l2 norm of the update.
         ledger: charged before anything is released.

@@ -1,22 +1,22 @@
-"""The aggregator's rounds: open, collect, close, have the sum opened, move the model on.
+"""The aggregator's rounds: open, collect, close, have the sum opened, update the model.
 
-Transport is a `Link`: push messages, pull what came. The same code runs over HTTPS and over a list
-in tests. A contribution is appended to a file when it comes; the state is written when a round
+Transport is a `Link`, which pushes and pulls messages. The same code runs over HTTPS and, in tests,
+over a list. A contribution is appended to a file when it arrives; the state is written when a round
 opens, closes and ends.
 
-Users who spoil sums are found by halving. Nobody can see who sent nonsense: that is what the
-encryption is for. But the aggregator may leave users out. After a sum that fails, all its users are
-suspects; each further sum leaves half of the suspects out. A sum that succeeds clears its users,
-and one that fails narrows the suspects to those who were in it.
+Users who spoil sums are found by bisection. The encryption hides who sent an invalid contribution,
+but the aggregator may leave users out. After a sum that fails, all its users are suspects; each
+further sum leaves out half of the suspects. A sum that succeeds clears its users, and one that
+fails narrows the suspects to those who were in it.
 
-A user who spoils only some sums may be cleared by chance, so successes guide the search and prove
-nothing. What convicts is failed sums: a single spoiler is in every one of them. Once one suspect is
+A user who spoils only some sums may be cleared by chance, so successes guide the search but prove
+nothing. Failed sums are the evidence: a single spoiler is in every one of them. Once one suspect is
 left, further sums contain it and leave out half of the others who were in every failed sum, until
-it is the only one. It is excluded for good when a later sum without it succeeds. With one spoiler,
-nobody is excluded for what others did, however rarely it spoils.
+it is the only one. It is excluded permanently when a later sum without it succeeds. If there is one
+spoiler, no other user is excluded, however rarely it spoils.
 
-A sum that the aggregator opened may still be refused by the users, who check its tag. What the
-opening seemed to prove is then taken back (`withdrawn`), and the sum counts as one that failed.
+Users check the tag of a sum and may refuse one that the aggregator has opened. The conclusions from
+this sum are then withdrawn (`withdrawn`), and it counts as failed.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class FaultIsolation:
         self.condemned, self.failures = condemned, failures
         self.failed_set = tuple(failed_set)  # the users of the last sum, if it failed
         self.in_every = set(in_every)  # users who were in every failed sum of this search
-        self._before: _State | None = None  # should users refuse the last sum that succeeded
+        self._before: _State | None = None  # restored if users refuse the last successful sum
 
     def _restore(self, state: _State) -> None:
         self.excluded, self.suspects = set(state["excluded"]), set(state["suspects"])
@@ -89,7 +89,7 @@ class FaultIsolation:
         }
 
     def dump(self) -> bytes:
-        """The state, with that before the last success, as bytes."""
+        """Return the state, and the one before the last success, as bytes."""
         return json.dumps([self._state(), self._before]).encode()
 
     @classmethod
@@ -101,11 +101,11 @@ class FaultIsolation:
         return isolation
 
     def proposals(self, present: Collection[int]) -> Iterator[set[int]]:
-        """Sets of users to sum next, the most informative first."""
+        """Yield sets of users to sum next, the most informative first."""
         usable = set(present) - self.excluded
         doubted = sorted(self.suspects & usable)
         if len(doubted) == 1 and self.condemned != doubted[0]:
-            # Suspected, but others were in every failed sum as well: sums with it and without them.
+            # Other users were also in every failed sum: sum the suspect without them.
             others = sorted(self.in_every & usable - set(doubted))
             half = (len(others) + 1) // 2
             yield usable - set(others[:half])
@@ -118,7 +118,7 @@ class FaultIsolation:
         yield usable
 
     def succeeded(self, users: Collection[int]) -> int | None:
-        """A sum over these users came out right; returns the user that is now excluded, if any."""
+        """Record a successful sum over these users; return the user now excluded, if any."""
         self._before = self._state()
         self.failures, self.failed_set = 0, ()
         self.suspects -= set(users)
@@ -134,22 +134,23 @@ class FaultIsolation:
         return None
 
     def withdrawn(self, users: Collection[int]) -> None:
-        """The last sum that succeeded was over these users, and users refuse it: it failed."""
+        """Count the last successful sum, over these users, as failed, because users refuse it."""
         if self._before is not None:
             self._restore(self._before)
         self.failed(users)
 
     def failed(self, users: Collection[int]) -> None:
-        """A sum over these users gave nothing: at least one of them spoilt it.
+        """Record a failed sum over these users, at least one of whom spoilt it.
 
         Raises:
             ProtocolError: too many sums in a row failed.
         """
         self.failures += 1
         self.failed_set, self._before = tuple(sorted(users)), None
-        # Empty where nothing failed before, or where more than one user spoils sums.
+        # Empty if nothing failed before, or if more than one user spoils sums.
         self.in_every = self.in_every & set(users) or set(users)
-        # A suspect who is not in every failed sum is none; then the search starts from those.
+        # A user who is not in every failed sum is no suspect; without suspects the search starts
+        # again from the users who are.
         self.suspects = self.suspects & self.in_every or set(self.in_every)
         self.condemned = next(iter(self.in_every)) if len(self.in_every) == 1 else 0
         if self.failures > _MOST_FAILURES:
@@ -163,9 +164,9 @@ _log = logging.getLogger(__name__)
 _RESEND = 30.0  # seconds after which a message that nobody answered is sent again
 _TOLD = "told.json"
 _COMPLAINTS = 1.5  # seconds after the last round in which users may refuse its sum
-_STRAGGLERS = 2.0  # seconds for holders whose answers, with their next keys, are on their way
+_STRAGGLERS = 2.0  # seconds to wait for late answers of holders, which contain their next keys
 _SAY, _SOON = 5.0, 2.0  # seconds between two notes about who is missing, and before the first
-_SAME_SET = 3  # how often a set that failed is tried again where no other can be
+_SAME_SET = 3  # how often a failed set is tried again if no other set is possible
 
 
 class Link(Protocol):
@@ -173,15 +174,15 @@ class Link(Protocol):
 
     @property
     def seen(self) -> Collection[int]:
-        """Addresses that have been heard of."""
+        """Addresses that have been in contact."""
         ...
 
     def push(self, messages: Iterable[Outgoing]) -> None:
-        """Send; parties that are away get their messages when they come."""
+        """Send messages; parties that are away receive them when they return."""
         ...
 
     def pull(self) -> list[bytes]:
-        """What came since the last call."""
+        """Return the messages that arrived since the last call."""
         ...
 
     def unread(self) -> Collection[int]:
@@ -190,7 +191,7 @@ class Link(Protocol):
 
 
 class _Before(NamedTuple):
-    """What there was before the last sum, and who is in it."""
+    """The state before the last sum, and the users in this sum."""
 
     weights: NDArray[np.float64]
     means: bytes
@@ -199,11 +200,13 @@ class _Before(NamedTuple):
 
 
 class Coordinator:
-    """The aggregator of one federation, durable: loaded again after a kill, it continues.
+    """The aggregator of one federation; after a kill it is loaded again and continues.
 
     Parameters:
         folder: the aggregator's folder.
         test: labelled rows on which each round's accuracy is measured.
+        clock: returns the time in seconds.
+        pause: waits for a number of seconds.
     """
 
     def __init__(
@@ -222,7 +225,7 @@ class Coordinator:
         self.waiting = ""
         self.isolation = FaultIsolation()
         self._means = GroupMeans(folder.settings)
-        self._before: _Before | None = None  # for a sum that users refuse
+        self._before: _Before | None = None  # restored if users refuse the last sum
         self._path = folder.state(Role.AGGREGATOR)
         if self._path.exists():
             self._load(read_sealed(self._path))
@@ -243,11 +246,14 @@ class Coordinator:
         return len(self.log) >= self.plan.total_rounds
 
     def run(self, link: Link, linger: float = 3.0) -> NDArray[np.float64]:
-        """All rounds that are left; then be there for users who lack the last result.
+        """Run all remaining rounds, then wait for users who lack the last result.
 
         Parameters:
             link: how messages travel.
-            linger: how many seconds to wait for such users at most.
+            linger: the largest number of seconds to wait for such users.
+
+        Returns:
+            The weights of the model.
         """
         if self.finished:  # started again after the end: mailboxes are empty
             informed = self._told()
@@ -260,7 +266,7 @@ class Coordinator:
                 return self.weights
 
     def round(self, link: Link) -> RoundLog:
-        """One round, or the rest of one that was interrupted."""
+        """Run one round, or the rest of an interrupted one."""
         start = self._clock()
         while True:
             self._advance(link)
@@ -274,7 +280,7 @@ class Coordinator:
                 return entry
 
     def _advance(self, link: Link) -> None:
-        """One round of the protocol to its end."""
+        """Run one round of the protocol to its end."""
         if self.role.withdrawn:
             return
         if self.role.phase in ("idle", "done") and self.role.round <= self._used:
@@ -296,7 +302,7 @@ class Coordinator:
             link.push(self.role.results())
 
     def _chosen(self) -> tuple[int, ...]:
-        """The set to sum: the most informative one that holders will open."""
+        """Return the set to sum: the most informative one that holders will open."""
         again: tuple[int, ...] = ()
         for proposal in self.isolation.proposals(self.role.contributors):
             chosen = self.role.admissible_set(proposal)
@@ -313,7 +319,7 @@ class Coordinator:
         )
 
     def _required(self) -> tuple[int, ...]:
-        """The set to sum once nobody else can contribute."""
+        """Return the set to sum once nobody else can contribute."""
         chosen, role = self._chosen(), self.role
         if chosen:
             return chosen
@@ -331,7 +337,7 @@ class Coordinator:
         )
 
     def _failed(self) -> None:
-        """The last protocol round gave no sum, or one that users refuse."""
+        """Handle a protocol round without a sum, or with one that users refuse."""
         if self.role.withdrawn and self._before is not None:
             # The sum was counted as a success when it was opened.
             self.weights, means, rounds, contributors = self._before
@@ -351,23 +357,24 @@ class Coordinator:
             )
 
     def late(self, link: Link) -> list[int]:
-        """Users who have not fetched the last result."""
+        """Return users who have not fetched the last result."""
         return sorted(
             set(link.unread()) & set(range(1, self.role.settings.users + 1)) - set(self.excluded)
         )
 
     def _told(self) -> set[int]:
-        """Users who had fetched the last result before a stop."""
+        """Return users who had fetched the last result before the aggregator stopped."""
         path = self.folder.path / _TOLD
         return set(json.loads(path.read_bytes())) if self.finished and path.exists() else set()
 
     def _settle(self, link: Link, linger: float) -> None:
-        """After the last round: time for users to refuse its sum, and for those who are late."""
+        """After the last round, wait for users who refuse its sum or have not fetched it yet."""
         start, informed = self._clock(), self._told()
         everybody = set(range(1, self.role.settings.users + 1))
         while not self.role.withdrawn:
             late = self.late(link)
-            # After the look: a user who is not late may have said that it lacks an earlier result.
+            # Read messages after this check: a user who is not late may report that it lacks an
+            # earlier result.
             self._take(link)
             late = late or self.late(link)
             if everybody - set(late) != informed:
@@ -382,8 +389,9 @@ class Coordinator:
             self.save()
 
     def _collect(self, link: Link) -> None:
-        """Wait for everybody; once enough are in, only while somebody new comes within the plan's
-        patience.
+        """Wait for all contributions.
+
+        Once enough have arrived, stop when no new one arrives within the plan's patience.
         """
         users = set(self.role.group_due) - set(self.excluded)
         last = last_request = self._clock()
@@ -411,7 +419,7 @@ class Coordinator:
             self._pause(0.05)
 
     def _ask(self, link: Link) -> None:
-        """Ask the holders until the sum is there; the same question has the same answer."""
+        """Ask the holders until the sum is opened; a repeated request gets the same answer."""
         last_request, reported = -float("inf"), self._clock() - _SAY + _SOON
         enough = parts = 0.0
         while self.role.phase == "closed":
@@ -437,7 +445,7 @@ class Coordinator:
             self._pause(0.05)
 
     def _say(self, missing: list[int], item: str) -> None:
-        """Whom the round waits for: in the log, and in the status that `watch` shows."""
+        """Report whom the round waits for, in the log and in the status that `watch` shows."""
         names = ", ".join(map(self._name, missing[:8]))
         self.waiting = f"waiting for the {item} of {names}" if missing else ""
         if len(missing) > 8:
@@ -468,7 +476,7 @@ class Coordinator:
             self._status()
 
     def _finish(self, seconds: float) -> RoundLog | None:
-        """Take a sum; once every group's is there, move the model on and log the round."""
+        """Take a sum; once the sums of all groups are there, update the model and log the round."""
         result = self.role.result
         if result is None:
             raise ProtocolError("the round has no result.")
@@ -510,7 +518,7 @@ class Coordinator:
         ]
 
     def save(self) -> None:
-        """Write state, model and status: the first is what counts, the others are for readers."""
+        """Write state, model and status; a restart reads the state only."""
         writer = Writer().field(self.role.dump()).field(self.weights.astype("<f8").tobytes())
         writer.number("Q", self._used).number("Q", self._bytes)
         weights, means, rounds, users = self._before or (np.zeros(0), b"", 0, ())
@@ -552,7 +560,7 @@ class Coordinator:
         self._before = _Before(before, means, rounds, users) if before.size else None
         self._means = GroupMeans.load(self.folder.settings, reader.field())
         if self.role.phase in ("open", "closed"):
-            self._bytes = store.size  # what came in before the kill
+            self._bytes = store.size  # contributions that arrived before the kill
         self.isolation = FaultIsolation.load(reader.field())
         entries = json.loads(reader.field())
         self.history = [tuple(entry.pop("contributors")) for entry in entries]

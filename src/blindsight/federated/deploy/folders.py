@@ -1,10 +1,10 @@
 """A folder for each party: its own secrets, its state, and the public roster.
 
-    party.json   name and roles; of the aggregator also its address
+    party.json   name and roles; for the aggregator also its address
     keys.bin     the party's own keys; the first encryption key is erased once it is in use
     request      the public request, to be sent to whoever collects requests
     token        the secret by which the party reads its mailbox; the request has its digest
-    server.*     of the aggregator: its TLS certificate and key
+    server.*     for the aggregator: its TLS certificate and key
     roster       what everybody agreed on, with the plan; public
     *.state      the state of each role
 
@@ -69,9 +69,7 @@ _YEARS = 2
 
 @dataclass(frozen=True)
 class ServerFiles:
-    """PEM bytes: the authority's certificate, the server's certificate and the server's private
-    key.
-    """
+    """PEM bytes: the authority's and the server's certificates, and the server's private key."""
 
     authority: bytes
     certificate: bytes
@@ -82,9 +80,7 @@ class ServerFiles:
 
 
 def make_server_files(host: str) -> ServerFiles:
-    """A fresh authority that signs one certificate, for `host` and for loopback, and is then
-    forgotten.
-    """
+    """Make a certificate for `host` and loopback, signed by a new authority that is not kept."""
     authority = ec.generate_private_key(ec.SECP384R1())
     root = _name("Blindsight federation")
     ca = _certificate(root, root, authority.public_key())
@@ -166,7 +162,7 @@ class PartyFolder:
 
     @cached_property
     def about(self) -> dict[str, Any]:
-        """Name, roles and, of the aggregator, its address."""
+        """The name, the roles and, for the aggregator, its address."""
         try:
             fields: dict[str, Any] = json.loads(
                 (self.path / "party.json").read_text(encoding="utf-8")
@@ -189,7 +185,11 @@ class PartyFolder:
         return Role(int(self.about["roles"]))
 
     def require(self, role: Role) -> PartyFolder:
-        """Itself, if the party has that role."""
+        """Return the folder itself if the party has the role.
+
+        Raises:
+            InvalidParameter: the party does not have the role.
+        """
         if role not in self.roles:
             raise InvalidParameter(f"{self.name!r} does not have the role {role.name}.")
         return self
@@ -220,7 +220,7 @@ class PartyFolder:
 
     @cached_property
     def plan(self) -> Plan:
-        """What is learned, checked against the roster's digest."""
+        """The plan, checked against the roster's digest."""
         path = self.path / "plan.safetensors"
         if self.agreed and not path.exists():
             raise MissingData(
@@ -247,7 +247,7 @@ class PartyFolder:
         return Enrolment(self.keys, self.roster)
 
     def number(self, role: Role) -> int:
-        """The party's address in a role."""
+        """Return the party's address in a role."""
         return self.roster.number(role, self.request)
 
     @property
@@ -267,7 +267,7 @@ class PartyFolder:
         return (self.path / "token").read_text(encoding="ascii").strip()
 
     def state(self, role: Role) -> Path:
-        """Where a role keeps its state."""
+        """Return the path of a role's state file."""
         return self.path / _STATES[role]
 
     def erase_first_key(self) -> None:
@@ -279,7 +279,7 @@ class PartyFolder:
                 write_secret(self.path / "keys.bin", keys.without_private().dump())
 
     def charge(self, guarantee: Guarantee, ledger: Ledger) -> None:
-        """Charge the party's own ledger with what all its rounds cost, before the first, and once.
+        """Charge the party's own ledger once with the cost of all its rounds, before the first.
 
         It is charged through a vault in the folder, so that an older copy of the vault or of the
         ledger is noticed. `updates.release.json` beside the vault names what was charged: it shows
@@ -295,7 +295,7 @@ class PartyFolder:
 
     @property
     def model(self) -> Path:
-        """Where the model is written."""
+        """The path of the model file."""
         return self.path / "model.safetensors"
 
 
@@ -337,7 +337,7 @@ def join(folder: str | Path, name: str, roles: Role, *, address: str | None = No
 
 
 def read_request(path: str | Path) -> Request:
-    """Read a request that came from outside."""
+    """Read an untrusted request file."""
     path = Path(path)
     try:
         if path.stat().st_size > _LARGEST_REQUEST:
@@ -352,7 +352,7 @@ def read_request(path: str | Path) -> Request:
 
 
 def _extra(request: Request) -> dict[str, str]:
-    """What a request tells the carrier."""
+    """Return the fields of a request that the transport uses."""
     try:
         extra: dict[str, str] = json.loads(request.extra)
         allowed = [{"token"}]
@@ -366,7 +366,7 @@ def _extra(request: Request) -> dict[str, str]:
 
 
 def token_digests(roster: Roster) -> dict[str, set[int]]:
-    """The addresses that each token may speak for, by the token's digest."""
+    """Return the addresses that each token may act for, by the token's digest."""
     tokens: dict[str, set[int]] = {}
     for request in roster.requests:
         numbers = {
@@ -393,7 +393,7 @@ def make_roster(settings: Settings, plan: Plan, requests: Sequence[Request]) -> 
 
 
 def pack_roster(settings: Settings, plan: bytes, requests: Sequence[Request]) -> bytes:
-    """The roster file of a plan in whatever form; see `make_roster`."""
+    """Return the roster file of an encoded plan; see `make_roster`."""
     for request in requests:
         _extra(request)
     roster = Roster(settings, hashlib.sha256(plan).digest(), tuple(requests))
@@ -402,7 +402,7 @@ def pack_roster(settings: Settings, plan: bytes, requests: Sequence[Request]) ->
 
 @lru_cache(maxsize=4)  # a party reads the same roster at each message
 def read_roster(data: bytes) -> tuple[Roster, bytes]:
-    """The roster and the plan's bytes in a roster file that came from outside."""
+    """Read the roster and the plan's bytes from an untrusted roster file."""
     if len(data) > _LARGEST_ROSTER:
         raise HostileFile("a roster file is too large.")
     try:
@@ -424,7 +424,7 @@ def accept(folder: PartyFolder, data: bytes) -> Roster:
     """Add a roster to a party's folder, after checking that it holds the party's own request.
 
     Returns:
-        What was agreed on; people compare its `fingerprint` over another channel.
+        The roster; people compare its `fingerprint` over another channel.
     """
     roster, plan = read_roster(data)
     if folder.agreed:
@@ -446,9 +446,9 @@ def accept_roster(
 
     Parameters:
         folder: the party's folder.
-        roster: what `data` says.
+        roster: the decoded roster.
         data: the roster file.
-        plan: what a federation without Flower learns.
+        plan: the plan of a federation without Flower.
     """
     Enrolment(folder.keys, roster).check(folder.request)
     authority = _extra(roster.aggregator).get("ca")

@@ -1,7 +1,7 @@
-"""What a federation learns and how: the part of the agreement that every party may read.
+"""The plan of a federation: what it learns and how; every party may read it.
 
-One safetensors file: initial weights, the features' scale, and plain settings of learner and
-sending.
+A plan is one safetensors file with the initial weights, the features' scale, and the settings of
+the learner and of the updates that users send.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _LEARNERS: dict[str, type[Proximal] | type[SGD] | type[RecordDescent]] = {
     "sgd": SGD,
     "records": RecordDescent,
 }
-_EVALUATION_LENGTH = 2  # how many are right, and how many there are
+_EVALUATION_LENGTH = 2  # the numbers of correctly classified and of all held-out records
 _EXACT_COUNT = 8192  # held-out records of a site that are counted exactly without noise
 
 
@@ -61,7 +61,7 @@ class RoundTask(Protocol):
     def vector(
         self, weights: NDArray[np.float64], turn: int, settings: Settings
     ) -> NDArray[np.float64]:
-        """What the site sums in that round, from the shared weights and its own records."""
+        """Return the site's vector for the round, from the shared weights and its own records."""
         ...
 
 
@@ -69,7 +69,7 @@ class LearnedModel(Protocol):
     """A classifier that can be used and saved."""
 
     def predict(self, X: NDArray[Any]) -> NDArray[Any]:
-        """The class of each row."""
+        """Return the class of each row."""
         ...
 
     def save(self, path: str | Path) -> None:
@@ -79,29 +79,29 @@ class LearnedModel(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A classifier's shape, where it starts, and what a site does in a round.
+    """A classifier's shape, its initial weights, and what a site does in a round.
 
-    A subclass learns in another way. It overrides `task`, `advanced`, `predicted` and `learned`,
-    has a name in `method`, and is added to `Plan.METHODS` so that its files are read.
+    A subclass implements another way to learn. It overrides `task`, `advanced`, `predicted` and
+    `learned`, has a name in `method`, and is added to `Plan.METHODS` so that its files can be read.
 
     Parameters:
         initial: the weights of the first round, flat.
         scale: mean and deviation by which every site scales its features.
-        classes: how many classes there are.
-        rounds: how often the model is moved.
+        classes: the number of classes.
+        rounds: how often the model is updated.
         learner: "proximal", "sgd", or "records" for epsilon per record.
         options: keywords of the learner.
         send: "change", or "mask".
         sparsity: share of zeros, for "mask".
         mask_seed: of a common mask.
-        patience: once enough users are in, a round ends when nobody new has come for that many
-            seconds.
+        patience: once enough users have contributed, a round ends when no new contribution has
+            arrived for this many seconds.
         names: the classes' names, sorted; sites match their labels by name. Empty: labels are
             class numbers.
         encoder: how photos become rows: the name by which an encoder is opened, under "open", and
             its identity, under "identity". Empty: sites bring rows.
         holdout: the share of each site's records that are never trained on. After the last round
-            sites sum how many of them the model names rightly.
+            sites sum how many of them the model classifies correctly.
         examples: the number of records at which a site has full weight, so that the mean is over
             records and not over sites. 0: all sites count the same. The learner "records" counts
             records by itself.
@@ -142,7 +142,7 @@ class Plan:
         self._check_shape()
 
     def _check_shape(self) -> None:
-        """Refuse a model, a learner and a way of sending that do not fit together."""
+        """Refuse a model, a learner and a `send` that do not fit together."""
         checks.one_of("learner", self.learner, tuple(_LEARNERS))
         if self.scale.shape != (2, self.features) or not (self.scale[1] > 0).all():
             raise InvalidParameter(
@@ -162,7 +162,7 @@ class Plan:
 
     @property
     def features(self) -> int:
-        """How many features a row has."""
+        """The number of features of a row."""
         return int(self.scale.shape[1])
 
     @property
@@ -172,21 +172,21 @@ class Plan:
 
     @property
     def total_rounds(self) -> int:
-        """How many sums there are: the rounds, and the evaluation where records are held out."""
+        """The number of sums: the rounds, and the evaluation if records are held out."""
         return self.rounds + bool(self.holdout)
 
     @property
     def descent(self) -> RecordDescent | None:
-        """The learner, where records are clipped one by one."""
+        """The learner, if it clips records one by one, otherwise None."""
         learner = self.local_learner
         return learner if isinstance(learner, RecordDescent) else None
 
     def evaluates(self, turn: int) -> bool:
-        """Whether the sum of that number is the evaluation on held-out records."""
+        """Whether sum number `turn` is the evaluation on held-out records."""
         return turn > self.rounds
 
     def length(self, turn: int) -> int:
-        """The length of the vectors of that round."""
+        """Return the length of the vectors of a round."""
         if self.evaluates(turn):
             return _EVALUATION_LENGTH
         free = self.sending.free(len(self.initial), turn)
@@ -235,7 +235,7 @@ class Plan:
     def checked(
         self, X: NDArray[Any], labels: NDArray[Any]
     ) -> tuple[NDArray[np.float64], NDArray[Any]]:
-        """A site's rows and class numbers, if they fit."""
+        """Return a site's rows and class numbers after checking that they fit the plan."""
         rows, numbers = finite_rows(checks.number_array("X", X, ndim=2)), np.asarray(labels)
         if (
             rows.shape[1] != self.features
@@ -251,7 +251,7 @@ class Plan:
         return rows, numbers
 
     def trainer(self, X: NDArray[Any], labels: NDArray[Any], *, user: int) -> LocalTrainer:
-        """A user's local step over its own rows; labels are class numbers."""
+        """Return a user's local step over its own rows; labels are class numbers."""
         rows, numbers = self.checked(X, labels)
         learner = self.local_learner
         if isinstance(learner, RecordDescent):
@@ -260,7 +260,7 @@ class Plan:
         return LocalTrainer(self.scaled(rows), numbers, self.classes, learner, None, seed)
 
     def task(self, X: NDArray[Any], labels: NDArray[Any], *, user: int) -> RoundTask:
-        """What a site does in a round, with its own rows.
+        """Return a site's part of every round, with its own rows.
 
         Parameters:
             X: the site's rows.
@@ -275,12 +275,12 @@ class Plan:
     def advanced(
         self, weights: NDArray[np.float64], mean: NDArray[np.float64], *, users: int, turn: int
     ) -> NDArray[np.float64]:
-        """The weights that follow from a round's sum; the same at every party.
+        """Return the weights after a round's sum; they are the same at every party.
 
         Parameters:
-            weights: the model before.
-            mean: what users contributed, on average.
-            users: how many contributed.
+            weights: the weights before.
+            mean: the mean of the users' contributions.
+            users: the number of contributors.
             turn: the number of the round.
         """
         if self.evaluates(turn):
@@ -297,37 +297,35 @@ class Plan:
         return self.sending.apply(weights, change, sent)
 
     def evaluation(self, mean: NDArray[np.float64]) -> float | None:
-        """The share of all sites' held-out records that the model names rightly.
+        """Return the share of all sites' held-out records that the model classifies correctly.
 
-        With noise it is an estimate; None where noise leaves nothing of the count.
+        With noise it is an estimate, and None if the noisy count is not positive.
         """
         right, count = mean
         return float(np.clip(right / count, 0.0, 1.0)) if count > 0 else None
 
     def scaled(self, X: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Rows in the units that the model knows."""
+        """Return rows scaled as the model expects them."""
         return np.asarray((X - self.scale[0]) / self.scale[1])
 
     def accuracy(
         self, weights: NDArray[np.float64], X: NDArray[Any], labels: NDArray[Any]
     ) -> float:
-        """Of a flat model on labelled rows."""
+        """Return the accuracy of a flat model on labelled rows."""
         predicted = self.predicted(weights, np.asarray(X, dtype=np.float64))
         return float(np.mean(predicted == np.asarray(labels)))
 
     def predicted(self, weights: NDArray[np.float64], X: NDArray[np.float64]) -> NDArray[np.int64]:
-        """The class number that a flat model gives each row."""
+        """Return the class number that a flat model gives each row."""
         model = linear.shaped(weights, self.features)
         return np.asarray(linear.predicted(model, self.scaled(X)), dtype=np.int64)
 
     def learned(self, weights: NDArray[np.float64], settings: Settings) -> LearnedModel | None:
-        """What the parties have learned so far; None where there is nothing to use yet."""
+        """Return the model that the parties have learned so far, or None if there is none yet."""
         return self.classifier(weights, settings)
 
     def classifier(self, weights: NDArray[np.float64], settings: Settings) -> FederatedClassifier:
-        """What the parties learned, to use, to save and to audit; it promises what they agreed
-        on.
-        """
+        """Return the learned classifier, with the guarantee that the parties agreed on."""
         noise = None
         classes: list[Any] = list(self.names) or list(range(self.classes))
         if settings.noise is not None:
@@ -376,7 +374,7 @@ class Plan:
         storage.save(path, kind=_KIND, arrays=arrays, fields=fields)
 
     def _content(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        """Arrays and plain fields of the file."""
+        """Return the arrays and plain fields of the file."""
         fields = {
             f.name: getattr(self, f.name)
             for f in dataclasses.fields(self)
@@ -400,7 +398,7 @@ class Plan:
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
-        """Read what `save` wrote; anything else is refused."""
+        """Read a plan that `save` wrote; anything else is refused."""
         arrays, fields = storage.load(path, kind=_KIND)
         method = fields.pop("method", Plan.method)
         plan_class = Plan if method == Plan.method else Plan.METHODS.get(str(method))
@@ -419,8 +417,8 @@ class SiteTask:
     """One site's part of every round: a vector from the shared weights and its own records.
 
     Parameters:
-        plan: what was agreed on.
-        X: the site's rows, as the site has them.
+        plan: the agreed plan.
+        X: the site's rows, before scaling.
         labels: class numbers.
         user: the site's number.
     """
@@ -439,7 +437,7 @@ class SiteTask:
     def vector(
         self, weights: NDArray[np.float64], turn: int, settings: Settings
     ) -> NDArray[np.float64]:
-        """What the site sums in a round.
+        """Return the site's vector for the sum of a round.
 
         Parameters:
             weights: the shared model.
@@ -458,23 +456,23 @@ class SiteTask:
         if not plan.examples:
             free = plan.sending.free(len(weights), turn)
             return update if free is None else update[free]
-        if settings.clip is not None:  # the count is part of what the sum's clip bounds
+        if settings.clip is not None:  # the sum's clip also covers the count
             update = clip_norm(update[None], float(np.sqrt(max(settings.clip**2 - 1, 0))))[0]
         return np.append(update, 1.0) * min(1.0, len(self._rows) / plan.examples)
 
     def _counted(self, weights: NDArray[np.float64], settings: Settings) -> NDArray[np.float64]:
-        """How many held-out records the model names rightly, and how many there are."""
+        """Return the scaled numbers of correctly classified and of all held-out records."""
         rows, labels = self.held_out
         right = linear.predicted(linear.shaped(weights, self.plan.features), rows) == labels
         return scaled_counts(int(right.sum()), len(rows), settings)
 
 
 def scaled_counts(right: int, total: int, settings: Settings) -> NDArray[np.float64]:
-    """What a site sums to evaluate a model: how many records are right, and how many there are.
+    """Return a site's vector for the evaluation of a model.
 
     Parameters:
-        right: held-out records that the model names rightly.
-        total: held-out records.
+        right: the number of held-out records that the model classifies correctly.
+        total: the number of held-out records.
         settings: of the secure sum, to whose range the counts are scaled.
     """
     count = np.array([float(right), float(total)])
@@ -486,10 +484,10 @@ def scaled_counts(right: int, total: int, settings: Settings) -> NDArray[np.floa
 def held_out_records(
     X: NDArray[np.float64], labels: NDArray[Any], share: float
 ) -> NDArray[np.bool_]:
-    """Which records are never trained on.
+    """Return a mask of the records that are never trained on.
 
-    It depends on the record alone, so that a record more or less moves no other one, and copies of
-    a record are on the same side.
+    The choice depends on the record alone: adding or removing a record affects no other record, and
+    copies of a record are treated alike.
     """
     if share == 0:
         return np.zeros(len(X), dtype=bool)
@@ -499,7 +497,7 @@ def held_out_records(
 
 
 def class_numbers(labels: NDArray[Any], names: tuple[str, ...]) -> NDArray[np.int64]:
-    """A site's labels as numbers of the agreed classes, matched by name.
+    """Return a site's labels as numbers of the agreed classes, matched by name.
 
     Parameters:
         labels: names, or whole numbers.
@@ -532,7 +530,7 @@ def class_numbers(labels: NDArray[Any], names: tuple[str, ...]) -> NDArray[np.in
 def read_rows(
     path: str | Path, names: tuple[str, ...] = ()
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """X and y of an .npz file; y holds class numbers, or with `names` classes by name.
+    """Read X and y from an .npz file; y holds class numbers, or class names if `names` is given.
 
     Parameters:
         path: the file.

@@ -1,6 +1,8 @@
-"""What runs on each machine: users and key holders that answer messages, with their state on disk
-before an answer leaves; their end of the mailboxes (fetch, answer, acknowledge); enrolment by
-invitation; the aggregator from start to end, and what there is to see of a run.
+"""The programs that run on each machine.
+
+They are users and key holders, which write their state to disk before they send an answer; the
+clients of the mailboxes (fetch, answer, acknowledge); enrolment by invitation; and the aggregator,
+with the status of a run.
 """
 
 from __future__ import annotations
@@ -77,11 +79,11 @@ _PATIENCE = 40.0  # seconds for one request; the server answers after 20
 _SAY = 5.0
 _POLL = 0.3
 BATCH_BYTES = 1 << 22  # bytes of answers that are sent in one request, unless one alone is longer
-_GOODBYE = 5.0  # seconds for parties to hear that the federation is over
+_GOODBYE = 5.0  # seconds for parties to learn that the federation is over
 
 
 def alone(folder: PartyFolder, role: Role) -> AbstractContextManager[None]:
-    """Only one process of a role at a time; the lock goes with the process, however it ends."""
+    """Lock a role for one process; the lock is released when the process ends, however it ends."""
     return only_writer(folder.path, f"{str(role.name).lower()}.lock")
 
 
@@ -90,20 +92,20 @@ class Service(Protocol):
 
     @property
     def over(self) -> bool:
-        """Whether all rounds are done and nothing more will be asked of it."""
+        """Whether all rounds are done, so that no further messages are expected."""
         ...
 
     def start(self) -> list[Outgoing]:
-        """What to say before anything was asked."""
+        """Return the messages to send before any message arrives."""
         ...
 
     def handle(self, message: bytes) -> list[Outgoing]: ...
 
 
 def charge(folder: PartyFolder, ledger: Ledger) -> Guarantee:
-    """Charge a user's own ledger with what all its rounds cost; see `PartyFolder.charge`."""
+    """Charge a user's own ledger with the cost of all its rounds; see `PartyFolder.charge`."""
     settings = folder.require(Role.USER).settings
-    # A record trains or is held out, never both: it is in `rounds` sums at most.
+    # A record is either trained on or held out, so it is in at most `rounds` sums.
     per_record = isinstance(settings.noise, RecordShares)
     rounds = folder.plan.rounds if per_record else settings.rounds
     guarantee = Agreement(settings).guarantee(rounds)
@@ -114,9 +116,9 @@ def charge(folder: PartyFolder, ledger: Ledger) -> Guarantee:
 class UserService:
     """User n on its own machine: trains on its own rows, contributes, and computes the model.
 
-    Protocol state and model are one file, written before an answer leaves. Killed at any moment it
-    comes back with the old state or the new one; asked again for a round it has answered, it sends
-    the very same bytes.
+    Protocol state and model are one file, which is written before an answer is sent. A process that
+    is killed at any moment continues from the old or the new state; asked again about a round that
+    it has answered, it sends the same bytes.
 
     Parameters:
         folder: the party's folder, with a roster.
@@ -148,15 +150,15 @@ class UserService:
 
     @property
     def over(self) -> bool:
-        """Whether the last round's sum was learned."""
+        """Whether the model includes the last round's sum."""
         return self.turn > self.plan.total_rounds
 
     def start(self) -> list[Outgoing]:
-        """User 1 hands round the tag seed until the first round is over."""
+        """Return the sealed tag seeds, which user 1 sends until the first round is over."""
         return self.user.seeds() if self.user.ended == 0 else []
 
     def handle(self, message: bytes) -> list[Outgoing]:
-        """Answer an opening with a contribution, and learn from a result."""
+        """Answer an opening with a contribution, and update the model from a result."""
         before = self.user.ended
         answers = self.user.receive(message)
         if self.user.ended != before:
@@ -171,7 +173,7 @@ class UserService:
         return answers
 
     def _learn(self) -> None:
-        """Compute the model that follows from a checked sum."""
+        """Compute the model after a checked sum."""
         opened = self.user.result
         if opened is None:
             return
@@ -196,7 +198,7 @@ class UserService:
 
 
 class HolderService:
-    """A key holder on its own machine; an answer that was given stays given, whatever is killed."""
+    """A key holder on its own machine; it never changes an answer, even if it is killed."""
 
     over = False
 
@@ -226,7 +228,7 @@ class Connection:
         self._tls.minimum_version = ssl.TLSVersion.TLSv1_3
 
     def request(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
-        """One request; the status, 200 or 204, and the answer."""
+        """Send one request, and return the status (200 or 204) and the answer."""
         try:
             if self._connection is None:
                 self._connection = http.client.HTTPSConnection(
@@ -249,7 +251,7 @@ class Connection:
         return answer.status, data
 
     def forget(self) -> None:
-        """Close; the next request makes another connection."""
+        """Close the connection; the next request opens another one."""
         if self._connection is not None:
             with contextlib.suppress(OSError):
                 self._connection.close()
@@ -265,10 +267,10 @@ class Client:
         self._number = folder.number(role)
         self._boot, self._after = "", 0
         self.over = False
-        self.done = False  # whether this role needs nothing more of the aggregator
+        self.done = False  # whether this role needs nothing more from the aggregator
 
     def fetch(self) -> list[tuple[int, bytes]]:
-        """Messages in the mailbox, with their positions; earlier ones are acknowledged by this."""
+        """Return the mailbox's messages with their positions, and acknowledge earlier ones."""
         where = f"as={self._number}&boot={quote(self._boot)}&after={self._after}"
         reader = Reader(self._connection.request("GET", f"/v1/messages?{where}")[1])
         boot, over, count = reader.text(), reader.number("B"), reader.number("I")
@@ -295,12 +297,12 @@ class Client:
             answers = answers[len(batch) :]
 
     def answer(self, answers: list[bytes], position: int) -> None:
-        """Say something, and then count a message as handled."""
+        """Send answers, and then mark the message at `position` as handled."""
         self.send(answers)
         self._after = position
 
     def close(self) -> None:
-        """Say what was handled, so that nobody waits for this party, and leave."""
+        """Acknowledge the handled messages, so that nobody waits for this party, and disconnect."""
         if self._after or self.done:
             where = f"as={self._number}&boot={quote(self._boot)}&after={self._after}"
             where += "&leave=done" if self.done else "&leave=1"
@@ -324,14 +326,16 @@ def keep_role(
 ) -> None:
     """Serve one role until it is stopped or the federation is over.
 
-    An aggregator that is away is waited for, and that is said now and then.
+    If the aggregator cannot be reached, the role waits for it and reports this from time to time.
 
     Parameters:
         folder: the party's folder, with a roster.
         role: USER or HOLDER.
         data: a user's rows: a file, or arrays.
-        after: called after every message that was handled, with the service and the bytes it
-            answered.
+        say: called with messages for people.
+        stop: polled; True ends the service.
+        after: called after every handled message with the service and the number of bytes in its
+            answers.
     """
     if role is Role.USER and data is None:
         raise InvalidParameter("a user needs its rows: data=.")
@@ -359,11 +363,11 @@ def keep_role(
                     )
                 time.sleep(wait)
                 wait = min(2.0, 2 * wait)
-        client.done = service.over  # also where it was killed before it could say so
+        client.done = service.over  # also if an earlier process was killed before it said so
 
 
 def _handled(service: Service, message: bytes) -> list[bytes]:
-    """The answers; a message that makes no sense is logged and answered with nothing."""
+    """Return the answers; an invalid message is logged and gets none."""
     try:
         return [out.data for out in service.handle(message)]
     except BlindsightError as error:
@@ -383,8 +387,10 @@ def enrol_by_invitation(
 
     Parameters:
         folder: the party's folder, as `join` made it.
-        address, ca, token: where the aggregator listens, the certificate authority that it is
-            checked by, and the invitation's token.
+        address: the host and port at which the aggregator listens.
+        ca: the certificate of the authority that signed the aggregator's certificate.
+        token: the invitation's token.
+        stop: polled; True ends the wait.
     """
     connection, wait, sent = Connection(address, ca, token), 0.1, False
     try:
@@ -408,7 +414,7 @@ def enrol_by_invitation(
 
 
 def read_status(folder: PartyFolder) -> Status | None:
-    """The latest status that the aggregator wrote, or None before the first."""
+    """Return the latest status that the aggregator wrote, or None before the first."""
     try:
         status: Status = json.loads((folder.path / "status.json").read_text(encoding="utf-8"))
         return status
@@ -419,7 +425,7 @@ def read_status(folder: PartyFolder) -> Status | None:
 def watch(
     folder: PartyFolder, *, every: float = 0.5, pause: Callable[[float], None] = time.sleep
 ) -> Iterator[Status | None]:
-    """The status again and again, until the run is over."""
+    """Yield the status repeatedly until the run is over."""
     while True:
         status = read_status(folder)
         yield status
@@ -443,11 +449,18 @@ def run_aggregator(
     linger: float = 3.0,
     enrolment: SiteEnrolment | None = None,
 ) -> Iterator[Status | None]:
-    """Run the rounds that are left; yield the status until the last one is done.
+    """Run the remaining rounds, and yield the status until the last one is done.
 
-    `seen` in the status are the addresses that have been heard of since the start, `late` those of
-    users who have not fetched the last result; they are waited for, `linger` seconds at most.
-    Started again after a kill, it continues with the round it was in.
+    In the status, `seen` are the addresses that have been in contact since the start, and `late`
+    those of users who have not fetched the last result. After a kill, a new call continues with the
+    interrupted round.
+
+    Parameters:
+        folder: the aggregator's folder, with a roster.
+        test: an .npz file with labelled rows on which each round's accuracy is measured.
+        bind: the host to listen at; by default that of the aggregator's address.
+        linger: the largest number of seconds to wait for late users at the end.
+        enrolment: the enrolment that `enrol_sites` returned, if sites were invited.
     """
     with alone(folder, Role.AGGREGATOR):
         coordinator = Coordinator(
@@ -520,10 +533,12 @@ def enrol_sites(
         folder: the aggregator's folder.
         invitations: site numbers by the digest of their invitation's token.
         make: makes the roster file from the requests by site number.
-        came: told of the requests whenever there is a new one.
+        bind: the host to listen at; by default that of the aggregator's address.
+        came: called with all requests whenever there is a new one.
+        pause: waits for a number of seconds.
 
     Returns:
-        With the roster, for `run_aggregator` to hand out.
+        The enrolment with the roster, which `run_aggregator` distributes.
     """
     requests: dict[int, Request] = {}
     received = folder.path / "requests"
@@ -558,5 +573,5 @@ def enrol_sites(
 
 
 def invitation_digest(token: str) -> str:
-    """By what the server knows an invitation's token."""
+    """Return the digest by which the server recognises an invitation's token."""
     return hashlib.sha256(token.encode()).hexdigest()

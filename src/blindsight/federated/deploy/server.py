@@ -4,14 +4,14 @@
                                             all, where boot is another); with &leave=1 it only
                                             acknowledges, and is answered at once; with
                                             &leave=done the party also needs nothing more
-    POST /v1/answers?as=A                   what the party at address A has to say
+    POST /v1/answers?as=A                   messages of the party at address A
     GET  /v1/metrics                        counters in Prometheus' text format
     POST /v1/requests                       an invited site's request
     GET  /v1/roster                         the roster, once all requests are there
 
-All need `Authorization: Bearer TOKEN`. A token speaks for its owner's addresses only; the server
-knows tokens by their digests. Messages stay in a mailbox until they are acknowledged by the next
-request. Mailboxes live in memory: after a restart the coordinator fills them again.
+All need `Authorization: Bearer TOKEN`. A token is valid for its owner's addresses only; the server
+stores digests of tokens. Messages stay in a mailbox until they are acknowledged by the next
+request. Mailboxes are kept in memory: after a restart the coordinator fills them again.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class MailboxLink:
     """A mailbox for each address; thread-safe.
 
     Parameters:
-        addresses: who has a mailbox.
-        largest: bytes of the largest message that a party may send.
+        addresses: the addresses that have a mailbox.
+        largest: the size in bytes of the largest message that a party may send.
     """
 
     def __init__(self, addresses: Iterable[int], *, largest: int = 1 << 28) -> None:
@@ -67,7 +67,7 @@ class MailboxLink:
         self._filled: dict[int, asyncio.Event] = {}
 
     def push(self, messages: Iterable[Outgoing]) -> None:
-        """Put messages into their mailboxes; a message that waits there is not put twice."""
+        """Put messages into their mailboxes, except those that are already there."""
         for message in messages:
             with self._lock:
                 box = self._boxes.get(message.to)
@@ -79,7 +79,7 @@ class MailboxLink:
             self._wake(message.to)
 
     def pull(self) -> list[bytes]:
-        """What parties sent since the last call."""
+        """Return what parties sent since the last call."""
         with self._lock:
             arrived = [data for _, data in self._arrived]
             self._arrived.clear()
@@ -87,7 +87,7 @@ class MailboxLink:
         return arrived
 
     def put(self, number: int, answers: Iterable[bytes]) -> bool:
-        """Take in what a party says; False where too much waits to be read already."""
+        """Accept a party's messages; return False if too many unread messages are waiting."""
         accepted = [data for data in answers if sent_by(data, number)]
         size = sum(map(len, accepted))
         with self._lock:
@@ -101,19 +101,20 @@ class MailboxLink:
         return True
 
     def unread(self) -> set[int]:
-        """Addresses in whose mailboxes something waits, without parties that left for good: a
-        result may be put there again after its user has taken it and gone.
+        """Addresses with unread messages, except those of parties that left for good.
+
+        A result may be put into a mailbox again after its user has fetched it and left.
         """
         with self._lock:
             return {number for number, box in self._boxes.items() if box} - self._done
 
     def leave(self, number: int) -> None:
-        """Note that a party needs nothing more; it is waited for again if it comes back."""
+        """Record that a party needs nothing more, until it connects again."""
         with self._lock:
             self._done.add(number)
 
     def take(self, number: int, boot: str, after: int) -> list[tuple[int, bytes]]:
-        """Drop what was acknowledged, and return what is left."""
+        """Delete acknowledged messages and return the others."""
         with self._lock:
             box = self._boxes[number]
             while box and boot == self.boot and box[0][0] <= after:
@@ -121,7 +122,7 @@ class MailboxLink:
             return list(box)[:_MOST_MESSAGES]
 
     async def fetch(self, number: int, boot: str, after: int) -> list[tuple[int, bytes]]:
-        """Messages for an address; waits for one, up to 20 seconds, where there is none."""
+        """Return messages for an address; if there is none, wait for one up to 20 seconds."""
         self._loop = asyncio.get_running_loop()
         self.seen[number] = self._loop.time()
         self._done.discard(number)
@@ -145,11 +146,11 @@ class MailboxLink:
             self._wake(number)
 
     def told(self) -> bool:
-        """Whether all parties that were heard of know that it is over."""
+        """Whether all parties that were in contact know that the federation is over."""
         return set(self.seen) <= self._told
 
     def close(self) -> None:
-        """Wake everybody who waits for messages."""
+        """Wake all requests that wait for messages."""
         self._closed = True
         for number in list(self._filled):
             self._wake(number)
@@ -170,7 +171,7 @@ class MailboxLink:
 
 
 class SiteEnrolment:
-    """Invited sites' requests, and the roster once they are all there.
+    """The requests of invited sites, and the roster once all requests have arrived.
 
     Parameters:
         invitations: site numbers by the digest of their invitation's token.
@@ -191,7 +192,7 @@ def application(
     largest: int,
     enrolment: SiteEnrolment | None = None,
 ) -> Any:
-    """The routes as an ASGI application; a body above `largest` bytes is refused while it comes."""
+    """Return the routes as an ASGI application, which refuses bodies above `largest` bytes."""
     starlette = optional_module("starlette.applications", extra="federated")
     responses = optional_module("starlette.responses", extra="federated")
     routing = optional_module("starlette.routing", extra="federated")
@@ -201,7 +202,7 @@ def application(
         return hashlib.sha256(token.encode()).hexdigest() if scheme == "Bearer" else ""
 
     def sender(request: Any) -> int | None:
-        """The address that the token may speak for, if the request names one of them."""
+        """Return the address that the request names, if its token is valid for it."""
         link.counts["requests"] += 1
         numbers = tokens.get(digest_of(request), ())
         named = request.query_params.get("as", "")
@@ -296,7 +297,7 @@ def mailboxes(
     bind: str | None = None,
     enrolment: SiteEnrolment | None = None,
 ) -> Iterator[MailboxLink]:
-    """A link over mailboxes that parties reach, for as long as the context lasts."""
+    """Serve mailboxes to the parties while the context lasts, and yield the link to them."""
     tokens = token_digests(folder.roster)
     link = MailboxLink({n for numbers in tokens.values() for n in numbers}, largest=largest)
     app = application(link, tokens, largest=largest, enrolment=enrolment)
@@ -308,7 +309,7 @@ def mailboxes(
 def serve(
     folder: PartyFolder, app: Any, link: MailboxLink, *, bind: str | None = None
 ) -> Iterator[None]:
-    """Serve an application with TLS, in a thread of its own, for as long as the context lasts."""
+    """Serve an application over TLS, in its own thread, while the context lasts."""
     uvicorn = optional_module("uvicorn", extra="federated")
     host, _, port = str(folder.about["address"]).rpartition(":")
     config = uvicorn.Config(

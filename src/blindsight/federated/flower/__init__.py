@@ -1,4 +1,4 @@
-"""The secure sum in any Flower app: a client's update leaves only as a padded contribution.
+"""The secure sum in any Flower app: a client sends its update only as a padded contribution.
 
     plan      what the sites agree on: bounds, clipping, the largest number of examples
     parties   each site's folder: its own keys, the public roster, the state of its roles

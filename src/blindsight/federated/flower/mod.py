@@ -32,8 +32,8 @@ RECORD_KEY = "blindsight"  # the record of the protocol in a message
 QUERY_TYPE = f"{MessageType.QUERY}.blindsight"  # messages that never reach the app
 FOLDER_KEY = "blindsight-folder"  # the node setting that names the party's folder
 LEDGER_KEY = "blindsight-ledger"  # the node setting that names the site's ledger
-PRIVACY_KEY = "privacy"  # the record by which the app is told to what norm records are clipped
-SIMULATION_VARIABLE = "BLINDSIGHT_PARTIES"  # where the parties of a simulation are
+PRIVACY_KEY = "privacy"  # the record that tells the app the norm to which it clips records
+SIMULATION_VARIABLE = "BLINDSIGHT_PARTIES"  # names the folder of a simulation's parties
 _REFUSED = 1  # the code of our errors in Flower's replies
 _CHALLENGE_BYTES = 32
 
@@ -43,13 +43,13 @@ FolderOf = Callable[[Context], str | Path]
 
 
 def simulated_site(root: str | Path) -> FolderOf:
-    """Each simulated node's folder among those that `simulate_enrolment` made.
+    """Return a function that finds a simulated node's folder.
 
     Parameters:
         root: the folder that `simulate_enrolment` returned.
 
     Returns:
-        For `secure_sum_mod(folder=...)`.
+        The function, for `secure_sum_mod(folder=...)`.
     """
     base = Path(root).absolute()
     return lambda context: base / f"node-{int(context.node_config['partition-id'])}"
@@ -70,10 +70,10 @@ def _folder_of_node(context: Context) -> str | Path:
 
 
 def register_protocol(app: ClientApp) -> ClientApp:
-    """Let a client app take the protocol's own messages.
+    """Let a client app receive the protocol's own messages.
 
-    Flower hands a query to an app's mods only if the app has a function of that name. The function
-    that is registered here is never called: the mod answers.
+    Flower passes a query to an app's mods only if the app has a function for it. The function that
+    is registered here is not called if the app has the mod, because the mod answers.
 
     Parameters:
         app: a client app with `secure_sum_mod` among its mods.
@@ -99,12 +99,12 @@ def secure_sum_mod(
     arrays_key: str = "arrays",
     weighted_by_key: str = "num-examples",
 ) -> Mod:
-    """A mod by which a client's update leaves only as a contribution to the secure sum.
+    """Return a mod that sends a client's update only as a contribution to the secure sum.
 
-    A training message of `SecureFedAvg` passes to the app; the arrays of the app's reply minus the
-    arrays received are clipped, weighted by the number of examples, padded and sent. Nothing else
-    of the reply leaves: no arrays, no metrics, no number of examples. A training message without
-    the protocol's record never reaches the app. Put this mod first in the list.
+    The mod passes a training message of `SecureFedAvg` to the app. The arrays of the app's reply
+    minus the received arrays are clipped, weighted by the number of examples, padded and sent.
+    Nothing else of the reply is sent: no arrays, no metrics, no number of examples. A training
+    message without the protocol's record never reaches the app. Put this mod first in the list.
 
     With a plan that has epsilon per record the app returns sums of records' clipped gradients
     (float64) in place of the new arrays; the clip is in the message's record `privacy`.
@@ -114,15 +114,15 @@ def secure_sum_mod(
             `simulated_site`); by default the node setting `blindsight-folder`, and in a
             simulation the folder below that of the variable BLINDSIGHT_PARTIES.
         ledger: the site's ledger; by default the node setting `blindsight-ledger`. With a plan that
-            has epsilon it is charged with all rounds before the first contribution leaves, once.
-        dataset: under which name the site's data are in the ledger.
-        plain_replies: whether the app may answer evaluation messages and queries of its own. Their
-            replies leave as the app made them, metrics and numbers of examples included.
+            has epsilon it is charged once with all rounds, before the first contribution is sent.
+        dataset: the name of the site's data in the ledger.
+        plain_replies: whether the app may answer evaluation messages and its own queries. These
+            replies are sent unchanged, with metrics and numbers of examples.
         arrays_key: the name of the model's ArrayRecord in messages and replies.
         weighted_by_key: the metric in the app's reply that holds the number of examples.
 
     Returns:
-        For `ClientApp(mods=[...])`; see also `register_protocol`.
+        The mod, for `ClientApp(mods=[...])`; see also `register_protocol`.
     """
     find: FolderOf
     if folder is None:
@@ -153,7 +153,7 @@ def secure_sum_mod(
 
     def _trained(site: Site, message: Message, context: Context, call_next: App) -> list[bytes]:
         header = site.open_round()
-        if header is None:  # refused, or contributed already: the answer says so
+        if header is None:  # refused, or already contributed: the answer says so
             return []
         model = _model(message, "the server's message")
         if model.digest != header.model:
@@ -218,7 +218,7 @@ def _addressed(record: ConfigRecord) -> list[tuple[int, bytes]]:
 
 
 def _identified(site: Site, message: Message, record: ConfigRecord, node: int) -> Message:
-    """Which party runs at this node, signed, and from user 1 the sealed tag seeds."""
+    """Reply with a signed statement of the party at this node, and user 1's sealed tag seeds."""
     challenge = record["challenge"]
     if not isinstance(challenge, bytes) or len(challenge) != _CHALLENGE_BYTES:
         raise InvalidData(f"a challenge must have {_CHALLENGE_BYTES} bytes.")

@@ -1,6 +1,6 @@
 """A folder for each party: its own keys, the public roster, and the state of its roles.
 
-    party.json     name and roles; of the aggregator also its address, if it has one
+    party.json     name and roles; for the aggregator also its address, if it has one
     keys.bin       the party's own keys; the first encryption key is erased once it is in use
     request        the public request, to be sent to whoever collects requests
     roster         what everybody agreed on, with the plan; public
@@ -8,7 +8,7 @@
     model-*        the model of the last sum, from which the next round starts
 
 `join` makes a folder, `make_roster` collects requests, `accept` adds the roster to a folder. A
-party's state is on disk before an answer leaves, so a process that is killed continues.
+party's state is written to disk before an answer is sent, so that a killed process can continue.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ __all__ = [
 _log = logging.getLogger(__name__)
 _LARGEST_ROSTER = 1 << 30
 _SIMULATION = "SIMULATION"
-_HELD_BYTES = 1 << 27  # of memory, about, in which a process holds sites between messages
-_BYTES_PER_WEIGHT = 12  # of a site that is held: the model and what it sent
+_HELD_BYTES = 1 << 27  # about how much memory a process uses for sites between messages
+_BYTES_PER_WEIGHT = 12  # of a site in memory: the model and what it sent
 _idle: dict[Path, Site] = {}  # sites by folder, the one used last at the end; secret
 
 
@@ -79,8 +79,8 @@ def join(folder: str | Path, name: str, roles: Role, *, address: str | None = No
         name: how the others recognise the party, 1 to 60 bytes.
         roles: what the party does. Sites of a federation of up to 20 are user and holder; the
             party that runs the server app is the aggregator.
-        address: of the aggregator: "host:port" at which it listens for key holders that run as
-            processes of their own (`blindsight federate run FOLDER`), not as nodes of Flower.
+        address: for the aggregator: "host:port" at which it listens for key holders that run as
+            separate processes (`blindsight federate run FOLDER`), not as nodes of Flower.
 
     Returns:
         The public request, which is also in the folder's file `request`.
@@ -123,7 +123,7 @@ def accept(folder: str | Path, roster: bytes) -> Roster:
     """Add a roster to a party's folder, after checking that it holds the party's own request.
 
     Returns:
-        What was agreed on; people compare its `fingerprint` over another channel.
+        The roster; people compare its `fingerprint` over another channel.
 
     Raises:
         InvalidData: the roster lacks the party's request or changes it.
@@ -206,14 +206,14 @@ class FlowerParty:
         return Enrolment(self.folder.keys, self.roster)
 
     def locked(self) -> AbstractContextManager[None]:
-        """One process at a time; the lock goes with the process, however it ends."""
+        """Lock the folder for one process; the lock is released when the process ends."""
         return only_writer(self.path, "lock")
 
     def _model_path(self, digest: bytes) -> Path:
         return self.path / f"model-{digest.hex()}"
 
     def _write_model(self, model: Model) -> None:
-        """Save a model beside the state, before the state that names it: once, it is large."""
+        """Save a model, once because it is large, before the state that names it."""
         if self._stored is None or self._stored.digest != model.digest:
             path, self._tidied = self._model_path(model.digest), b""
             if not path.exists():
@@ -238,20 +238,20 @@ class FlowerParty:
             self._stored = None
 
     def prove(self, challenge: bytes, node: int) -> bytes:
-        """A signature which shows that this party runs at that Flower node."""
+        """Return a signature that proves that this party runs at the given Flower node."""
         return self.enrolment.keys.identity.sign(self.proof(challenge, node))
 
     def proof(self, challenge: bytes, node: int) -> bytes:
-        """The bytes that `prove` signs: roster, challenge and node."""
+        """Return the bytes that `prove` signs: roster, challenge and node."""
         return b"blindsight flower node 1" + self.roster.agreement + challenge + b"%d" % node
 
 
 class Site(FlowerParty):
     """A node of the Flower app: a user, a key holder, or both.
 
-    Every call writes the state to disk before it returns. What this object holds in memory is used
-    only while the state file is the one that it wrote or read, because Flower may run each message
-    in another process.
+    Every call writes the state to disk before it returns. The state in memory is used only while
+    the state file is the one that this object wrote or read, because Flower may run each message in
+    another process.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -266,11 +266,11 @@ class Site(FlowerParty):
         """Whether the folder still has the roster and the keys that this object read."""
         try:
             return self._identities() == self._files
-        except OSError:  # there is no such file any longer
+        except OSError:  # a file no longer exists
             return False
 
     def _identities(self) -> list[tuple[int, int, int]]:
-        """What changes when the roster or the keys are replaced."""
+        """Return file attributes that change when the roster or the keys are replaced."""
         files = [os.stat(self.path / name) for name in ("roster", "keys.bin")]
         return [(file.st_ino, file.st_mtime_ns, file.st_size) for file in files]
 
@@ -282,9 +282,9 @@ class Site(FlowerParty):
         return [self.roster.number(role, own) for role in wanted]
 
     def _user(self) -> User:
-        """The user; the model that it expects the next round to start from is in a file.
+        """Return the user; the model from which it expects the next round to start is in a file.
 
-        It is handed out once: whoever takes it holds it again or saves it.
+        The user is returned once: the caller must put it back or save it.
         """
         held, self._held = self._held, None
         path = self.folder.state(Role.USER)
@@ -308,7 +308,7 @@ class Site(FlowerParty):
         self._checksums[role] = data[-CHECKSUM_BYTES:]
 
     def _holder(self) -> KeyHolder:
-        """The key holder, handed out once like the user."""
+        """Return the key holder, once like the user."""
         held, self._held_holder = self._held_holder, None
         path = self.folder.state(Role.HOLDER)
         checksum = read_checksum(path)
@@ -321,18 +321,18 @@ class Site(FlowerParty):
         return KeyHolder.load(data)
 
     def _start(self) -> None:
-        if self.enrolment.keys.private is None:  # erased when all states were there
+        if self.enrolment.keys.private is None:  # erased once all state files existed
             return
         if Role.USER in self.roles and not self.folder.state(Role.USER).exists():
             self._write_state(Role.USER, self._user().dump())
         if Role.HOLDER in self.roles and not self.folder.state(Role.HOLDER).exists():
             self._write_state(Role.HOLDER, self._holder().dump())
         self.folder.erase_first_key()
-        del self.enrolment  # the first key goes from memory, too
+        del self.enrolment  # also remove the first key from memory
         self._files = self._identities()
 
     def seeds(self) -> list[bytes]:
-        """The sealed tag seeds, of user 1 before the first sum; otherwise nothing."""
+        """Return user 1's sealed tag seeds before the first sum, otherwise nothing."""
         with self.locked():
             self._start()
             if Role.USER not in self.roles:
@@ -347,9 +347,9 @@ class Site(FlowerParty):
 
         Parameters:
             messages: each with the number of the party that it is for.
-            contributes: this object contributes to the round that is opened. The opening is then
-                on disk together with the contribution; a process that is killed in between has
-                sent nothing, and is where it was before the message.
+            contributes: whether this object contributes to the round that is opened. The opening
+                is then written to disk together with the contribution; a process that is killed in
+                between has sent nothing and is in its state before the message.
 
         Returns:
             The answers, for the aggregator.
@@ -388,17 +388,15 @@ class Site(FlowerParty):
         return answers
 
     def _follow(self, user: User, digest: bytes | None) -> None:
-        """Compute the model that follows from the sum just accepted; the next round must start
-        from it.
-        """
-        result, user.result = user.result, None  # the state need not hold the sum any longer
+        """Compute the model after the accepted sum, from which the next round must start."""
+        result, user.result = user.result, None  # the state no longer needs the sum
         if digest is not None and result is not None:
             following = self.plan.following(self._read_model(digest), result, user.settings)
             self._write_model(following)
             user.expect(following.digest)
 
     def open_round(self) -> Header | None:
-        """The round that waits for this site's update."""
+        """Return the round that waits for this site's update, if there is one."""
         if Role.USER not in self.roles:
             return None
         if self._held is None:
@@ -407,13 +405,13 @@ class Site(FlowerParty):
         return self._held.open_round
 
     def charge(self, ledger: str | None, dataset: str) -> None:
-        """Charge the site's ledger with what all its rounds cost; see `PartyFolder.charge`.
+        """Charge the site's ledger with the cost of all its rounds; see `PartyFolder.charge`.
 
         Without epsilon in the plan nothing is charged.
 
         Parameters:
             ledger: the ledger's file; None: a warning says that nothing is charged.
-            dataset: under which name the site's data are in the ledger.
+            dataset: the name of the site's data in the ledger.
         """
         if self.plan.epsilon is None:
             return
@@ -426,16 +424,16 @@ class Site(FlowerParty):
     def contribute(
         self, header: Header, model: Model, update: NDArray[np.float64], *, examples: int | float
     ) -> list[bytes]:
-        """Pad the update for a round; nothing where the round is not open any longer.
+        """Pad the update for a round; return nothing if the round is no longer open.
 
         Parameters:
-            header: what `open_round` gave before the update was computed.
+            header: the result of `open_round` before the update was computed.
             model: the model that the update starts from.
             update: the change of all weights.
             examples: how many examples the site trained on.
 
         Returns:
-            The contribution, for the aggregator; the state that repeats it is on disk.
+            The contribution, for the aggregator; the state on disk can repeat it.
         """
         if model.digest != header.model:
             raise InvalidData("the arrays are not those of the model that the round is bound to.")
@@ -454,11 +452,11 @@ class Site(FlowerParty):
 
 @contextmanager
 def site_of(folder: str | Path) -> Iterator[Site]:
-    """The site of a folder, for one message.
+    """Yield the site of a folder, for one message.
 
-    A process that runs many messages, as those of Flower's simulation engine do, reads a folder's
-    roster, keys and state once, and again where another process has changed them. Two threads get
-    two objects, and an object in whose use something was raised is not used again.
+    A process that handles many messages, as in Flower's simulation engine, reads a folder's roster,
+    keys and state once, and again if another process has changed them. Two threads get two objects,
+    and an object is not used again after an exception.
 
     Parameters:
         folder: the party's folder.
@@ -480,7 +478,7 @@ def site_of(folder: str | Path) -> Iterator[Site]:
 class Server(FlowerParty):
     """The aggregator's folder: the protocol's state and the model of the last sum.
 
-    A server app that is killed gives up the round that it was in and continues from the last sum.
+    After a kill, the server app abandons the interrupted round and continues from the last sum.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -488,7 +486,7 @@ class Server(FlowerParty):
         if Role.AGGREGATOR not in self.roles:
             raise InvalidParameter(f"{self.path} is not the folder of the aggregator.")
         self.model: Model | None = None
-        # A server that is killed gives its round up, so contributions need not outlive it.
+        # A killed server abandons its round, so contributions need not survive it.
         store = FileStore(self.path, self.roster.settings.users, flush=False)
         path = self.path / "server.state"
         if path.exists():
@@ -503,7 +501,7 @@ class Server(FlowerParty):
         self.save()
 
     def save(self) -> None:
-        """Write the state; to be called before messages leave."""
+        """Write the state; must be called before messages are sent."""
         digest = None if self.model is None else self.model.digest
         if self.model is not None:
             self._write_model(self.model)

@@ -6,8 +6,8 @@ nobody learns a single site's w.
 
 With epsilon per record a site contributes (sum of its records' clipped gradients, count): the model
 moves by minus `rate` times the mean gradient, and the noise of all sites together bounds what the
-sums tell about one record. With `totals` it contributes any sum over its records, and the new
-arrays are the noised total.
+sums reveal about one record. With `totals` a site contributes any sum over its records, and the new
+arrays are the total with noise.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _npy_header(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 
 def _numbers(array: Array) -> NDArray[Any]:
-    """What `array.numpy()` gives, without parsing a header that was parsed before."""
+    """Return the same as `array.numpy()`, but parse each header only once."""
     data = array.data
     if array.stype != "numpy.ndarray" or data[:8] != b"\x93NUMPY\1\0":
         return np.asarray(array.numpy())
@@ -64,7 +64,7 @@ def _numbers(array: Array) -> NDArray[Any]:
 
 @lru_cache(maxsize=16)  # a model has the same layout in every round
 def _entries(layout: str) -> tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]:
-    """Name, type and shape of each array."""
+    """Return name, type and shape of each array."""
     return tuple((name, np.dtype(dtype), tuple(shape)) for name, dtype, shape in json.loads(layout))
 
 
@@ -121,17 +121,17 @@ class Model:
         return arrays
 
     def moved(self, change: NDArray[np.float64]) -> Model:
-        """The model after a change, rounded to the arrays' types as it will be sent."""
+        """Return the model after a change, rounded to the arrays' types, as it will be sent."""
         return Model.of(Model(self.layout, self.vector + change).arrays())
 
     def dump(self) -> bytes:
-        """Names, types and shapes, a zero byte, and the numbers in the arrays' own types."""
+        """Return names, types and shapes, a zero byte, and the numbers in the arrays' own types."""
         numbers = (array.tobytes() for array in self.arrays().values())
         return b"".join([self.layout.encode(), b"\0", *numbers])
 
     @classmethod
     def load(cls, data: bytes, digest: bytes) -> Model:
-        """Read what `dump` wrote of the model with that digest.
+        """Read the model with this digest, as `dump` wrote it.
 
         Raises:
             HostileFile: the bytes are of another model, or damaged.
@@ -147,7 +147,7 @@ class Model:
 
     @cached_property
     def digest(self) -> bytes:
-        """SHA-256 of what `dump` gives; rounds of the sum are bound to it."""
+        """SHA-256 of the result of `dump`; rounds of the sum are bound to it."""
         return hashlib.sha256(self.dump()).digest()
 
 
@@ -156,13 +156,13 @@ class SumPlan:
     """What every site of a Flower app agrees on; a digest of it is part of the roster.
 
     Parameters:
-        weights: how many numbers the model's arrays hold together.
-        max_examples: the number of examples with weight 1. A site with more counts as having so
-            many. The resolution of small sites suffers when it is far too large.
+        weights: the total number of numbers in the model's arrays.
+        max_examples: the number of examples with weight 1. A site with more examples also has
+            weight 1. If it is far too large, the updates of small sites lose resolution.
         bound: the largest change of one number in a round; larger changes are cut off. Changes are
             sent in steps of about bound / 2^(bits-1) / (n / max_examples).
-        clip: the largest l2 norm of a site's update; longer ones are scaled down, and everybody
-            refuses a sum that is longer than clipped updates can add up to.
+        clip: the largest l2 norm of a site's update; longer updates are scaled down, and every
+            party refuses a sum that is longer than a sum of clipped updates can be.
         follows_mean: the model moves by exactly the mean of each round, as in FedAvg. Sites then
             compute the model themselves and refuse rounds on any other. False for strategies that
             move the model in another way, such as FedAdam.
@@ -172,11 +172,11 @@ class SumPlan:
         unit: "record": apps return the sums of their records' gradients, each clipped to norm
             `clip` (see `record_gradients`), and the model moves by minus `rate` times their mean.
             "site": apps return arrays as without noise; needs many sites.
-        rounds: in how many rounds a site takes part at most, with epsilon.
-        rate: the step, with unit "record".
-        totals: with unit "record": apps return sums over their records of any kind, to which one
-            record adds a vector of norm at most `clip`, and the new arrays are the total of all
-            sites with its noise. Feature statistics are summed so, in one round.
+        rounds: the largest number of rounds in which a site takes part, with epsilon.
+        rate: the step size, with unit "record".
+        totals: with unit "record": apps return any sums over their records to which one record adds
+            a vector of norm at most `clip`, and the new arrays are the noisy total of all sites.
+            Feature statistics are summed in this way, in one round.
 
     Examples:
         >>> plan = SumPlan(weights=3, max_examples=100)
@@ -217,10 +217,10 @@ class SumPlan:
             raise InvalidParameter("totals need epsilon= with unit='record'.")
 
     def settings(self, users: int, **options: Any) -> Settings:
-        """The settings of the secure sum for so many sites.
+        """Return the settings of the secure sum.
 
         Parameters:
-            users: how many sites contribute updates.
+            users: the number of sites that contribute updates.
             options: further keywords of `Settings`, for example `holders`, `bits` or `colluders`;
                 not `groups`, because a Flower round is one sum.
         """
@@ -251,18 +251,16 @@ class SumPlan:
         return self.epsilon is not None and self.unit == "record"
 
     def guarantee(self, settings: Settings) -> Guarantee:
-        """What all rounds together tell at most."""
+        """Return the guarantee over all rounds."""
         return Agreement(settings).guarantee(self.rounds)
 
     def contribution(
         self, update: NDArray[np.float64], *, examples: int | float
     ) -> NDArray[np.float64]:
-        """The vector that a site sums: its clipped update and 1, weighted by its examples.
+        """Return a site's vector for the sum: its clipped update and 1, weighted by its examples.
 
-        With epsilon per record the update is a sum of records' clipped gradients, and what is
-        summed beside it is their number.
-
-        An update that holds NaN or infinity counts as no update of no examples.
+        With epsilon per record the update is a sum of records' clipped gradients, and the last
+        entry is their number. An update with NaN or infinity counts as zero, with zero examples.
         """
         if update.shape != (self.weights,):
             raise InvalidData(f"{self.weights} weights were agreed on, got {update.size}.")
@@ -282,10 +280,10 @@ class SumPlan:
         return vector
 
     def mean(self, total: RoundSum, settings: Settings) -> NDArray[np.float64]:
-        """By how much the model moves: the weighted mean of the updates in a sum.
+        """Return the change of the model: the weighted mean of the updates in a sum.
 
-        Zeros where the sum has no weight. With epsilon per record, minus `rate` times the mean
-        gradient, which noise makes no longer than the clip.
+        It is zero if the sum has no weight. With epsilon per record it is minus `rate` times the
+        mean gradient, which is scaled down to the clip if noise makes it longer.
         """
         values = settings.code.decode(total.values)
         if self.per_record and self.clip is not None:
@@ -298,7 +296,7 @@ class SumPlan:
         return np.asarray(values[:-1] / values[-1] * self.bound, dtype=np.float64)
 
     def following(self, model: Model, total: RoundSum, settings: Settings) -> Model:
-        """The model after a round: moved by the mean, or with `totals` the total itself."""
+        """Return the model after a round: moved by the mean, or with `totals` the total itself."""
         if self.totals:
             values = settings.code.decode(total.values)
             return Model.of(Model(model.layout, np.asarray(values, np.float64)).arrays())
@@ -311,7 +309,7 @@ class SumPlan:
 
     @classmethod
     def decode(cls, data: bytes) -> SumPlan:
-        """Read a plan that came from outside."""
+        """Read an untrusted plan."""
         try:
             if len(data) > _LARGEST_PLAN:
                 raise ValueError("size")

@@ -27,27 +27,28 @@ from blindsight.federated.sums.messages import Kind, is_holder
 __all__ = ["SecureFedAvg", "SecureSumMixin"]
 
 _log = logging.getLogger(__name__)
-_MOST_EXCHANGES = 6  # answers to answers: a client cannot keep the server busy for ever
-_ASK_HOLDERS = 3  # times, before a round is given up
-_POLL = 0.05  # seconds between two looks at what holders outside Flower have answered
+_MOST_EXCHANGES = 6  # answers to answers, so that a client cannot keep the server busy forever
+_ASK_HOLDERS = 3  # times, before a round is abandoned
+_POLL = 0.05  # seconds between two polls for answers of holders outside Flower
 
 
 class SecureSumMixin:
     """Secure sum for a strategy: `class SecureFedAdam(SecureSumMixin, FedAdam)`.
 
-    The strategy chooses the nodes of a round and their settings as always. The clients' updates
-    come in as contributions to a secure sum, and what the strategy aggregates is one reply that
-    holds the model moved by the weighted mean. The server never sees a client's arrays, metrics or
-    number of examples. Where the model does not move by exactly that mean, the plan needs
+    The strategy chooses the nodes of a round and their settings as usual. The clients' updates
+    arrive as contributions to a secure sum, and the strategy aggregates a single reply, which holds
+    the model moved by the weighted mean. The server never sees a client's arrays, metrics or number
+    of examples. If the strategy does not move the model by exactly this mean, the plan needs
     `follows_mean=False`.
 
-    Key holders are nodes of Flower, or processes of their own (`blindsight federate run FOLDER`)
-    that fetch their questions by HTTPS from the aggregator's address, if it joined with one.
+    Key holders are nodes of Flower, or separate processes (`blindsight federate run FOLDER`) that
+    fetch their messages by HTTPS from the aggregator's address, if it joined with one.
 
     Parameters:
         folder: the aggregator's folder, with a roster.
         protocol_timeout: how many seconds to wait for the answers to one message of the protocol.
-        bind: where the server listens for holders that are processes; by default its address.
+        bind: the host at which the server listens for holders that are separate processes; by
+            default that of its address.
         options: the keywords of the strategy. Federated evaluation is off unless
             `fraction_evaluate` is given: its replies would show clients' metrics and numbers of
             examples, and clients answer them only with `secure_sum_mod(plain_replies=True)`.
@@ -70,7 +71,7 @@ class SecureSumMixin:
         super().__init__(**{"fraction_evaluate": 0.0, "min_available_nodes": enough, **options})
         self.protocol_timeout = checks.positive("protocol_timeout", protocol_timeout)
         self._grid: Grid | None = None
-        self._bind, self._link = bind, MailboxLink(())  # nobody, unless the server listens
+        self._bind, self._link = bind, MailboxLink(())  # no mailboxes, unless the server listens
         self._nodes: dict[int, int] = {}  # Flower's node id of each party number
         self._identified: set[int] = set()
         self._content = RecordDict()
@@ -80,13 +81,13 @@ class SecureSumMixin:
             _log.warning("This federation is a simulation: all keys were made on one machine.")
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **options: Any) -> Result:
-        """Run the rounds; a federation that has had rounds continues from the model of the last.
+        """Run the rounds; a federation that already had rounds continues from its last model.
 
         Parameters:
             grid: Flower's grid.
-            initial_arrays: the model to start from; ignored where the folder has a later one.
-            args: as of the strategy's `start`.
-            options: as of the strategy's `start`.
+            initial_arrays: the model to start from; ignored if the folder has a later one.
+            args: passed to the strategy's `start`.
+            options: passed to the strategy's `start`.
         """
         if self.server.model is not None:
             initial = Model.of_record(initial_arrays)
@@ -110,7 +111,7 @@ class SecureSumMixin:
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The strategy's messages to the users among its nodes, each with the round's opening."""
+        """Return the strategy's messages to users, each with the opening of the round."""
         self._grid = grid
         messages = list(
             super().configure_train(  # type: ignore[misc]
@@ -146,7 +147,7 @@ class SecureSumMixin:
         return sorted(set(self._nodes) & set(self.server.roster.users))
 
     def _invited(self, nodes: set[int]) -> list[int]:
-        """The users at the sampled nodes, or all users where those cannot be opened as a set."""
+        """Return the users at the sampled nodes, or all users if their set may not be opened."""
         left_out = self.server.role.excluded  # holders could not read their shares
         everybody = [user for user in self._users() if user not in left_out]
         sampled = [user for user in everybody if self._nodes[user] in nodes]
@@ -210,7 +211,7 @@ class SecureSumMixin:
         return record if isinstance(record, ConfigRecord) else None
 
     def _take(self, record: ConfigRecord) -> list[Outgoing]:
-        """Hand a reply's messages to the aggregator; what it answers."""
+        """Pass a reply's messages to the aggregator and return its answers."""
         messages = record.get("messages")
         if not isinstance(messages, list):
             return []
@@ -222,7 +223,7 @@ class SecureSumMixin:
         ]
 
     def _packed(self, outgoing: Sequence[Outgoing]) -> list[Message]:
-        """One message to each node; one with an opening goes to training, others are queries."""
+        """Return one message per node: a training message if it has an opening, else a query."""
         by_node: dict[int, list[Outgoing]] = defaultdict(list)
         for message in outgoing:
             if message.to in self._nodes:
@@ -247,9 +248,9 @@ class SecureSumMixin:
         return packed
 
     def _exchange(self, outgoing: Sequence[Outgoing]) -> None:
-        """Send messages, and the aggregator's answers to what comes back, until it is silent.
+        """Send messages, and the aggregator's answers to the replies, until it has none.
 
-        The state is saved before each answer leaves; what came last is for the caller to save.
+        The state is saved before each answer is sent; the caller saves it after the last replies.
         """
         if self._grid is None:
             raise ProtocolError("a round is configured before its replies are aggregated.")
@@ -267,18 +268,18 @@ class SecureSumMixin:
                 self.server.save()
 
     def _answers(self, replies: Iterable[Message]) -> list[Outgoing]:
-        """Hand all replies to the aggregator; what it answers."""
+        """Pass all replies to the aggregator and return its answers."""
         records = [self._protocol_record(reply) for reply in replies]
         return [answer for record in records if record is not None for answer in self._take(record)]
 
     def _fetched(self, holders: set[int]) -> list[Outgoing]:
-        """Take what holders outside Flower answer, until all have or the sum is there."""
+        """Process answers of holders outside Flower until all answered or the sum is opened."""
         role, answers = self.server.role, list[Outgoing]()
         end = time.monotonic() + self.protocol_timeout
         waited_for = role.phase == "closed"
         while True:
             waiting = self._link.unread() & holders
-            for data in self._link.pull():  # after the look: an answer comes before its receipt
+            for data in self._link.pull():  # after that check: answers precede acknowledgements
                 answers += role.receive(data)
             opened = waited_for and role.phase != "closed"
             if not waiting or opened or time.monotonic() > end:
@@ -291,7 +292,7 @@ class SecureSumMixin:
         """Have the contributions' sum opened, and move the model by the weighted mean.
 
         Returns:
-            The new arrays and the number of clients in the sum; None twice where no sum came out.
+            The new arrays and the number of clients in the sum; (None, None) if there is no sum.
         """
         model, role = self._model, self.server.role
         if model is None or self.server.role.phase != "open":
@@ -303,7 +304,7 @@ class SecureSumMixin:
             self.server.save()
             _log.warning("Round %d has no sum: %s", server_round, error)
             return None, None
-        self.server.save()  # which set the holders are asked about, before they are asked
+        self.server.save()  # save the set before the holders are asked about it
         for _ in range(_ASK_HOLDERS):
             if role.phase != "closed":
                 break
@@ -317,7 +318,7 @@ class SecureSumMixin:
             return None, None
         following = self.server.plan.following(model, opened, role.settings)
         self.server.model = following if self.server.plan.follows_mean else None
-        role.result = None  # the state need not hold the sum any longer
+        role.result = None  # the state no longer needs the sum
         self.server.save()
         self._exchange(role.results())
         if role.withdrawn:
@@ -336,7 +337,7 @@ class SecureSumMixin:
         return self._combined(server_round, _record(following)), clients
 
     def _combined(self, server_round: int, arrays: ArrayRecord) -> ArrayRecord | None:
-        """What the strategy makes of the mean, shown to it as the reply of a single client."""
+        """Return the strategy's aggregate of the mean, which it gets as a single client's reply."""
         metrics = MetricRecord({self.weighted_by_key: 1.0})
         content = RecordDict({self.arrayrecord_key: arrays, "metrics": metrics})
         reply = Message(content, dst_node_id=0, message_type=self._train_type)
@@ -353,9 +354,9 @@ def _record(model: Model) -> ArrayRecord:
 class SecureFedAvg(SecureSumMixin, FedAvg):  # type: ignore[misc, unused-ignore]
     """FedAvg whose server sees only the sum of the clients' weighted updates.
 
-    Up to the resolution of the fixed-point numbers (and clipping) the model is that of FedAvg. With
-    a plan that says `follows_mean` clients compute the model themselves from the sums, and refuse
-    rounds on another one.
+    The model is that of FedAvg, up to clipping and the resolution of the fixed-point numbers. If
+    the plan has `follows_mean`, clients compute the model themselves from the sums and refuse
+    rounds on any other model.
 
     Parameters:
         folder: the aggregator's folder, with a roster.

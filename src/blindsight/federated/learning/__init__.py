@@ -1,6 +1,4 @@
-"""What users compute before they encrypt: local learners, sparse updates, and the loop over
-rounds.
-"""
+"""Local learners, sparse updates, and the loop over rounds."""
 
 from blindsight.federated.learning.federation import (
     Change,

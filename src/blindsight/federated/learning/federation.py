@@ -1,14 +1,14 @@
-"""The loop of Section 2.1: share the weights, update them locally, average them under encryption,
-again; and what a user sends of its new weights.
+"""The loop of Section 2.1 (share the weights, update them locally, average them under encryption),
+and what a user sends of its new weights.
 
-A user's local step is any function of (weights, round) that returns new weights: a linear SVM's
-training, a network's last layer, anything with one vector at the end.
+A user's local step is any function of (weights, round) that returns new weights: the training of a
+linear SVM, of a network's last layer, or of any other model whose weights are one vector.
 
-Sparsity of weights and sparsity of updates are two things. `Weights` is the paper's: the local
-classifier itself, sparse by its elastic net. `TopK` sends the largest changes and keeps the rest
-for later rounds (error feedback). `CommonMask` draws one random support for all users, independent
-of anybody's data: it tells nothing, and every coordinate that is sent has every user behind it.
-`Change` sends the whole change; packed, that is cheap.
+Sparsity of weights and sparsity of updates are different. `Weights` is the paper's choice: the
+local classifier itself, which is sparse by its elastic net. `TopK` sends the largest changes and
+keeps the rest for later rounds (error feedback). `CommonMask` draws one random support for all
+users: it does not depend on data, so it reveals nothing, and every user contributes to every
+coordinate that is sent. `Change` sends the whole change, which is cheap under a pad.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ Mask = NDArray[np.bool_]
 
 
 def top_k(vector: Vector, k: int) -> Mask:
-    """Where the k entries of largest magnitude are; ties go to the lower index, zeros never
-    count.
+    """Return a mask of the k entries of largest magnitude.
+
+    Ties go to the lower index; zeros are never chosen.
     """
     size = np.abs(vector)
     chosen = np.zeros(len(vector), dtype=bool)
@@ -58,12 +59,14 @@ def top_k(vector: Vector, k: int) -> Mask:
 
 
 class Sending:
-    """The whole change, dense; the base of the others.
+    """Which part of an update users send; this base class sends the whole change.
 
-    `remembers`: what was not sent is kept and added to the next round's change. `replaces`: the
-    mean of what was sent becomes the model, instead of being added to it. `sparse`: only some
-    coordinates are sent, chosen by the user's data; that needs the paper's protocol.
-    `sparsity`: the share of zeros that the learner's strength adapts to; None: its own.
+    Attributes:
+        remembers: whether what was not sent is kept and added to the next round's change.
+        replaces: whether the mean of what was sent becomes the model instead of being added to it.
+        sparse: whether only some coordinates are sent, chosen by the user's data; this needs the
+            paper's protocol.
+        sparsity: the share of zeros to which the learner adapts its strength; None: no adaptation.
     """
 
     remembers: ClassVar[bool] = False
@@ -72,15 +75,15 @@ class Sending:
     sparsity: float | None = None
 
     def free(self, dimension: int, round: int) -> Mask | None:
-        """The coordinates that may change this round, the same for every user; None: all."""
+        """Return the coordinates that may change this round, equal for all users; None: all."""
         return None
 
     def choose(self, vector: Vector, round: int) -> Mask:
-        """The support of what is sent."""
+        """Return a mask of the coordinates that are sent."""
         return np.ones(len(vector), dtype=bool)
 
     def apply(self, current: Vector, mean: Vector, revealed: Mask) -> Vector:
-        """w̄_(t+1) from the mean over contributors, which is 0 where the sum was withheld."""
+        """Return w̄_(t+1) from the mean over contributors, which is 0 where no sum was opened."""
         return (
             np.where(revealed, mean, 0.0)
             if self.replaces
@@ -106,7 +109,7 @@ class Weights(Sending):
             checks.probability("sparsity", self.sparsity, below_one=True)
 
     def choose(self, vector: Vector, round: int) -> Mask:
-        """Where the classifier is not zero."""
+        """Return a mask of the non-zero weights of the classifier."""
         return np.asarray(vector != 0)
 
 
@@ -128,8 +131,9 @@ class TopK(Sending):
 
 @dataclass(frozen=True)
 class CommonMask(Sending):
-    """A random `share` of coordinates, drawn from `seed` and the round; local training moves those
-    and no others.
+    """A random `share` of coordinates, drawn from `seed` and the round.
+
+    Local training changes these coordinates and no others.
     """
 
     share: float = 0.1
@@ -140,7 +144,7 @@ class CommonMask(Sending):
             checks.positive("share", self.share)
 
     def free(self, dimension: int, round: int) -> Mask:
-        """The mask of a round, the same on every machine."""
+        """Return the mask of a round, which is the same on every machine."""
         digest = hashlib.sha256(f"common mask {self.seed} {round} {dimension}".encode()).digest()
         order = np.random.default_rng(np.frombuffer(digest, dtype="<u4")).permutation(dimension)
         chosen = np.zeros(dimension, dtype=bool)
@@ -148,17 +152,17 @@ class CommonMask(Sending):
         return chosen
 
     def choose(self, vector: Vector, round: int) -> Mask:
-        """The mask, whatever the vector."""
+        """Return the mask, which does not depend on the vector."""
         return self.free(len(vector), round)
 
 
 def round_half_up(value: float) -> int:
-    """Not to the even: shares should be monotone."""
+    """Round halves up, not to even, so that the result is monotone in a share."""
     return int(np.floor(value + 0.5))
 
 
 def from_name(name: str, *, sparsity: float | None, seed: int = 0) -> Sending:
-    """A sending from a word and the sparsity wanted: "weights", "top-k", "mask" or "change"."""
+    """Return the `Sending` of a name ("weights", "top-k", "mask" or "change") and a sparsity."""
     checks.one_of("send", name, ("weights", "top-k", "mask", "change"))
     share = (
         1.0 if sparsity is None else 1 - checks.probability("sparsity", sparsity, below_one=True)
@@ -171,12 +175,12 @@ def from_name(name: str, *, sparsity: float | None, seed: int = 0) -> Sending:
 
 
 class LocalStep(Protocol):
-    """A user's own work in a round."""
+    """A user's local training in a round."""
 
     def __call__(
         self, weights: Vector, round: int, free: NDArray[np.bool_] | None = None
     ) -> Vector:
-        """New weights; only those in `free` may change where it is given."""
+        """Return new weights; if `free` is given, only these coordinates may change."""
         ...
 
 
@@ -205,12 +209,16 @@ class Summation(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class RoundLog:
-    """One round in figures.
+    """The figures of one round.
 
-    users: how many contributed. sparsity: share of zeros in what a user sent, on average.
-    model_sparsity: the same of the new shared weights. revealed: share of coordinates whose sum was
-    opened. bytes: sent by one user, on average. seconds: wall time, local training included.
-    accuracy: of the new weights, None where nobody measured it.
+    Attributes:
+        users: the number of contributors.
+        sparsity: the mean share of zeros in what a user sent.
+        model_sparsity: the share of zeros in the new shared weights.
+        revealed: the share of coordinates whose sum was opened.
+        bytes: the mean number of bytes that a user sent.
+        seconds: wall time, including local training.
+        accuracy: the accuracy of the new weights; None if it was not measured.
     """
 
     round: int
@@ -224,9 +232,7 @@ class RoundLog:
 
 
 class Participant:
-    """What a user keeps between rounds: its local step, how it sends, and what it has not sent
-    yet.
-    """
+    """A user's state between rounds: its local step, how it sends, and what it has not sent yet."""
 
     def __init__(
         self, local: LocalStep | Callable[..., Vector], sending: Sending, code: FixedPoint
@@ -237,9 +243,7 @@ class Participant:
         self._round = 0
 
     def step(self, weights: Vector, round: int) -> tuple[Vector, NDArray[np.bool_]]:
-        """What to encrypt for this round: a vector in fixed point's range and resolution, and its
-        support.
-        """
+        """Return the vector to encrypt in this round, in fixed-point resolution, and its support."""
         if self._sent is not None:
             self.settle(self._round, included=False, revealed=None)
         free = self.sending.free(len(weights), round)
@@ -258,14 +262,12 @@ class Participant:
         clipped = np.where(support, np.clip(vector, -self.code.bound, self.code.bound), 0.0)
         sent = self.code.decode(self.code.encode(clipped))
         if self.sending.remembers:
-            # What was not chosen, cut at the bound or rounded away goes into a later round.
+            # What was not chosen, was cut at the bound or was rounded off is sent in a later round.
             self._kept, self._sent, self._round = vector - sent, sent, round
         return sent, support
 
     def settle(self, round: int, *, included: bool, revealed: NDArray[np.bool_] | None) -> None:
-        """Learn what became of the last contribution: what was not taken, or not opened, is kept
-        for later.
-        """
+        """Keep the parts of the last contribution that were not included or not opened."""
         if self._sent is None or self._kept is None or round != self._round:
             return
         if not included or revealed is None:
@@ -276,8 +278,9 @@ class Participant:
 
 
 class Federation:
-    """Participants around one simulation; `run` yields a log entry a round and leaves the model in
-    `weights`.
+    """Participants of one simulation; `run` returns one log entry per round.
+
+    The model is in `weights`.
     """
 
     def __init__(
@@ -301,7 +304,7 @@ class Federation:
         self._round = 0
 
     def round(self, *, dropouts: Collection[int] = ()) -> RoundLog:
-        """One round: local steps, encryption, sum, new weights."""
+        """Run one round: local steps, encryption, sum, new weights."""
         start = time.perf_counter()
         self._round += 1
         vectors: dict[int, Vector] = {}

@@ -1,8 +1,8 @@
-"""Linear classifiers as one matrix: a row a class (one-vs-rest), a column a feature, the bias in
-the last column; and the losses of a margin m = y f(x) that learners minimise.
+"""Linear classifiers as one matrix, and the losses of a margin m = y f(x) that learners minimise.
 
-Two classes need one row. Flattened row by row it is the D-dimensional vector w of the paper, D = NC
-(d + 1).
+The matrix has one row per class (one-vs-rest; two classes need one row only) and one column per
+feature, with the bias in the last column. Flattened row by row it is the vector w of the paper, of
+dimension D = NC (d + 1).
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ Matrix = NDArray[np.float64]
 
 
 def rows_of(classes: int) -> int:
-    """How many rows a model of that many classes has."""
+    """Return the number of rows of a model with this many classes."""
     return 1 if classes <= 2 else classes
 
 
 def targets(labels: NDArray[Any], classes: int) -> Matrix:
-    """+1 for a row's own class and -1 for the rest; `labels` are class numbers, or an indicator
-    (n, C) where a row may have several labels.
+    """Return +1 for a row's own class and -1 for the others.
+
+    `labels` are class numbers, or an indicator matrix (n, C) if a row may have several labels.
     """
     if labels.ndim == 2:
         return np.where(labels == 1, 1.0, -1.0)
@@ -50,28 +51,28 @@ def targets(labels: NDArray[Any], classes: int) -> Matrix:
 
 
 def scores(weights: Matrix, X: NDArray[Any]) -> Matrix:
-    """Decision values, one column a row of the model."""
+    """Return decision values, one column for each row of the model."""
     return X @ weights[:, :-1].T + weights[:, -1]
 
 
 def predicted(weights: Matrix, X: NDArray[Any]) -> NDArray[np.intp]:
-    """The number of the class with the highest score, for each row."""
+    """Return the number of the class with the highest score, for each row."""
     values = scores(weights, X)
     return (values[:, 0] > 0).astype(np.intp) if values.shape[1] == 1 else np.argmax(values, axis=1)
 
 
 def sparsity(vector: NDArray[Any]) -> float:
-    """The share of entries that are zero."""
+    """Return the share of entries that are zero."""
     return float(np.mean(np.asarray(vector) == 0))
 
 
 def flat(weights: Matrix) -> NDArray[np.float64]:
-    """The matrix as one vector."""
+    """Return the matrix as one vector."""
     return np.ascontiguousarray(weights, dtype=np.float64).ravel()
 
 
 def shaped(vector: NDArray[Any], features: int) -> NDArray[Any]:
-    """The vector as a matrix of `features` + 1 columns."""
+    """Return the vector as a matrix of `features` + 1 columns."""
     if vector.ndim != 1 or vector.size % (features + 1):
         raise InvalidData(
             f"a model of {features} features must have a multiple of {features + 1} weights."
@@ -80,7 +81,7 @@ def shaped(vector: NDArray[Any], features: int) -> NDArray[Any]:
 
 
 def model_digest(vector: NDArray[np.float64]) -> bytes:
-    """Bytes that stand for a model on every machine: little-endian float64, hashed."""
+    """Return the digest of a model: the hash of its weights as little-endian float64."""
     return hashlib.sha256(np.ascontiguousarray(vector, dtype="<f8").tobytes()).digest()
 
 

@@ -1,18 +1,17 @@
-"""A user's own training: its rows, a learner, and perhaps a sparsity to keep; or gradients that are
-clipped record by record.
+"""A user's local training, with or without a target sparsity, and gradients clipped by record.
 
-The regularisation's strength is adapted until the local weights are as sparse as wanted (Section
-3.2).
+For a target sparsity, the strength of the regularisation is adapted until the local weights are
+sparse enough (Section 3.2).
 
-`SGD` learns a linear SVM by stochastic gradient descent with the elastic net, as Section 3.1 of the
-paper has it.
+`SGD` learns a linear SVM by stochastic gradient descent with the elastic net (Section 3.1 of the
+paper).
 
-FISTA (Beck and Teboulle 2009) is for a smooth loss and the elastic net: exact zeros, a few passes
-over the data.
+`Proximal` uses FISTA (Beck and Teboulle 2009) for a smooth loss and the elastic net: it gives exact
+zeros and needs few passes over the data.
 
-`RecordDescent` learns with epsilon per record. Each round every site sums its records' gradients,
-each clipped to a norm; the secure sum adds the sites' sums and their shares of noise; everybody
-moves the model by the same step. Nothing depends on a single record by more than its clip.
+`RecordDescent` learns with epsilon per record. In each round every site sums its records'
+gradients, each clipped to a norm; the secure sum adds the sites' sums and their shares of noise;
+every party updates the model by the same step. A single record changes the sum by at most its clip.
 Reference: Abadi et al. (2016), Deep learning with differential privacy, Algorithm 1, without
 sampling; the noise is that of `RecordShares`.
 """
@@ -41,19 +40,18 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class SGD:
-    """Small batches in random order, with the l1 penalty applied cumulatively, so zeros are exact
-    zeros.
+    """Stochastic gradient descent in small batches, with a cumulative l1 penalty.
 
-    A weight owes the penalty of all steps so far (Tsuruoka, Tsujii and Ananiadou 2009, as in
-    scikit-learn's `SGDClassifier`), so the noise of single steps does not move it away from zero.
-    A soft threshold of each step by itself reaches the paper's sparsities only with a strength
-    that destroys the model.
+    The cumulative penalty (Tsuruoka, Tsujii and Ananiadou 2009, as in scikit-learn's
+    `SGDClassifier`) applies the penalty of all steps so far to each weight, so that zeros are exact
+    and the noise of single steps does not move a weight away from zero. A soft threshold in each
+    step alone reaches the paper's sparsities only with a strength that destroys the model.
 
-    schedule "scaled": the step decays as 1 / (1 + strength t) from `step` over the mean squared
-    norm of the rows, which keeps it in proportion to the features' scale. "optimal": Bottou's
-    1 / (strength (t0 + t)) from a first step of strength^(-1/4), as scikit-learn has it. There t
-    goes on counting from round to round, so that later rounds refine the shared weights; beginning
-    again with large steps would forget them.
+    With schedule "scaled" the step decays as 1 / (1 + strength t), from `step` divided by the mean
+    squared norm of the rows, which adapts it to the features' scale. With "optimal" it is Bottou's
+    1 / (strength (t0 + t)), from a first step of strength^(-1/4), as in scikit-learn. There t keeps
+    counting from round to round, so that later rounds refine the shared weights; starting again
+    with large steps would lose them.
     """
 
     loss: str = "hinge"
@@ -85,8 +83,10 @@ class SGD:
         rng: np.random.Generator | None = None,
         round: int = 0,
     ) -> Matrix:
-        """Weights (rows, features + 1) for signs (n, rows) in {-1, 1}; `rng` orders the records,
-        `round` counts the rounds before, from which the "optimal" schedule goes on.
+        """Return weights (rows, features + 1) for signs (n, rows) in {-1, 1}.
+
+        `rng` orders the records. `round` is the number of earlier rounds, from which the "optimal"
+        schedule continues.
         """
         order = np.random.default_rng() if rng is None else rng
         slope = LOSSES[self.loss].slope
@@ -97,7 +97,7 @@ class SGD:
             first = self.step / float(np.mean(np.sum(data * data, axis=1)))
         ridge, lasso = self.strength * (1 - self.l1_ratio), self.strength * self.l1_ratio
         penalised = np.arange(data.shape[1]) < data.shape[1] - 1  # all but the bias
-        # `unpaid` are the weights without the penalty of any step; all of it is taken off at once.
+        # `unpaid` are the weights before the penalty, which is subtracted for all steps at once.
         unpaid = np.array(start, dtype=np.float64)
         weights, owed = unpaid, 0.0
         batches = -(-len(data) // self.batch)
@@ -120,11 +120,10 @@ class SGD:
 
 @dataclass(frozen=True, kw_only=True)
 class Proximal:
-    """Minimises mean loss + strength (l1_ratio |w|_1 + (1 - l1_ratio)/2 |w|²), the bias
-    unpenalised.
+    """Minimise mean loss + strength (l1_ratio |w|_1 + (1 - l1_ratio)/2 |w|²); bias unpenalised.
 
-    It starts at the shared weights and stops after `iterations` steps, so that what others learned
-    is not forgotten: run to the end, a convex problem forgets where it started.
+    It starts at the shared weights and stops after `iterations` steps, so that the result still
+    depends on what others learned: the solution of a convex problem does not depend on its start.
     """
 
     loss: str = "squared hinge"
@@ -150,8 +149,9 @@ class Proximal:
         rng: Any = None,
         round: int = 0,
     ) -> Matrix:
-        """Weights (rows, features + 1) for signs (n, rows) in {-1, 1}; where `free` is false they
-        stay as they are. Nothing here is drawn or depends on the round.
+        """Return weights (rows, features + 1) for signs (n, rows) in {-1, 1}.
+
+        Weights stay unchanged where `free` is false. `rng` and `round` are not used.
         """
         loss = LOSSES[self.loss]
         data = np.column_stack([X, np.ones(len(X))])
@@ -178,8 +178,9 @@ class Proximal:
 
 
 def _squared_norm(data: NDArray[np.float64]) -> float:
-    """The largest squared singular value, a hair above it: power iteration from a fixed start, so
-    always the same.
+    """Return slightly more than the largest squared singular value.
+
+    The power iteration has a fixed start, so the result is deterministic.
     """
     vector = np.ones(data.shape[1]) / np.sqrt(data.shape[1])
     for _ in range(30):
@@ -199,8 +200,8 @@ _WEAKEST, _STRONGEST = 1e-8, 1e4
 class LocalTrainer:
     """Maps shared weights to locally updated ones: w̄_t to w_t^(n) (Section 2.1).
 
-    With `target_sparsity` the strength adapts, and the strength found is where the next round
-    begins to look.
+    With `target_sparsity` the strength is adapted, and the next round starts its search from the
+    strength that was found.
     """
 
     X: NDArray[Any] = field(repr=False)
@@ -221,12 +222,12 @@ class LocalTrainer:
     def __call__(
         self, weights: NDArray[np.float64], round: int, free: NDArray[np.bool_] | None = None
     ) -> NDArray[np.float64]:
-        """The flat vector after local training; where `free` is false it stays as it is."""
+        """Return the flat vector after local training; it is unchanged where `free` is false."""
         start = linear.shaped(weights, self.X.shape[1])
         allowed = None if free is None else linear.shaped(free, self.X.shape[1])
 
         def fit(learner: Proximal | SGD) -> NDArray[np.float64]:
-            # The same order whatever the strength: the search must see one function.
+            # The same order for every strength, so that the search evaluates one function.
             rng = np.random.default_rng(
                 self.seed if self.seed is None else [*_words(self.seed), round]
             )
@@ -253,7 +254,7 @@ def initial_weights(
     learner: Proximal | SGD | None = None,
     rng: np.random.Generator | None = None,
 ) -> NDArray[np.float64]:
-    """w̄_0 from public data (Section 2.1), flat."""
+    """Return w̄_0 from public data (Section 2.1), flat."""
     chosen = Proximal(iterations=100) if learner is None else learner
     signs = linear.targets(np.asarray(labels), classes)
     start = np.zeros((signs.shape[1], np.asarray(X).shape[1] + 1))
@@ -268,13 +269,21 @@ def adapt(
     tolerance: float = 0.01,
     trials: int = 14,
 ) -> tuple[Matrix, Learner]:
-    """The weights, and the learner with the least strength found that makes a `target` share of
-    them zero.
+    """Find the smallest strength that makes a share `target` of the weights zero.
 
-    `fit` trains a learner and returns its weights. The search doubles or halves from the learner's
-    own strength until the target is bracketed, then halves the bracket on the logarithmic scale. It
-    stops within `tolerance` above the target, because past it accuracy goes: at 99.9% sparsity
-    nearly nothing is left.
+    The search doubles or halves the learner's own strength until the target is bracketed, then
+    bisects on the logarithmic scale. It stops within `tolerance` above the target, because accuracy
+    is lost beyond it: at 99.9% sparsity nearly nothing is left.
+
+    Parameters:
+        learner: the learner whose strength is adapted.
+        fit: trains a learner and returns its weights.
+        target: the share of zeros.
+        tolerance: how far the share of zeros may be above the target.
+        trials: the largest number of calls of `fit`.
+
+    Returns:
+        The weights, and the learner with the strength that was found.
     """
     checks.probability("target", target, below_one=True)
     low: float | None = None
@@ -293,7 +302,7 @@ def adapt(
             if low >= _STRONGEST:
                 break
         tried = replace(tried, strength=_between(low, high))
-    if best is None:  # nothing reached the target: the sparsest there is
+    if best is None:  # no strength reached the target: return the sparsest weights
         best = fit(replace(learner, strength=_STRONGEST)), replace(learner, strength=_STRONGEST)
     return best
 
@@ -309,16 +318,16 @@ def _between(low: float | None, high: float | None) -> float:
 class RecordDescent:
     """Logistic regression (softmax) by full gradients, clipped record by record.
 
-    Rows are scaled to unit length with their constant 1, which leaves the predicted class of a
-    linear model as it is. A record contributes its clipped gradient and a count, so that the mean
-    needs nobody's number of records.
+    Rows with their constant 1 are scaled to unit length, which does not change the predicted class
+    of a linear model. A record contributes its clipped gradient and a count, so that the mean can
+    be computed without any site's number of records.
 
     Parameters:
-        clip: the largest norm of a record's gradient; of rows of unit length it is at most
+        clip: the largest norm of a record's gradient; for rows of unit length the norm is at most
             sqrt(2) without clipping.
-        rate: the step, in mean gradients.
-        count_weight: what a record adds to the count, in clips. The noise is larger by the factor
-            sqrt(1 + count_weight^2).
+        rate: the step, as a multiple of the mean gradient.
+        count_weight: what a record adds to the count, as a multiple of the clip. It makes the noise
+            larger by the factor sqrt(1 + count_weight^2).
 
     Examples:
         >>> descent = RecordDescent()
@@ -347,13 +356,13 @@ class RecordDescent:
     def contribution(
         self, weights: Vector, X: NDArray[Any], labels: NDArray[Any], *, classes: int
     ) -> Vector:
-        """A site's sum: minus its records' clipped gradients, and the count.
+        """Return a site's sum: minus its records' clipped gradients, and the count.
 
         Parameters:
             weights: the shared model, flat.
-            X: the site's rows; a row that is no number counts as zeros.
+            X: the site's rows; a row with NaN or infinity counts as zeros.
             labels: class numbers.
-            classes: how many classes there are.
+            classes: the number of classes.
 
         Returns:
             A vector one longer than the model.
@@ -371,9 +380,9 @@ class RecordDescent:
         return np.append(gradients.ravel(), len(rows) * self.count_weight * self.clip)
 
     def advanced(self, weights: Vector, total: Vector) -> Vector:
-        """The model that follows from the sum of all sites' contributions.
+        """Return the model after the sum of all sites' contributions.
 
-        A mean of clipped gradients is no longer than the clip: where noise makes it longer, it is
+        A mean of clipped gradients is at most as long as the clip; if noise makes it longer, it is
         scaled down.
         """
         count = max(float(total[-1]) / (self.count_weight * self.clip), 1.0)

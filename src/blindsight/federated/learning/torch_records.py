@@ -2,8 +2,9 @@
 
     sums = record_gradients(model, torch.nn.functional.cross_entropy, X, y, clip=1.0)
 
-replaces `loss.backward()` in a training loop: per-record gradients by `torch.func`, each clipped,
-summed so that one record moves the sum by at most `clip`. Needs the extra `torch`.
+replaces `loss.backward()` in a training loop. It computes per-record gradients by `torch.func`,
+clips each, and sums them so that one record changes the sum by at most `clip`. Needs the extra
+`torch`.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def named_arrays(model: torch.nn.Module, names: Collection[str] | None = None) -> Arrays:
-    """The arrays of a model that a federation shares.
+    """Return the arrays of a model that a federation shares.
 
     Parameters:
         model: the model.
-        names: names of parameters or beginnings of them ("classifier.", "lora_"); by default all
-            parameters that require a gradient, so that frozen layers stay where they are.
+        names: names of parameters or prefixes of them ("classifier.", "lora_"); by default all
+            parameters that require a gradient, so that frozen layers are not shared.
 
     Returns:
         Arrays by name, in the model's order.
@@ -52,11 +53,11 @@ def named_arrays(model: torch.nn.Module, names: Collection[str] | None = None) -
 
 
 def load_arrays(model: torch.nn.Module, arrays: Arrays) -> None:
-    """Put arrays into the parameters of the same names; others stay as they are.
+    """Copy arrays into the parameters of the same names; other parameters are not changed.
 
     Parameters:
         model: the model.
-        arrays: as `named_arrays` gave them.
+        arrays: arrays in the form that `named_arrays` returns.
     """
     import torch
 
@@ -76,7 +77,7 @@ def record_gradients(
     names: Collection[str] | None = None,
     batch: int = 64,
 ) -> Arrays:
-    """The sum of all records' gradients, each clipped to an l2 norm.
+    """Return the sum of all records' gradients, each clipped to an l2 norm.
 
     A record's gradient must not depend on other records, so layers that mix a batch (BatchNorm in
     training mode) are refused.

@@ -243,7 +243,7 @@ class Participant:
         self._round = 0
 
     def step(self, weights: Vector, round: int) -> tuple[Vector, NDArray[np.bool_]]:
-        """Return the vector to encrypt in this round, in fixed-point resolution, and its support."""
+        """Return the vector to encrypt this round, in fixed-point resolution, and its support."""
         if self._sent is not None:
             self.settle(self._round, included=False, revealed=None)
         free = self.sending.free(len(weights), round)

@@ -452,7 +452,7 @@ NEW: tuple[Mutant, ...] = (
         (
             "new-federated-refuses-unusable-updates",
             'values = finite_rows(checks.number_array("update", update, ndim=1)[None])[0]\n'
-            "# Scaled into the ball by a hair more than needed: float rounding must not lengthen "
+            "# Scaled slightly more than needed, so that floating-point rounding cannot lengthen "
             "it.",
             'values = checks.finite_array("update", update, ndim=1)',
             "federated:TestFederatedClassifier federated:TestUsers",

@@ -2,10 +2,12 @@
 
 - `estimator`: `PrivateTagger`, the main class of this folder,
 - `guarantee`: how answers are released, and its guarantees as values,
-- `training`: how a tagger is trained, `learning`: what it learns from its records,
-- `prior`: what is public about labels and features,
+- `training`: the settings of training and the gradient descent,
+- `learning`: the sums that are released in training, and what is computed from them,
+- `prior`: public knowledge about labels and features,
 - `answer_codebook`: published answers as one of k code words,
-- `labels`: files of labels; `photos`: photos to features, and tags that are published once,
+- `labels`: files of labels,
+- `photos`: features of photos, and tags that are published once per photo,
 - `paper`: ML-GCN, P2-ML-GCN and RP2-ML-GCN as the paper describes them; `gcn`: their network and
   their label graph.
 """
@@ -58,7 +60,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    # Lazily, so that the command line answers at once: torch alone takes seconds to import.
+    # Modules are imported on first use: importing torch takes seconds.
     if name in _HOMES:
         return getattr(core_module(f"blindsight.tagging.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,25 +1,25 @@
-"""Answers as one of k code words: the words, and the released spread of answers they are fitted to.
+"""Codebooks of answers: an answer is released as one of k code words.
 
-With noise on each of C labels, a budget of epsilon is divided into C parts. A codebook needs one
-question instead: which of k typical answers is nearest? k-ary response then gives the true word
-with probability e^ε/(e^ε + k - 1). Words are graded scores, so they also express how certain the
-model is, which mean average precision rewards. The words, their number and their values come from
-released or public numbers only, so the codebook itself is public and costs nothing more.
+With noise on each of C labels, epsilon is divided into C parts. A codebook needs only one release:
+which of k typical answers is nearest. k-ary response then releases the true word with probability
+e^ε/(e^ε + k - 1). Words are graded scores, so they also express how certain the model is, which
+mean average precision rewards. The words, their number and their values come from released or
+public numbers only, so the codebook itself is public and costs nothing more.
 
 Words are the centres of the answers that the model gives to public images (`PublicAnswers`), or of
 simulated answers (`AnswerSpread`). For the simulation each record contributes one row: its logits
-minus the log-odds of the released label rates, in public directions, scaled into the unit ball,
+minus the log-odds of the released label rates, in public directions, scaled to norm at most 1,
 with a constant 1 appended. The sum of [a, 1][a, 1]' changes by at most |[a, 1]|² ≤ `SENSITIVITY` in
 l2 norm when a record is added or removed, and gets noise once. Directions whose variance is below
 the noise are dropped and answers are simulated as a Gaussian; all of that is post-processing.
 
 The number of words for a budget follows the rule of all codebooks (`codebooks.number_of_cells`).
-Where it allows many thousands (from about ε = 14), a word has stages: a centre, the centre of the
-residual, and so on. The stages name one cell: one k-ary response over all combinations gets the
-whole budget, which is never split.
+If it allows many thousands (from about ε = 14), a word has stages: a centre, the centre of the
+residual, and so on. The stages together are one cell: one k-ary response over all combinations
+spends the whole epsilon, which is not divided among the stages.
 
-A word decodes to the posterior mean of the labels given that the word was released, noise included.
-With a small budget the answer falls back to the label rates instead of repeating a wrong word.
+A released word decodes to the posterior mean of the labels, which takes the noise into account.
+With a small epsilon the answer is close to the label rates rather than to a word that may be wrong.
 """
 
 from __future__ import annotations
@@ -55,34 +55,34 @@ __all__ = [
     "spread_rows",
 ]
 
-# Logits this far (root mean square over labels) from their rates' log-odds reach the unit ball's
-# edge.
+# Logits whose root mean square distance from the log-odds of the rates is this large are scaled to
+# norm 1.
 _REACH = 1.5
 DIRECTIONS = 16
 SENSITIVITY = 2.0
-#: How many made scenes words are fitted to, and thresholds.
+#: Numbers of simulated scenes to which words and thresholds are fitted.
 SCENES, FEWER_SCENES = 8_000, 2_000
 
 
 def main_directions(maps: ArrayLike) -> Floats:
-    """The main left directions (C, r) of released or public maps (C, m) that logits are made by."""
+    """The main left singular vectors (C, r) of the released or public maps (C, m) to logits."""
     return np.asarray(
         np.linalg.svd(np.asarray(maps, np.float64), full_matrices=False)[0][:, :DIRECTIONS]
     )
 
 
 def spread_rows(logits: ArrayLike, rates: ArrayLike, directions: Floats) -> Floats:
-    """Each record's row, within the unit ball, and the constant beside it."""
+    """The row of each record, with norm at most 1, and the appended constant."""
     away = (np.asarray(logits, np.float64) - log_odds(rates)) @ directions
     inside = clip_norm(away / (_REACH * math.sqrt(len(directions))), 1.0)
     return np.hstack([inside, np.ones((len(inside), 1))])
 
 
 def shifted_to(logits: ArrayLike, rates: ArrayLike) -> Floats:
-    """Logits (n, C) shifted label by label until their mean probability is the label's rate.
+    """Shift the logits (n, C) of each label so that their mean probability is the label's rate.
 
-    Public images show other things than private ones; their answers are moved to how often the
-    labels occur, as released.
+    Labels have other frequencies in public images than in private ones; the shift adapts the
+    answers to the released rates.
     """
     values, wanted = np.asarray(logits, np.float64), np.asarray(rates, np.float64)
     low, high = np.full(values.shape[1], -_FARTHEST), np.full(values.shape[1], _FARTHEST)
@@ -94,11 +94,11 @@ def shifted_to(logits: ArrayLike, rates: ArrayLike) -> Floats:
 
 
 def quota_thresholds(logits: ArrayLike, rates: ArrayLike) -> Floats:
-    """For each label the logit above which it is named as a tag, from public answers.
+    """Return for each label the logit above which it is a tag, from public answers.
 
-    A label has a quota: it is named at most `_QUOTA` times as often as it occurs by the released
-    rates. All labels must also pass one probability: that at which the expected F1 of all tags is
-    highest, which is about half of that F1.
+    A label has a quota: it is a tag at most `_QUOTA` times as often as it occurs by the released
+    rates. All labels also have one common threshold on the probability, at which the expected F1
+    of all tags is highest; it is about half of that F1.
     """
     values, wanted = np.asarray(logits, np.float64), np.asarray(rates, np.float64)
     quotas = np.minimum(1.0, _QUOTA * wanted)
@@ -108,7 +108,7 @@ def quota_thresholds(logits: ArrayLike, rates: ArrayLike) -> Floats:
 
 
 def _best_threshold(scores: Floats, probabilities: Floats) -> float:
-    """The score above which labels with these probabilities have the highest expected F1."""
+    """Return the threshold on the scores with the highest expected F1 for these probabilities."""
 
     def f1(threshold: float) -> float:
         named = scores > threshold
@@ -118,37 +118,35 @@ def _best_threshold(scores: Floats, probabilities: Floats) -> float:
     return float(max(np.linspace(0.6, 0.01, 60).tolist(), key=f1))
 
 
-# How often a label is named at most, against its released rate. Chosen on training photos of the
-# COCO and VOC2012 subsets (F1 on both above that of a fixed .2).
+# The largest frequency of a tag as a multiple of the label's released rate. Chosen on training
+# photos of the COCO and VOC2012 subsets (F1 on both above that of a fixed threshold of .2).
 _QUOTA = 1.25
 
 
-# Shifts of logits that are tried, and how often the interval is halved.
+# The largest shift of logits, and the number of steps of the bisection.
 _FARTHEST, _HALVINGS = 20.0, 30
 
 
 @dataclass(frozen=True)
 class PublicAnswers:
-    """Logits (n, C) that a released model gives to public images."""
+    """Logits (n, C) of a released model for public images."""
 
     logits: Floats
 
     def sample(self, n: int, *, rng: np.random.Generator) -> Floats:
-        """Some of them, one row per image."""
+        """Return n of the rows, one per image."""
         return self.logits[rng.integers(0, len(self.logits), n)]
 
 
 @dataclass(frozen=True)
 class AnswerSpread:
-    """A Gaussian picture of logits: `mean` (C,) and `factor` (r, C), so that factor' factor is
-    their covariance.
-    """
+    """A Gaussian model of logits with mean (C,) and covariance factor' factor, `factor` (r, C)."""
 
     mean: Floats
     factor: Floats
 
     def sample(self, n: int, *, rng: np.random.Generator) -> Floats:
-        """Logits that this model might give, one row per image."""
+        """Draw n rows of simulated logits, one per image."""
         return self.mean + rng.standard_normal((n, len(self.factor))) @ self.factor
 
     @classmethod
@@ -161,18 +159,19 @@ class AnswerSpread:
         n_records: int,
         sigma: float,
     ) -> AnswerSpread:
-        """The picture behind noisy sums (r + 1, r + 1) of `spread_rows`; `sigma` is the noise of
-        one of them.
+        """Estimate the model from noisy sums (r + 1, r + 1) of the outer products of `spread_rows`.
+
+        `sigma` is the standard deviation of the noise on each entry.
         """
         axes_of = np.asarray(directions, np.float64)
         noisy = np.asarray(moments, np.float64)
-        # The noise of both halves is independent: their mean has less.
+        # The noise of both triangles is independent, so their mean has less noise.
         second = (noisy + noisy.T) / (2 * n_records)
         q = axes_of.shape[1]
         mean = np.clip(second[:q, q], -1, 1)
         variance, axes = np.linalg.eigh(second[:q, :q] - np.outer(mean, mean))
-        # The noise alone has eigenvalues up to sigma sqrt(2 q) / n; half of it keeps a few doubtful
-        # directions.
+        # Pure noise has eigenvalues up to sigma sqrt(2 q) / n. Half of that is the limit, so that a
+        # few uncertain directions are used too.
         noise_level = sigma * math.sqrt(q / 2) / n_records
         selected = (variance > noise_level) | (np.arange(q) == q - 1)
         deviation = np.sqrt(np.clip(variance[selected], 1e-6, 1.0))
@@ -184,16 +183,14 @@ class AnswerSpread:
 
 
 _SIMULATED = 8_000
-# Words of one stage at most, of a further one at least, and how many stages: simulated answers fill
-# no more.
+# The largest number of words of a stage, the smallest number of a further stage, and the largest
+# number of stages. Simulated answers do not fill more.
 _STAGE, _LEAST, _STAGES = 512, 16, 3
 
 
 @dataclass(frozen=True)
 class Posterior:
-    """What is known of answers before a word is released: the share of each word, and the usual
-    answer.
-    """
+    """Prior knowledge about answers: the share of each word, and the mean answer (`usual`)."""
 
     shares: Floats
     usual: Floats
@@ -207,16 +204,16 @@ class Posterior:
 
 @dataclass(frozen=True)
 class AnswerCodebook:
-    """Words over C labels: probabilities in [0, 1], one row per word. Public.
+    """A public codebook of answers: each word has a probability in [0, 1] for each of C labels.
 
     Parameters:
-        words: rows of the first stage, and below them those of further stages, which are added to
-            it.
-        weights: how much each label counts when the nearest word is sought.
-        threshold: a label is named as a tag where its score is above it.
-        sizes: how many words each stage has; none
-        given: one stage.
-        posterior: what scores fall back to where a word may be a lie; None takes words as they are.
+        words: the words of the first stage, one per row, followed by those of further stages, which
+            are added to it.
+        weights: the weight of each label in the distance to a word.
+        threshold: a label is a tag if its score is above this.
+        sizes: the number of words of each stage; empty for one stage.
+        posterior: prior knowledge with which a released word is decoded, because noise may have
+            changed it; None uses the words as they are.
     """
 
     words: Floats
@@ -255,7 +252,7 @@ class AnswerCodebook:
         return math.prod(self.sizes)
 
     def to_fields(self) -> dict[str, Any]:
-        """Arrays and plain values for a file."""
+        """Convert the codebook to arrays and plain values for a file."""
         fields = {
             "words": self.words,
             "word_weights": self.weights,
@@ -279,16 +276,16 @@ class AnswerCodebook:
 
     @property
     def stages(self) -> list[slice]:
-        """Where each stage's words are."""
+        """The slice of `words` for each stage."""
         ends = np.cumsum(self.sizes).tolist()
         return [slice(end - size, end) for end, size in zip(ends, self.sizes, strict=True)]
 
     def encode(self, logits: ArrayLike) -> Ints:
-        """The word nearest to the model's probabilities, for every row."""
+        """Return the word nearest to the model's probabilities, for every row of logits."""
         return self.nearest(sigmoid(logits))
 
     def nearest(self, probabilities: Floats) -> Ints:
-        """The word nearest to each row of probabilities, stage by stage."""
+        """Return the word nearest to each row of probabilities, stage by stage."""
         residual, cells = probabilities, np.zeros(len(probabilities), np.int64)
         for stage, size in zip(self.stages, self.sizes, strict=True):
             near = _nearest(residual * self.weights, self.words[stage] * self.weights)
@@ -296,7 +293,7 @@ class AnswerCodebook:
         return cells
 
     def decode(self, cells: Any, epsilon: float) -> Floats:
-        """The answer's scores: what released words stand for, by k-ary response at epsilon."""
+        """Return the scores of released words, given k-ary response at epsilon."""
         remaining = np.asarray(cells, np.int64)
         scores, share = np.zeros((len(remaining), self.words.shape[1])), np.ones(len(remaining))
         for stage, size in zip(self.stages[::-1], self.sizes[::-1], strict=True):
@@ -319,12 +316,16 @@ def choose_codebook(
     size: int | None = None,
     rng: np.random.Generator,
 ) -> AnswerCodebook:
-    """The codebook for a budget; `size=None` takes as many words as the budget pays for.
+    """Choose the codebook for a budget.
 
-    `rng` draws simulated answers of public numbers: it protects nobody, and may be fixed.
+    Parameters:
+        spread: a model of the answers, or answers for public images.
+        epsilon: the budget of an answer.
+        size: the number of words; None derives it from epsilon.
+        rng: draws simulated answers from public numbers. It protects nobody, so it may be fixed.
     """
     answers = sigmoid(spread.sample(_SIMULATED, rng=rng))
-    # Every label has its own average precision: count deviations in the label's own units.
+    # Mean average precision weights all labels equally, so each deviation is scaled to 1.
     weights = 1.0 / (answers.std(axis=0) + 0.01)
     wanted = number_of_cells(epsilon) if size is None else checks.whole("size", size, least=2)
     residual, stages, shares, sizes = answers, list[Floats](), list[Floats](), list[int]()
@@ -338,7 +339,7 @@ def choose_codebook(
         residual, wanted = residual - centres[near], wanted // len(centres)
     posterior = Posterior(np.concatenate(shares), answers.mean(axis=0))
     book = AnswerCodebook(np.vstack(stages), weights, sizes=tuple(sizes), posterior=posterior)
-    # Where F1 is highest, on simulated answers and simulated releases of them.
+    # The threshold with the highest F1 on simulated answers and simulated releases of them.
     noise = KaryResponse(epsilon=epsilon, k=len(book), unit="query")
     scores = book.decode(noise.release(book.nearest(answers), rng=rng), epsilon)
     return replace(book, threshold=_best_threshold(scores, answers))
@@ -350,7 +351,7 @@ def _nearest(rows: Floats, words: Floats) -> Ints:
 
 
 def _centres(rows: Floats, size: int, rng: np.random.Generator) -> Floats:
-    """Centres of the rows (k-means); fewer where there are not that many different rows."""
+    """Return the k-means centres of the rows; fewer if there are fewer different rows."""
     from sklearn.cluster import MiniBatchKMeans
 
     size = max(2, min(size, len(np.unique(rows[:4096], axis=0))))

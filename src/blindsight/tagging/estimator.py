@@ -1,11 +1,11 @@
 """`PrivateTagger`: multi-label recognition that protects the images it learned from.
 
-    tagger = PrivateTagger(training=DPTraining(epsilon=2), classes=names, public=features).fit(X, Y,
-    ledger=ledger) tagger.predict(X_asked)          # exact answers, as many as you like: the
-    weights were paid for, once
+    tagger = PrivateTagger(training=DPTraining(epsilon=2), classes=names, public=features)
+    tagger.fit(X, Y, ledger=ledger)
+    tagger.predict(X_query)  # any number of exact answers: only training is charged
 
-With `answers=CodebookAnswers(epsilon=10)` (or other noise) each answer also protects the image that
-was asked about, for publishing tags of private images; that is charged per image.
+With `answers=CodebookAnswers(epsilon=10)` (or other noise) each answer also protects the queried
+image, for publishing tags of private images. That is charged per image.
 """
 
 from __future__ import annotations
@@ -80,15 +80,15 @@ __all__ = ["TRAINING", "PrivateTagger"]
 TRAINING = "training a tagger"
 _TRAININGS = (DPTraining, Ordinary, Untrained)
 _KEY_LOCK = Lock()
-_DIGITS = 6  # of logits whose noise is found again by their value
+_DIGITS = 6  # of rounded logits, so that the same image gives the same value and noise
 _ANSWERS = (Exact, CodebookAnswers, LaplaceAnswers)
 
 
 @dataclasses.dataclass(frozen=True)
 class _AnswerKey:
-    """What makes the noisy answers of a tagger repeatable: the id of their release, and a secret.
+    """The id of a tagger's release of answers and the secret from which their noise is derived.
 
-    With a seed, `simulated` draws in place of the secret.
+    In a simulation with a seed, `simulated` draws the noise instead of the secret.
     """
 
     release: str
@@ -100,22 +100,22 @@ class PrivateTagger(Protected):
     """Tags of images, learned from their features with differential privacy.
 
     Parameters:
-        training: `DPTraining(epsilon=2)` (one total per training record), `Ordinary()` or
+        training: `DPTraining(epsilon=2)` (one budget per training record), `Ordinary()` or
             `Untrained()`.
         answers: `Exact()`, or noise on each answer: `CodebookAnswers` or `LaplaceAnswers`.
-        classes: the names of the labels (or their number), known without the records. None takes
+        classes: the names of the labels (or their number), known without the records. None uses
             the columns of y, and `FromLabels(names)` names that were read from the records;
             nothing is proven then.
-        public: features of public images of any subject. They give code words for published
-            answers, and main directions where the prior has none.
+        public: features of public images of any subject. Code words of published answers are
+            derived from them, and main directions if the prior has none.
         prior: public scores of the labels (`encoder_prior`), from which training starts, and the
             public directions of the features.
         random_state: None for the operating system's entropy; a seed makes a simulation.
 
     Guarantee:
-        `guarantee_`, per training record, one added or removed: for the weights and everything
-        computed from them, so for all answers together. `answer_guarantee_`, per query, where
-        answers have noise: for any two images that might have been asked about.
+        `guarantee_` holds per training record, one added or removed, for the weights and everything
+        computed from them, so for all answers together. If answers have noise,
+        `answer_guarantee_` holds per query, for any two images that might have been queried.
 
     Examples:
         >>> rng = np.random.default_rng(0)
@@ -155,17 +155,23 @@ class PrivateTagger(Protected):
         validation: Any = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Self:
-        """Learn from features (n, D) and labels (n, C) of 0 and 1, dense or sparse; charged per
-        record before training.
+        """Learn from features and labels; the ledger is charged per record before training.
 
-        Records that are not finite count as zeros, and labels are 1 where they are above a half:
-        private values are never a reason to refuse. `key` names the release for the ledger, which
-        then charges it once however often it is tried: for noise that is the same each time (a
-        vault's). `n_records` is the public number of records; give it where X is a part of them
-        that was chosen by what they are, for then the number of X's rows tells on them.
-        `validation` (features, labels) are images that are not learned from; the mean average
-        precision on them after each step is the learning curve in `owner_only_`, which no file
-        holds.
+        Private values never cause an error: records that are not finite count as zeros, and a label
+        is 1 if its value is above one half.
+
+        Parameters:
+            X: features (n, D).
+            y: labels (n, C) of 0 and 1, dense or sparse.
+            ledger: charged before training.
+            key: name of the release in the ledger, which then charges repeated attempts once. Use
+                it if the noise is the same each time (a vault's).
+            n_records: the public number of records. Pass it if X is a part of them that was
+                selected by their content, because the number of rows of X is then private.
+            validation: features and labels of images that are not learned from. The mean average
+                precision on them after each step is the learning curve in `owner_only_`, which is
+                not saved.
+            progress: called with (done, total).
         """
         self._check()
         if isinstance(self.training, Untrained):
@@ -198,9 +204,7 @@ class PrivateTagger(Protected):
 
     @classmethod
     def from_public(cls, classes: Sequence[str] | int | None, prior: Prior, **params: Any) -> Self:
-        """A tagger that knows no record at all: what the prior says of these labels, at epsilon
-        0.
-        """
+        """Make a tagger from public knowledge only, at epsilon 0: no record is used."""
         tagger = cls(params.pop("training", Untrained()), classes=classes, prior=prior, **params)
         if not isinstance(tagger.training, Untrained):
             raise InvalidParameter(
@@ -215,21 +219,22 @@ class PrivateTagger(Protected):
         return tagger
 
     def with_answers(self, answers: Exact | AnswerNoise, *, prior: Prior | None = None) -> Self:
-        """The same model with another kind of answers.
+        """Return the same model with another kind of answers.
 
-        Nothing is learned anew, so the price of training stays what it was.
+        Nothing is learned, so the cost of training does not change.
 
         Parameters:
-            answers: as the parameter of the class. `CodebookAnswers` without words get theirs from
-                scenes that the prior makes.
-            prior: the public knowledge that the model was trained with, where it was read from a
-                file, which does not hold the prior's things; by default the model's own.
+            answers: as the parameter of the class. `CodebookAnswers` without words get words from
+                scenes that the prior simulates.
+            prior: the public knowledge that the model was trained with. A model that was read from
+                a file needs it, because the file does not contain `Prior.things`. By default the
+                model's own.
 
         Returns:
             A fitted tagger.
 
         Raises:
-            InvalidParameter: there is nothing to make words from, or the model has words already.
+            InvalidParameter: there is no source of words, or the model already has words.
         """
         check_is_fitted(self, "public_")
         tagger = copy.copy(self)
@@ -246,7 +251,7 @@ class PrivateTagger(Protected):
         return tagger
 
     def promise(self, **public: object) -> Guarantee:
-        """What will be promised per training record, from parameters and public facts only."""
+        """Return the guarantee per training record, from parameters and public facts only."""
         return guarantees.of_training(
             self.training,
             facts_of(public),
@@ -255,9 +260,9 @@ class PrivateTagger(Protected):
         )
 
     def logits(self, X: ArrayLike) -> Floats:
-        """The model's own outputs.
+        """Return the exact outputs of the model.
 
-        They may leave where training is private; else they are for the owner.
+        They may be published if training is private; otherwise they are for the owner only.
         """
         check_is_fitted(self, "released_")
         self._check_feature_names(X)
@@ -270,14 +275,14 @@ class PrivateTagger(Protected):
         return scores
 
     def answer(self, X: ArrayLike, *, ledger: Ledger | None = None) -> Answers:
-        """Tags and scores of images.
+        """Return tags and scores of images.
 
-        Where answers have noise and a ledger is given, each distinct image has one answer: asked
-        again, in the same call or later, by another thread or by a copy that was pickled, it has
-        the same. Its noise is a function of a secret key and of the image's features. The ledger is
-        charged once, before the first answer, and that charge covers every image. A tagger that is
-        read from its file, which does not hold the key, has other noise and is charged anew;
-        `publishing.publish` gives one answer per image for good.
+        If answers have noise and a ledger is given, each distinct image has one answer, which is
+        the same whenever it is queried: in one call or later, by another thread or a pickled copy.
+        Its noise is a function of a secret key and of the image's features. The ledger is charged
+        once, before the first answer, and that charge covers every image. A tagger that is read
+        from its file, which does not contain the key, has other noise and is charged again;
+        `photos.publish` gives each image one permanent answer.
 
         Parameters:
             X: features (n, D).
@@ -306,8 +311,8 @@ class PrivateTagger(Protected):
             random_state=source,
             key=f"answers {key.release}",
         )
-        # Row by row and rounded: among other rows the last bits of a product differ, and the same
-        # noise must be found again by the same value.
+        # Logits are computed row by row and rounded: in a product with other rows the last bits
+        # differ, and the same image must give the same value and so the same noise.
         logits = np.vstack([self.logits(row[None]) for row in rows]).round(_DIGITS)
         released = door.release_each(
             guarantees.ANSWER, mechanism.value(logits), images, about=key.release
@@ -315,12 +320,12 @@ class PrivateTagger(Protected):
         return mechanism.read(released)
 
     def _answer_source(self, images: Sequence[str]) -> tuple[_AnswerKey, Source]:
-        """The key of all answers, and the noise of these images: the same whenever it is asked for.
+        """Return the key of all answers and the noise of these images, which is always the same.
 
-        The key is made for the first answer. A pickled copy has it, so that its answers are the
-        same ones.
+        The key is made for the first answer. A pickled copy contains it, so that its answers are
+        the same.
         """
-        with _KEY_LOCK:  # two threads at once would make two keys
+        with _KEY_LOCK:  # Two threads at once would make two keys.
             if "_answer_key" not in self.__dict__:
                 state = self.random_state
                 simulated = state is not None and not hasattr(state, "stream")
@@ -352,21 +357,19 @@ class PrivateTagger(Protected):
         return mechanism.read(door.release(guarantees.ANSWER, values))
 
     def predict(self, X: ArrayLike, *, ledger: Ledger | None = None) -> Bytes:
-        """Tags (n, C) of 0 and 1."""
+        """Return tags (n, C) of 0 and 1."""
         return self.answer(X, ledger=ledger).tags.astype(np.uint8)
 
     def decision_function(self, X: ArrayLike, *, ledger: Ledger | None = None) -> Floats:
-        """Scores (n, C) that rank the labels."""
+        """Return scores (n, C) that rank the labels."""
         return self.answer(X, ledger=ledger).scores
 
     def predict_proba(self, X: ArrayLike, *, ledger: Ledger | None = None) -> Floats:
-        """Probabilities (n, C), one per label."""
+        """Return probabilities (n, C), one per label."""
         return self.answer_mechanism_.probabilities(self.answer(X, ledger=ledger).scores)
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """Mean average precision on labelled images: a number about those images, as private as
-        they are.
-        """
+        """Return the mean average precision on labelled images. It is as private as the images."""
         truth = label_rows(y, classes=tuple(str(name) for name in self.classes_))
         scores = self.decision_function(X)
         if sample_weight is None:
@@ -381,7 +384,7 @@ class PrivateTagger(Protected):
         )
 
     def query_cost(self, n: int = 1) -> Cost:
-        """What `n` answers about one image cost together."""
+        """The total cost of `n` answers about one image."""
         check_is_fitted(self, "released_")
         checks.whole("n", n)
         if self.answer_guarantee_ is None:
@@ -389,7 +392,7 @@ class PrivateTagger(Protected):
         return accounting.compose([self.answer_guarantee_.cost] * n)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Parameters by name; with `deep` also the settings of training and answers.
+        """Return parameters by name; with `deep` also the settings of training and answers.
 
         Examples:
             >>> PrivateTagger(DPTraining(epsilon=4)).get_params()["training__epsilon"]
@@ -467,7 +470,7 @@ class PrivateTagger(Protected):
             )
 
     def _set_public(self, n_records: int, n_features: int, names: tuple[str, ...]) -> None:
-        """Everything that is known before the records are looked at."""
+        """Set everything that is known before the records are used."""
         named = self.classes is not None and not isinstance(self.classes, FromLabels)
         self.public_ = {
             "classes": list(names),
@@ -499,7 +502,7 @@ class PrivateTagger(Protected):
             }
 
     def _public_directions(self, n_records: int, n_features: int) -> dict[str, Any]:
-        """Directions that the head works in, of the prior or else of public images."""
+        """Return the directions that the head uses, of the prior or else of public images."""
         assert not isinstance(self.training, Untrained)  # noqa: S101  (it has no head)
         components = (
             self.training.components_for(n_records)
@@ -580,7 +583,7 @@ class PrivateTagger(Protected):
         self.__dict__.pop("_answer_key", None)
 
     def _saved_parameters(self) -> dict[str, Any]:
-        """Values by their type's name; what is in `public_` is not written twice."""
+        """Return parameters by the name of their type, without those that are in `public_`."""
         seed = self.random_state
         return {
             "training": _named(self.training),
@@ -600,7 +603,7 @@ class PrivateTagger(Protected):
 
 
 def _settings(value: Any) -> dict[str, Any]:
-    """The settings of a frozen value by name."""
+    """Return the settings of a frozen value by name."""
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return {}
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
@@ -614,7 +617,7 @@ def _first_difference(requested: Sequence[str], fitted: Sequence[str]) -> str:
 
 
 def _named(value: Any) -> dict[str, Any]:
-    """A frozen value as plain fields; a codebook's words are kept elsewhere."""
+    """Return a frozen value as plain fields, without the words of a codebook."""
     fields = {
         field.name: getattr(value, field.name)
         for field in dataclasses.fields(value)

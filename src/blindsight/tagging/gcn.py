@@ -6,15 +6,15 @@ vectors. The paper's sizes are 1024 and 2048 (ResNet-101's features); here the s
 features' dimension and the first is free. There is no bias: y = Wx, as printed. Features never
 change, so an epoch is a few matrix products: seconds for the COCO subset.
 
-*Label graph.* Which labels occur together, from the training labels. Counts M_ij (images with both
-labels; M_ii = N_i images with label i) give conditional probabilities P_ij = P(L_j | L_i) = M_ij /
-N_i. Rare coincidences are cut at a threshold tau (A_ij = 1 where P_ij >= tau), and the binary
-matrix is re-weighted so that smoothing does not hide a label among its neighbours: A'_ij = p /
-sum_j A_ij off the diagonal, 1 - p on it. The graph convolution uses D^-1/2 A' D^-1/2.
+*Label graph.* It states which labels occur together in the training labels. Counts M_ij (images
+with both labels; M_ii = N_i images with label i) give conditional probabilities P_ij = P(L_j | L_i)
+= M_ij / N_i. Rare co-occurrences are removed by a threshold tau (A_ij = 1 where P_ij >= tau), and
+the binary matrix is re-weighted so that smoothing does not hide a label among its neighbours: A'_ij
+= p / sum_j A_ij off the diagonal, 1 - p on it. The graph convolution uses D^-1/2 A' D^-1/2.
 
-The counts come from private labels, and a record with s labels touches s² of them.
-`LabelGraph.released` scales a record with more than m labels down, so that its part of the counts
-has an l2 norm of at most m, and adds discrete Gaussian noise to their sum.
+The counts come from private labels, and a record with s labels changes s² of them.
+`LabelGraph.released` scales down a record with more than m labels, so that its contribution to the
+counts has an l2 norm of at most m, and adds discrete Gaussian noise to their sum.
 """
 
 from __future__ import annotations
@@ -62,15 +62,15 @@ __all__ = [
 
 
 def torch_generator(rng: np.random.Generator) -> torch.Generator:
-    """A torch generator seeded by a numpy one: no global seeds.
+    """Make a torch generator that is seeded by a numpy generator, without a global seed.
 
-    Its seed has 32 bits: for initial weights, which protect nobody.
+    Its seed has 32 bits, which is enough for initial weights, because they protect nobody.
     """
     return torch.Generator().manual_seed(int(rng.integers(0, 2**63 - 1)))
 
 
-class MLGCN(nn.Module):  # type: ignore[misc]  # torch says no types
-    """The graph head: `forward(x)` gives logits (n, C) of features (n, D).
+class MLGCN(nn.Module):  # type: ignore[misc]  # torch has no types
+    """The graph head: `forward(x)` returns logits (n, C) of features (n, D).
 
     Parameters:
         adjacency: Â, the normalised label graph (C, C).
@@ -141,18 +141,17 @@ def _uniform(rows: int, columns: int, generator: torch.Generator) -> Tensor:
 
 @dataclass(frozen=True)
 class TaggingLoss:
-    """ML-GCN (Equation 2), P2 (8), RP2 (14) and R-ML-GCN in one; noise is on the outputs that it is
-    given.
+    """The loss of ML-GCN (Equation 2), P2 (8), RP2 (14) and R-ML-GCN.
 
-    As printed, Equations 2, 8 and 14 are log-likelihoods, which are maximised, while the text
-    minimises them; and λ||W||² added to a log-likelihood would then reward large weights. Here the
-    *negative* log-likelihood is minimised and the Frobenius term is added to it, which is what
-    ridge regression (Equation 16) and the text around it ask for.
+    Noise is added to the outputs before they are passed to the loss. As printed, Equations 2, 8
+    and 14 are log-likelihoods, which are maximised, while the text minimises them; and λ||W||²
+    added to a log-likelihood would then reward large weights. Here the *negative* log-likelihood
+    is minimised and the Frobenius term is added to it, as ridge regression (Equation 16) and the
+    text around it require.
 
     Parameters:
         robust: the weight of ||W||_F² against the mean loss; 0 leaves it out.
-        decay: how much of the parameters is taken away beside each step, in units of the learning
-            rate (decoupled).
+        decay: the decoupled weight decay of each step, in units of the learning rate.
     """
 
     robust: float = 0.0
@@ -166,17 +165,16 @@ class TaggingLoss:
     def of(
         cls, robust: float, penalty: Literal["ridge", "mean", "decay"], *, n_records: int
     ) -> TaggingLoss:
-        """λ against the sum over the records ("ridge", Equations 15 to 18), against the mean loss,
-        or as decay.
+        """Make the loss for λ against the sum over the records, the mean loss, or as decay.
+
+        "ridge" is the sum over the records (Equations 15 to 18).
         """
         if penalty == "ridge":
             return cls(robust / n_records)
         return cls(robust) if penalty == "mean" else cls(0.0, robust)
 
     def __call__(self, logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-        """The loss of one batch: summed over labels, averaged over images, plus the Frobenius
-        term.
-        """
+        """Return the loss of a batch: summed over labels, averaged over images, plus ||W||_F²."""
         fit = nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum") / len(
             logits
         )
@@ -185,7 +183,7 @@ class TaggingLoss:
 
 @dataclass
 class Curves:
-    """What happened, epoch by epoch. They come from private data: for inside use."""
+    """Learning curves by epoch. They are computed from private data, for the owner only."""
 
     loss: list[float] = field(default_factory=list)
     validation_map: list[float] = field(default_factory=list)
@@ -204,9 +202,9 @@ def train(
     on_epoch: Callable[[int, MLGCN], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Curves:
-    """Minimise the loss; with `perturb` on noisy outputs, drawn anew at every step (Equation 8).
+    """Minimise the loss. Training is not private.
 
-    Not private.
+    With `perturb`, noise is added to the outputs, drawn again at every step (Equation 8).
     """
     x = torch.as_tensor(np.ascontiguousarray(features, np.float32))
     y = torch.as_tensor(np.ascontiguousarray(labels, np.float32))
@@ -253,7 +251,7 @@ _COUNTS = "label counts"
 
 
 def label_matrix(labels: ArrayLike) -> Bytes:
-    """Labels as a table of 0 and 1, images by labels; anything else is refused."""
+    """Return labels as a table of 0 and 1, images by labels; raise `InvalidData` otherwise."""
     array = np.asarray(labels)
     if array.ndim != 2 or array.shape[0] == 0 or array.shape[1] == 0:
         raise InvalidData(
@@ -265,17 +263,17 @@ def label_matrix(labels: ArrayLike) -> Bytes:
 
 
 def cooccurrence(labels: ArrayLike) -> Ints:
-    """M: how many images have both labels; the diagonal counts each label by itself."""
+    """Return M, the number of images with both labels; the diagonal counts each label."""
     y = label_matrix(labels).astype(
         np.float64
-    )  # exact below 2^53, and many times as fast as whole numbers
+    )  # exact below 2^53, and many times as fast as with integers
     return (y.T @ y).astype(np.int64)
 
 
 def conditional(counts: ArrayLike) -> Floats:
-    """P_ij = M_ij / N_i, within [0, 1]; a label that never occurs has an empty row.
+    """Return P_ij = M_ij / N_i, clipped to [0, 1].
 
-    The diagonal is 0.
+    The diagonal and the rows of labels that never occur are 0.
     """
     m = checks.finite_array("counts", counts, ndim=2)
     alone = np.maximum(np.diag(m), 0.0)[:, None]
@@ -285,7 +283,7 @@ def conditional(counts: ArrayLike) -> Floats:
 
 
 def correlation(probabilities: ArrayLike, threshold: float = 0.4) -> Floats:
-    """A_ij = 1 where P_ij >= tau: noisy edges are cut (Equation 7 of ML-GCN). No self loops yet."""
+    """Return A_ij = 1 where P_ij >= tau, else 0 (Equation 7 of ML-GCN), without self loops."""
     p = checks.finite_array("probabilities", probabilities, ndim=2)
     a = (p >= checks.positive("threshold", threshold)).astype(np.float64)
     np.fill_diagonal(a, 0.0)
@@ -293,9 +291,9 @@ def correlation(probabilities: ArrayLike, threshold: float = 0.4) -> Floats:
 
 
 def reweight(adjacency: ArrayLike, p: float = 0.2) -> Floats:
-    """A'_ij = p / sum_j A_ij for neighbours, 1 - p for the label itself (Equation 8 of ML-GCN).
+    """Return A'_ij = p / sum_j A_ij for neighbours, 1 - p on the diagonal (Equation 8 of ML-GCN).
 
-    A label without neighbours keeps its whole weight: there is nobody to give p to.
+    A label without neighbours has weight 1 on the diagonal.
     """
     a = checks.finite_array("adjacency", adjacency, ndim=2).copy()
     share = checks.probability("p", p, below_one=True)
@@ -307,7 +305,7 @@ def reweight(adjacency: ArrayLike, p: float = 0.2) -> Floats:
 
 
 def normalise(adjacency: ArrayLike) -> Floats:
-    """D^-1/2 A D^-1/2 with D the row sums (Kipf and Welling), for graph convolutions."""
+    """Return D^-1/2 A D^-1/2 with D the row sums (Kipf and Welling), for graph convolutions."""
     a = checks.finite_array("adjacency", adjacency, ndim=2)
     scale = 1.0 / np.sqrt(np.maximum(a.sum(axis=1), 1e-12))
     return np.asarray(a * scale[:, None] * scale[None, :])
@@ -336,7 +334,7 @@ class LabelGraph:
     def from_labels(
         cls, labels: ArrayLike, *, threshold: float = 0.4, p: float = 0.2
     ) -> LabelGraph:
-        """The exact graph of these labels: not private."""
+        """Make the exact graph of these labels, which is not private."""
         return cls(cooccurrence(labels).astype(np.float64), threshold, p)
 
     @classmethod
@@ -352,12 +350,11 @@ class LabelGraph:
         ledger: Ledger | None = None,
         random_state: RandomState = None,
     ) -> LabelGraph:
-        """The graph of noisy counts: (epsilon, delta) per record, one added or removed; the columns
-        are public.
+        """Make the graph of noisy counts, with (epsilon, delta) per record, one added or removed.
 
-        Most pairs of labels never occur together; half of their noise is positive and would make
-        edges of nothing. So pairs below two deviations of the noise, and labels below one, count as
-        zero: post-processing.
+        The columns are public. Most pairs of labels never occur together; half of their noise is
+        positive and would create false edges. So counts of pairs below two standard deviations of
+        the noise, and of labels below one, are set to zero, which is post-processing.
         """
         y = label_rows(labels).astype(np.float64)
         noise = DiscreteGaussian.calibrate(
@@ -382,7 +379,7 @@ class LabelGraph:
 
     @property
     def n_labels(self) -> int:
-        """How many labels there are."""
+        """The number of labels."""
         return len(self.counts)
 
     @property
@@ -397,13 +394,14 @@ class LabelGraph:
 
     @property
     def normalised(self) -> Floats:
-        """What the graph convolution multiplies with."""
+        """The matrix that the graph convolution multiplies with."""
         return normalise(self.adjacency)
 
     @property
     def as_published(self) -> Floats:
-        """What the authors' code multiplies with: 0.25 A over its column sums, plus I, normalised
-        and transposed.
+        """The matrix of the authors' code.
+
+        It is 0.25 A over its column sums, plus I, normalised and transposed.
         """
         a = correlation(self.conditional, self.threshold)
         a = 0.25 * a / (a.sum(axis=0, keepdims=True) + 1e-6) + np.eye(len(a))

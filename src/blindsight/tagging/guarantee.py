@@ -1,15 +1,14 @@
-"""How answers leave, what one costs, and what taggers promise: per training record for what is
-learned, per query for noisy answers.
+"""Kinds of answers, and the guarantees of taggers per training record and per query.
 
-| answers | what leaves | epsilon per query |
+| answers | released value | epsilon per query |
 |---|---|---|
-| `Exact` | the model's own scores | none: they cost what training cost, once, however many are given |
+| `Exact` | the model's own scores | none: only training is charged, for any number of answers |
 | `CodebookAnswers` | one of k typical answers, by k-ary response | ε, exact sampler |
 | `LaplaceAnswers` | all logits clipped to ±B, discrete Laplace for l1 sensitivity 2BC | ε, exact sampler |
 
 Noise is for *publishing tags of private images*: neighbours are any two images that might have been
-asked about, and each further answer about the same image costs as much again. Where training is
-private and the asked images are not secret, noise on answers buys nothing.
+queried, and each further answer about the same image costs the same again. If training is private
+and the queried images are not secret, answers need no noise.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -49,16 +48,14 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Answers:
-    """What was released for each image: `tags` (n, C) of True and False, and `scores` (n, C) that
-    rank them.
-    """
+    """Released answers: `tags` (n, C) of True and False, and `scores` (n, C) that rank them."""
 
     tags: Bools
     scores: Floats
 
 
 class NoCharge:
-    """A ledger that charges nothing: for trials whose answers leave nowhere."""
+    """A ledger that charges nothing, for trials whose answers are discarded."""
 
     def charge(
         self, cost: Sequence[Cost], *, what: str, key: str | None = None, **details: str
@@ -68,10 +65,10 @@ class NoCharge:
 
 @dataclass(frozen=True, eq=False)
 class Exact:
-    """The model's own scores: for models whose training was private, or whose owner alone asks.
+    """Exact scores, for models whose training was private or that only the owner queries.
 
     Parameters:
-        threshold: a label is a tag where its probability is above this. None gives every label a
+        threshold: a label is a tag if its probability is above this. None gives every label a
             quota: it is a tag about as often as it occurs by the released rates. Without training
             there are no rates, and the threshold is 0.2.
         quotas: for each label the logit above which it is a tag; set by training.
@@ -91,11 +88,11 @@ class Exact:
             )
 
     def with_quotas(self, quotas: Floats) -> Exact:
-        """The same, with the thresholds that were computed from released rates."""
+        """Return the same answers with thresholds that were computed from released rates."""
         return replace(self, quotas=checks.finite_array("quotas", quotas, ndim=1))
 
     def read(self, released: ArrayLike) -> Answers:
-        """Tags where the score is above the label's threshold."""
+        """Return tags: the labels whose score is above their threshold."""
         logits = np.asarray(released, np.float64)
         if self.threshold is None and self.quotas is not None:
             return Answers(logits > self.quotas, logits)
@@ -105,18 +102,18 @@ class Exact:
         return sigmoid(scores)
 
 
-# F1 is highest at half of its own value, and so far below one half.
+# The threshold with the highest F1 is half of that F1, so it is below one half.
 _UNTRAINED_THRESHOLD = 0.2
 
 
 @dataclass(frozen=True)
 class CodebookAnswers:
-    """The nearest word of a public codebook, by k-ary response: one question instead of C.
+    """Answers by k-ary response over the words of a public codebook.
 
     Parameters:
-        epsilon: per answer.
-        k: number of words; None takes as many as this epsilon pays for.
-        words: a public codebook of your own; None has one learned in training.
+        epsilon: the budget of one answer.
+        k: number of words; None derives it from epsilon.
+        words: a public codebook of your own; None learns one in training.
 
     Example:
         >>> CodebookAnswers(epsilon=4.0, k=16).k
@@ -133,7 +130,7 @@ class CodebookAnswers:
             checks.whole("k", self.k, least=2)
 
     def with_words(self, words: AnswerCodebook) -> CodebookAnswers:
-        """The same, with the words that were learned."""
+        """Return the same answers with the words that were learned."""
         return replace(self, words=words)
 
     def noise(self, n_labels: int) -> KaryResponse:
@@ -147,15 +144,13 @@ class CodebookAnswers:
         return self.words.encode(logits)
 
     def read(self, released: ArrayLike) -> Answers:
-        """The released word's values; a label is a tag where its value is above the codebook's
-        threshold.
-        """
+        """Decode released words; a label is a tag if its score exceeds the codebook's threshold."""
         assert self.words is not None  # noqa: S101
         scores = self.words.decode(released, self.epsilon)
         return Answers(scores > self.words.threshold, scores)
 
     def probabilities(self, scores: Floats) -> Floats:
-        """The words' values are probabilities already."""
+        """Return the scores, because the values of words are probabilities."""
         return scores
 
 
@@ -190,7 +185,7 @@ class LaplaceAnswers:
         return np.clip(logits, -self.bound, self.bound)
 
     def read(self, released: ArrayLike) -> Answers:
-        """A label is a tag where its noisy logit is above 0."""
+        """Return tags: the labels whose noisy logit is above 0."""
         noisy = np.asarray(released, np.float64)
         return Answers(noisy > 0, noisy)
 
@@ -240,7 +235,10 @@ _ORDINARY = Assumption(
 def of_training(
     training: Training, facts: TrainingFacts, *, public_names: bool, entropy: EntropyName
 ) -> Guarantee:
-    """The weights and everything computed from them, per training record, one added or removed."""
+    """Return the guarantee per training record, one added or removed.
+
+    It holds for the weights and everything computed from them.
+    """
     if isinstance(training, Untrained):
         return Guarantee(
             mechanism="public knowledge only: no record is looked at",
@@ -249,7 +247,7 @@ def of_training(
             epsilon=0.0,
             model="central",
             assumptions=_PUBLIC[1:],
-            sampler="exact",  # there is no noise whose low bits could betray anything
+            sampler="exact",  # there is no noise whose low bits could reveal anything
             entropy=entropy,
         )
     if not isinstance(training, DPTraining):
@@ -276,9 +274,7 @@ def of_training(
 
 
 def _replaced(plan: Plan, delta: float) -> Cost:
-    """The same for one record replaced by another: it is taken out and put in, so every sum moves
-    twice as far.
-    """
+    """Return the cost if one record is replaced, where every sum changes by twice as much."""
     twice = []
     for item in plan:
         mechanism = item.mechanism
@@ -293,9 +289,7 @@ def _replaced(plan: Plan, delta: float) -> Cost:
 def of_answers(
     answers: Exact | AnswerNoise, n_labels: int, *, entropy: EntropyName
 ) -> Guarantee | None:
-    """One answer about one image; None where answers carry no noise and so promise nothing about
-    the asked image.
-    """
+    """Return the guarantee of one answer about one image; None if answers have no noise."""
     if isinstance(answers, Exact):
         return None
     return Guarantee(
@@ -317,7 +311,7 @@ def of_answers(
 
 
 def of_repeated_answers(answers: Guarantee, *, entropy: EntropyName) -> Guarantee:
-    """One answer per distinct image with the noise of a key: the same whenever it is asked for."""
+    """Return the guarantee of one answer per distinct image, with noise derived from a key."""
     return dataclasses.replace(
         answers,
         assumptions=(_ANY_TWO, _DISTINCT, *((_KEYED,) if entropy == "keyed" else ())),
@@ -326,9 +320,7 @@ def of_repeated_answers(answers: Guarantee, *, entropy: EntropyName) -> Guarante
 
 
 def of_publishing(answers: Guarantee) -> Guarantee:
-    """One answer for each distinct image, with a vault's permanent noise: the same whenever it is
-    given again.
-    """
+    """Return the guarantee of one answer per distinct image, with a vault's permanent noise."""
     return dataclasses.replace(
         answers,
         assumptions=(

@@ -1,4 +1,4 @@
-"""Labels as a table of 0 and 1, the source of their names, and a user's own file of labels.
+"""Tables of labels of 0 and 1, the source of their names, and the user's file of labels.
 
 The file is a CSV with a column `image` and a column `labels`, labels separated by semicolons:
 
@@ -44,16 +44,16 @@ __all__ = [
 
 @dataclass(frozen=True)
 class FromLabels:
-    """Names that were read off the private labels.
+    """Names that were read from the private labels.
 
-    They are as private as the records: nothing is proven then.
+    They are as private as the records, so nothing is proven if they are used.
     """
 
     names: tuple[str, ...]
 
 
 def column_names(table: Any) -> tuple[str, ...] | None:
-    """The names of a table's columns (pandas and its like); None where columns have no names.
+    """Return the column names of a table (such as pandas); None if the columns have no names.
 
     As in scikit-learn, columns have names only if all of them are text.
     """
@@ -67,7 +67,7 @@ def column_names(table: Any) -> tuple[str, ...] | None:
 def label_names(
     classes: Sequence[str] | FromLabels | int | None, n_labels: int, y: ArrayLike | None = None
 ) -> tuple[str, ...]:
-    """The names of `n_labels` columns: those given, else those of the table `y`, else numbers."""
+    """Return names of `n_labels` columns: those given, else those of `y`, else numbers."""
     names = classes.names if isinstance(classes, FromLabels) else classes
     if names is None and column_names(y) is not None:
         names = column_names(y)
@@ -86,9 +86,7 @@ def label_names(
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Refuse names that a terminal, a spreadsheet or a file of labels would take for something
-    else.
-    """
+    """Refuse names that a terminal, a spreadsheet or a file of labels would misinterpret."""
     if len(set(names)) != len(names):
         raise InvalidParameter("classes must be different names.")
     for name in names:
@@ -100,8 +98,7 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def label_rows(y: ArrayLike, *, classes: Any = None) -> Bytes:
-    """Labels (n, C), dense or sparse, as 0 and 1: 1 where a value is above a half, whatever else it
-    is.
+    """Convert labels (n, C), dense or sparse, to 0 and 1: 1 if a value is above one half.
 
     A table with named columns is put into the order of `classes`, if these are names.
 
@@ -116,7 +113,7 @@ def label_rows(y: ArrayLike, *, classes: Any = None) -> Bytes:
             odd = sorted(set(columns) ^ set(wanted))
             raise InvalidData(
                 "the columns of y must be the labels that classes= names, in any order; "
-                f"{', '.join(odd[:5]) or 'a name that stands twice'} is only in one of them."
+                f"{', '.join(odd[:5]) or 'a name that occurs twice'} is only in one of them."
             )
         y = cast("Any", y)[wanted]
     array = np.asarray(y.toarray() if hasattr(y, "toarray") else y)
@@ -150,9 +147,9 @@ class LabelsFile:
 
     Attributes:
         photos: one entry per distinct image, with its labels in the vocabulary's order.
-        left_out: labels outside the vocabulary, for the owner only.
+        left_out: labels that are not in the vocabulary, for the owner only.
         missing: names in the table that no photo of the folder has, or that several could have.
-        files: what became of every file of the folder.
+        files: which files of the folder were read, and why others were not.
     """
 
     photos: MultiLabelSet
@@ -166,9 +163,10 @@ def read_labels(
 ) -> LabelsFile:
     """Read the labels of a folder's photos; the photos themselves are read on demand.
 
-    One distinct image is one record, however often and under however many names it is listed:
-    otherwise the guarantee per photo would be weaker for a photo that is there twice. It has the
-    labels of all its lines. Case does not matter, and a label's other names count as the label.
+    Each distinct image is one record, even if it is listed several times or under several names:
+    otherwise the guarantee per photo would be weaker for a photo that occurs twice. It has the
+    labels of all its lines. Labels are compared without regard to case, and other names of a label
+    count as the label.
 
     Parameters:
         source: A table, `FILE:COLUMN`, "folders" or "keywords": see
@@ -179,13 +177,11 @@ def read_labels(
             vocabulary the labels are those of the table, in alphabetical order.
 
     Returns:
-        LabelsFile
+        The labelled photos.
 
     Raises:
-        InvalidData: The table cannot be read, no photo has a label, or none of its photos is in
-            the folder.
-        MissingData: The table cannot be read, no photo has a label, or none of its photos is in
-            the folder.
+        InvalidData, MissingData: The table cannot be read, no photo has a label, or none of its
+            photos is in the folder.
     """
     root = images.resolve()
     inventory = list_photos(root)
@@ -198,7 +194,7 @@ def read_labels(
         check_names(list(vocabulary))
     if len(vocabulary) > _MOST_LABELS:
         raise InvalidData(
-            f"{table.source} names {len(vocabulary)} labels; at most {_MOST_LABELS} are taken."
+            f"{table.source} names {len(vocabulary)} labels; at most {_MOST_LABELS} are allowed."
         )
     column = {
         _plain(synonym): index
@@ -230,7 +226,7 @@ def read_labels(
 def read_vocabulary(words: str) -> dict[str, tuple[str, ...]]:
     """Read label names, one per line of a text file or separated by commas, with their other names.
 
-    A line "tv = television / screen" gives the label "tv" two more names to be known by.
+    A line "tv = television / screen" gives the label "tv" two other names.
     """
     path = Path(words)
     if len(words) < 4096 and path.is_file():
@@ -268,16 +264,16 @@ def read_vocabulary(words: str) -> dict[str, tuple[str, ...]]:
 
 
 def _plain(label: str) -> str:
-    """A label as it is compared: one form of letters, no upper case, single spaces."""
+    """Normalise a label for comparison: Unicode form, lower case and single spaces."""
     return " ".join(unicodedata.normalize("NFC", label).casefold().split())
 
 
 def _distinct(
     named: Mapping[str, frozenset[str]], root: Path, decoded: DecodedPhotos
 ) -> tuple[list[tuple[str, set[str]]], list[tuple[str, str]]]:
-    """Every distinct image once, in the table's order, with the labels of all names of it.
+    """Return every distinct image once, in the table's order, with the labels of all its names.
 
-    Beside them the images that cannot be read, with the reasons.
+    The second result lists the images that cannot be read, with the reasons.
     """
     by_content: dict[bytes, tuple[str, set[str]]] = {}
     damaged: list[tuple[str, str]] = []

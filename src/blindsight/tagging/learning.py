@@ -1,4 +1,4 @@
-"""What a tagger learns from its records: sums that the door releases, and what follows from them.
+"""What a tagger learns from its records: released sums, and what is computed from them.
 
 `learn` gets a function `total` that sums records' rows: the door's `total` if training is private,
 the exact sum otherwise. Everything else is post-processing of these sums and of public numbers.
@@ -146,10 +146,10 @@ def _public_answers(
     head_input: Callable[[Any], tuple[Floats, Floats]],
     count: int,
 ) -> PublicAnswers:
-    """Return the model's answers for public images and simulated scenes, shifted to the released
-    rates.
+    """Return the model's answers for public images and simulated scenes.
 
-    If there are neither, the answers are for inputs of random directions.
+    The answers are shifted to the released rates. If there are neither public images nor scenes,
+    the answers are for inputs of random directions.
     """
     rng = np.random.default_rng(0)  # scenes are computed from released numbers only
     centre = released["centre"] if "centre" in released else tagger.public_["centre"]
@@ -183,8 +183,8 @@ def _spread(
     """Release the second moments of the model's answers for the records."""
     maps = weights[:, :-1]
     if tagger.prior is not None:
-        # Scores of the prior have a deviation of about one: as maps of inputs of length one
-        # they weigh as much.
+        # Scores of the prior have a standard deviation of about 1, so its maps have the same weight
+        # as those of inputs of norm 1.
         prior = tagger.prior.weights / np.linalg.norm(
             tagger.prior.weights, axis=1, keepdims=True
         ).clip(1e-12)
@@ -212,7 +212,7 @@ def words_from_scenes(
     All inputs are released or public, so a codebook for another epsilon costs nothing.
 
     Raises:
-        InvalidParameter: the prior makes no scenes, or the model was not trained.
+        InvalidParameter: the prior cannot simulate scenes, or the model was not trained.
     """
     scenes = None
     rates = sigmoid(tagger.offset_)

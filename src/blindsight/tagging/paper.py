@@ -1,22 +1,23 @@
-"""ML-GCN, P2-ML-GCN and RP2-ML-GCN (Xu, Cai and Li 2022) as estimators, as the paper has them.
+"""ML-GCN, P2-ML-GCN and RP2-ML-GCN (Xu, Cai and Li 2022) as estimators, as printed.
 
-| class | loss | noise | what it claims |
+| class | loss | noise | claim |
 |---|---|---|---|
 | `Tagger` | ML-GCN (Equation 2); with `robust` R-ML-GCN | none | nothing |
 | `P2MLGCN` | Equation 8 | Lap(S_b S/ε) on outputs, also in training (Equation 6) | ε per answer |
 | `RP2MLGCN` | Equation 14 | the same | the same, more robust |
 
-None of them protects anything that is proven: logits have no bound (with `clip` a number follows),
-label counts are exact, and noise that is drawn anew at each step averages out of the weights.
-`PrivateTagger` is what protects. Noise is drawn at the door all the same: what is drawn is what the
-cards name, and a ledger refuses what has no finite price.
+None of them has a proven guarantee: logits have no bound (with `clip` an epsilon per answer
+follows), label counts are exact, and noise that is drawn again at each step averages out of the
+weights. Use `PrivateTagger` for protection. The noise is still drawn through the door, so that the
+guarantees name the noise that is drawn, and a ledger refuses a release without a finite cost.
 
-λ weighs against the *sum* over the training set (Equations 15 to 18 are ridge regression, xx' +
-λI), so against the mean loss it is λ/N: `penalty="ridge"`. `"mean"` puts λ against the mean loss,
-which at λ = 0.5 destroys the model; `"decay"` shrinks the parameters beside the gradient step.
+λ is relative to the *sum* over the training set (Equations 15 to 18 are ridge regression, xx' +
+λI), so relative to the mean loss it is λ/N: `penalty="ridge"`. With `"mean"` λ is relative to the
+mean loss, which at λ = 0.5 destroys the model; `"decay"` is decoupled weight decay.
 
 The noise as printed, Lap(S_b S / ε) on every raw logit with S = C (text) or 1 (published code),
-proves nothing: logits have no bound. Clipped to ±B it is worth 2BC / scale per query.
+proves nothing, because logits have no bound. If they are clipped to ±B, epsilon is 2BC / scale per
+query.
 """
 
 from __future__ import annotations
@@ -74,11 +75,11 @@ _ANEW = Assumption(
 
 @dataclass(frozen=True, kw_only=True)
 class PaperLaplace:
-    """Equation 6 to the letter: Lap(0, S_b S / ε) on every raw logit.
+    """Equation 6 as printed: Lap(0, S_b S / ε) on every raw logit.
 
     `sensitivity` is "C" (the text: the number of labels) or "1" (the authors' published code). The
     paper claims ε, and ε / S_b with a bound factor S_b < 1 (Section 4.3). Raw logits have no bound,
-    so nothing is proven; with `clip` the vector's l1 sensitivity is 2 B C and a number follows.
+    so nothing is proven; with `clip` the vector's l1 sensitivity is 2 B C, and epsilon is finite.
     """
 
     epsilon: float
@@ -104,50 +105,49 @@ class PaperLaplace:
 
     @property
     def claimed(self) -> float:
-        """The paper's epsilon ("relaxed" where S_b is below 1)."""
+        """The paper's epsilon ("relaxed" if S_b is below 1)."""
         return self.epsilon / self.bound_factor
 
     @property
     def noise(self) -> Laplace:
-        """As a mechanism: for logits within ±clip; or with the sensitivity S that the paper states,
-        which is none.
+        """The noise as a mechanism, for logits within ±clip.
+
+        Without `clip` its sensitivity is the paper's S, which does not bound raw logits.
         """
         reach = self._stated if self.clip is None else 2 * self.clip * self.n_labels
         return Laplace(scale=self.scale, sensitivity=reach, unit="query")
 
     @property
     def training_noise(self) -> Laplace:
-        """The same noise on the outputs that training sees (Equation 8), for whom it protects
-        nothing.
-        """
+        """The same noise on the outputs in training (Equation 8), which protects no record."""
         return replace(self.noise, unit="record", neighbours="add or remove one")
 
     @property
     def cost(self) -> Cost:
-        """What is proven: nothing, unless the logits are clipped."""
+        """The proven cost, which is infinite unless the logits are clipped."""
         if self.clip is None:
             return Cost(epsilon=math.inf, unit="query")
         return self.noise.cost
 
     def value(self, logits: ArrayLike) -> Floats:
-        """The logits, clipped where there is a bound."""
+        """Return the logits, clipped if there is a bound."""
         values = checks.finite_array("logits", logits, ndim=2)
         return values if self.clip is None else np.clip(values, -self.clip, self.clip)
 
     def read(self, released: ArrayLike) -> Answers:
-        """A label is a tag where its noisy logit is above 0."""
+        """Return tags: the labels whose noisy logit is above 0."""
         noisy = np.asarray(released, np.float64)
         return Answers(noisy > 0, noisy)
 
     def answer(self, logits: ArrayLike, *, rng: np.random.Generator) -> Answers:
-        """Noisy logits, drawn outside the door: for trials."""
+        """Draw noisy logits without the door, for trials."""
         return self.read(self.noise.release(self.value(logits), rng=rng))
 
 
 def of_printed_training(
     release: PaperLaplace, steps: int, *, claimed: float | None, entropy: EntropyName
 ) -> Guarantee:
-    """The noise of the paper's training, as it is drawn; it proves nothing per record."""
+    """Return the guarantee of the paper's training: its noise proves nothing per record."""
     return Guarantee(
         releases=(Planned(what=OUTPUTS, mechanism=release.training_noise, count=steps),),
         unproven=(_ANEW,),
@@ -159,7 +159,7 @@ def of_printed_training(
 
 
 def of_printed_answers(release: PaperLaplace, *, entropy: EntropyName) -> Guarantee:
-    """The paper's claim per answer, and what is proven of it."""
+    """Return the paper's claim per answer and what is proven."""
     unbounded = Assumption(
         "unbounded logits", "logits have no bound, so no noise hides what one image does to them"
     )
@@ -183,9 +183,9 @@ _RANDOM_DIMENSIONS = 50
 
 @dataclass(frozen=True)
 class PaperInputs:
-    """ML-GCN's input: y = Wx has no bias, so rows are only scaled to one length.
+    """ML-GCN's input: y = Wx has no bias, so rows are only scaled to the same norm.
 
-    `floor` and `ceiling` are the corollaries' conditions: |x_i| at least, x_i at most.
+    `floor` and `ceiling` are the conditions of the corollaries: bounds on |x_i| and x_i.
     """
 
     floor: float | None = None
@@ -202,16 +202,16 @@ class PaperInputs:
 
 
 def label_vectors(source: Any, *, n_labels: int, rng: np.random.Generator) -> Floats32:
-    """Vectors of the labels, the first input of the graph convolution.
+    """Return vectors of the labels, the first input of the graph convolution.
 
     Parameters:
         source: a table (labels, d), such as the GloVe vectors that ML-GCN publishes, or None for
-            random vectors; these measured no worse, because the graph network learns what it needs.
+            random vectors, which were not worse in our measurements.
         n_labels: the number of labels.
         rng: draws random vectors.
 
     Raises:
-        InvalidData: the table has not one row for each label.
+        InvalidData: the table does not have one row for each label.
     """
     if source is None:
         return rng.standard_normal((n_labels, _RANDOM_DIMENSIONS)).astype(np.float32)
@@ -225,13 +225,13 @@ def label_vectors(source: Any, *, n_labels: int, rng: np.random.Generator) -> Fl
 
 @dataclass(frozen=True, kw_only=True)
 class GraphHead:
-    """How the graph head is made.
+    """The settings of the graph head.
 
     Parameters:
         hidden: the width of the first graph convolution.
         label_vectors: a table (labels, d), or None for random vectors.
-        threshold: ML-GCN's tau and p.
-        reweight: ML-GCN's tau and p.
+        threshold: ML-GCN's tau.
+        reweight: ML-GCN's p.
         form: "text" (Equations 7 and 8 of ML-GCN) or "code" (the published code: the transposed
             graph, 0.25 A + I).
     """
@@ -249,7 +249,7 @@ class GraphHead:
     def build(
         self, labels: ArrayLike, n_features: int, *, rng: np.random.Generator, **bounds: Any
     ) -> Any:
-        """A fresh head on the exact label graph, as the paper has it."""
+        """Build a new head on the exact label graph, as in the paper."""
         from blindsight.tagging.gcn import MLGCN, torch_generator
 
         graph = LabelGraph.from_labels(labels, threshold=self.threshold, p=self.reweight)
@@ -265,9 +265,7 @@ class GraphHead:
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long and how fast the graph head is trained: Adam, the rate falling to a fiftieth along a
-    cosine.
-    """
+    """The training schedule of the graph head: Adam with a cosine decay to 1/50 of the rate."""
 
     epochs: int = 20
     batch_size: int = 128
@@ -279,14 +277,16 @@ class Schedule:
         checks.positive("learning_rate", self.learning_rate)
 
     def steps(self, n_records: int) -> int:
-        """How many batches there are in all."""
+        """The total number of batches."""
         return self.epochs * -(-n_records // self.batch_size)
 
 
 @dataclass(frozen=True)
 class Corollary:
-    """The conditions of Corollary 1 (W at most γ²P, |x| at least 1/γ) or 2 (|W| at least 1/γ, x at
-    most γ²Q).
+    """The conditions of Corollary 1 or 2.
+
+    Corollary 1: W is at most γ²P and |x| at least 1/γ. Corollary 2: |W| is at least 1/γ and x at
+    most γ²Q.
     """
 
     number: Literal[1, 2]
@@ -301,7 +301,7 @@ class Corollary:
 
     @property
     def inputs(self) -> PaperInputs:
-        """The inputs that meet the corollary's condition on features."""
+        """The input map that meets the corollary's condition on features."""
         if self.number == 1:
             return PaperInputs(floor=1 / self.gamma)
         return PaperInputs(ceiling=self.gamma**2 * self.factor)
@@ -314,11 +314,11 @@ class Corollary:
         return {"weight_floor": 1 / self.gamma}
 
 
-class _GraphModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn says no types
+class _GraphModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """The base class of the papers' taggers: training of the graph head, logits, and files."""
 
     _kind = ""
-    # What a subclass may leave out.
+    # Defaults of parameters that a subclass may not have.
     robust: float = 0.0
     penalty: Penalty = "ridge"
     corollary: Corollary | None = None
@@ -372,20 +372,20 @@ class _GraphModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn says no 
         return self
 
     def logits(self, X: ArrayLike) -> Floats:
-        """The model's own outputs, without noise."""
+        """Return the model's outputs without noise."""
         check_is_fitted(self, "weights_")
         rows, _ = private_rows(X, n_features=self.n_features_in_)
         inputs = PaperInputs() if self.corollary is None else self.corollary.inputs
         return (inputs(rows) @ self.weights_.T).astype(np.float64)
 
     def save(self, path: str | Path) -> None:
-        """One safetensors file with the classifier matrix. It is not private."""
+        """Write one safetensors file with the classifier matrix. It is not private."""
         check_is_fitted(self, "weights_")
         params = self.get_params(deep=False)
         seed = params["random_state"]
         params["random_state"] = int(seed) if isinstance(seed, (int, np.integer)) else None
         head = asdict(params["head"])
-        head["label_vectors"] = None  # a user's own table went into the weights
+        head["label_vectors"] = None  # The weights contain the user's table.
         params |= {
             "head": head,
             "schedule": asdict(params["schedule"]),
@@ -398,12 +398,12 @@ class _GraphModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn says no 
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read back what `save` wrote; anything else is refused."""
+        """Read what `save` wrote; raise `HostileFile` for anything else."""
         arrays, fields = storage.load(path, kind=cls._kind)
         try:
             params = dict(fields["params"])
             params |= {
-                # Earlier files name the source of the vectors, which are in the weights.
+                # Earlier files name the source of the vectors, which are part of the weights.
                 "head": GraphHead(**{**params["head"], "label_vectors": None}),
                 "schedule": Schedule(**params["schedule"]),
             }
@@ -490,13 +490,12 @@ class Tagger(_GraphModel):
         return self.logits(X)
 
     def predict(self, X: ArrayLike) -> Bytes:
-        """Tags (n, C): where the logit is above 0."""
+        """Return tags (n, C): 1 if the logit is above 0."""
         return (self.logits(X) > 0).astype(np.uint8)
 
 
 class P2MLGCN(_GraphModel):
-    """P2-ML-GCN: Laplace noise of scale S_b S/ε on the outputs, in the training loss and in the
-    answers.
+    """P2-ML-GCN: Laplace noise of scale S_b S/ε on the outputs, in training and in answers.
 
     Parameters:
         epsilon: what the paper claims per answer (ε / S_b with a bound factor).
@@ -512,8 +511,8 @@ class P2MLGCN(_GraphModel):
         random_state: None draws from the operating system; a seed makes a simulation.
 
     Guarantee:
-        `guarantee_`, per query: claimed, and with `clip` the number that follows. Per training
-        record there is none: `training_guarantee_` names the noise that training draws, and says
+        `guarantee_` states the claim per query, and with `clip` the proven epsilon. There is no
+        guarantee per training record: `training_guarantee_` names the noise of training and states
         why it proves nothing.
 
     Example:
@@ -560,14 +559,15 @@ class P2MLGCN(_GraphModel):
     ) -> Self:
         """Learn from features (n, D) and labels (n, C) of 0 and 1, on noisy outputs.
 
-        A ledger is charged with what is proven per record, which is nothing finite: it refuses.
+        A ledger refuses the charge, because no finite epsilon is proven per record.
         `validation` (features, labels) adds mean average precision to the learning curve.
         """
         return self._learn(X, y, ledger, validation, progress)
 
     def answer(self, X: ArrayLike, *, ledger: Ledger | None = None) -> Answers:
-        """Release noisy logits. Each call draws new noise, so the mean of many answers reveals the
-        exact outputs.
+        """Release noisy logits.
+
+        Each call draws new noise, so the mean of many answers reveals the exact outputs.
         """
         logits = self.logits(X)
         what = f"P2-ML-GCN's tags of {len(logits)} images"
@@ -579,7 +579,7 @@ class P2MLGCN(_GraphModel):
         return self.answer(X, ledger=ledger).scores
 
     def predict(self, X: ArrayLike, *, ledger: Ledger | None = None) -> Bytes:
-        """Tags (n, C): where the noisy logit is above 0."""
+        """Return tags (n, C): 1 if the noisy logit is above 0."""
         return self.answer(X, ledger=ledger).tags.astype(np.uint8)
 
     def _check(self) -> None:
@@ -625,9 +625,8 @@ class RP2MLGCN(P2MLGCN):
     Parameters:
         epsilon: what the paper claims per answer (ε / S_b with a bound factor).
         robust: λ.
-        penalty: what λ weighs against: "ridge" (λ/N against the mean loss, as Equations 15 to 18),
-            "mean" (λ against the mean loss) or "decay" (the parameters shrink beside the gradient
-            step).
+        penalty: what λ is relative to: "ridge" (λ/N against the mean loss, as in Equations 15 to
+            18), "mean" (λ against the mean loss) or "decay" (decoupled weight decay).
         sensitivity: S, "C" (the number of labels) or "1".
         bound_factor: S_b (Section 4.3).
         clip: the bound of logits before noise; with None nothing is proven.

@@ -1,10 +1,12 @@
-"""Photos to features, public knowledge about their labels, and the quality of a tagger; train a
-tagger once and publish one answer per photo, stored in a vault and charged once.
+"""Taggers for photos: features, public knowledge, quality, training and published answers.
+
+`train_once` trains a tagger, and `publish` releases one answer per photo; both are stored in a
+vault and charged once.
 
 A photo has the same published answer after a crash, from another folder or in another process: its
 noise is a function of the vault's key, the content of the photo and the model (permanent randomised
-response), and what was released is read back from the vault. So one charge of epsilon, under the
-number of the release, covers every photo that this model publishes. Another model, mechanism or
+response), and released answers are stored in the vault. So one charge of epsilon, under the id of
+the release, covers every photo that this model publishes. Another model, mechanism or
 epsilon is another release.
 """
 
@@ -69,24 +71,24 @@ __all__ = [
 ]
 
 Progress = Callable[[int, int], None]
-#: About one labelled photo in so many is held out, to measure the quality of a tagger on. The
-#: number is constant: if it depended on the number of photos, one photo more would move others.
+#: About one labelled photo in this many is held out, to measure the quality of a tagger. The number
+#: is constant: if it depended on the number of photos, one more photo would move others.
 HELD_OUT_ONE_IN = 5
 #: Quality is not measured on fewer held-out photos than this.
 MIN_HELD_OUT = 12
-_LARGEST = 1024  # pixels to a side that a network is given
+_LARGEST = 1024  # pixels per side of a network's input
 
 
 @dataclass(frozen=True)
 class Extractor:
-    """How images become features, as a model's file states it.
+    """The map from images to features that a model's file states.
 
     Parameters:
         kind: "efficientnet" (EfficientNet-Lite0), "pixels", "encoder" (any other encoder), or
             "none" for a model that was trained on ready features.
         size: the side in pixels of an image; 0 for "encoder" and "none".
-        identity: what tells the encoder from others, for "encoder".
-        encoder: the opened encoder; None where it has not been given yet.
+        identity: the identity of the encoder, for "encoder".
+        encoder: the opened encoder; None if it has not been given yet.
     """
 
     kind: Literal["efficientnet", "pixels", "none", "encoder"] = "efficientnet"
@@ -102,13 +104,13 @@ class Extractor:
 
     @classmethod
     def with_encoder(cls, source: str | Path | Encoder) -> Extractor:
-        """The features of an encoder: a name, a path, or one that was opened."""
+        """Return the extractor for an encoder: a name, a path, or an opened encoder."""
         encoder = open_encoder(source)
         return cls("encoder", 0, encoder.identity(), encoder)
 
     @classmethod
     def default(cls) -> Extractor:
-        """The best built-in features on this machine: both networks, else the small one.
+        """Return the best built-in features on this machine: both networks, else the small one.
 
         Raises:
             MissingDependency: there is no engine to run a network.
@@ -123,13 +125,13 @@ class Extractor:
         *,
         what: str = "this model",
     ) -> Extractor:
-        """The one that a model's file names.
+        """Return the extractor that a model's file names.
 
-        Files may be hostile: it must give as many features as the model takes.
+        Files may be hostile, so it is checked that it gives as many features as the model takes.
 
         Parameters:
             tagger: the model.
-            encoder: the encoder that it was trained with, where that is not built in.
+            encoder: the encoder that it was trained with, if that is not built in.
             what: the model and where it is, for messages.
 
         Raises:
@@ -158,7 +160,7 @@ class Extractor:
         return extractor
 
     def to_fields(self) -> dict[str, object]:
-        """Plain values for the model's file; what was not used is left out."""
+        """Return plain values for the model's file, without fields that are not used."""
         fields: dict[str, object] = {"kind": self.kind, "size": self.size}
         return fields if self.identity is None else {**fields, "identity": self.identity}
 
@@ -170,8 +172,10 @@ class Extractor:
         public: bool = False,
         progress: Progress | None = None,
     ) -> Floats32:
-        """Features (n, D). Those of private images are kept nowhere; those of public ones may be
-        cached. `names` are needed where the encoder is a file of vectors.
+        """Return features (n, D).
+
+        Features of private images are not stored; those of public images may be cached. `names` are
+        needed if the encoder is a file of vectors.
         """
         from blindsight.encoders import EfficientNet, pixels
 
@@ -186,7 +190,7 @@ class Extractor:
         return EfficientNet(self.size, cache=public).transform(images, progress=progress)
 
     def of_folder(self, folder: Path, *, progress: Progress | None = None) -> Floats32:
-        """Features of a folder of public images."""
+        """Return features of a folder of public images."""
         public = load_folder(folder)
         names = None if public.names is None else public.names.tolist()
         return self(public.images, names=names, public=True, progress=progress)
@@ -208,7 +212,7 @@ class ImageFiles:
     Attributes:
         digests: the digest of each image's pixels, by its path.
         unreadable: images in folders that could not be read, and why.
-        files: what became of every file that was named or lies in a named folder.
+        files: which of the named files, and of those in named folders, were read or not, and why.
         decoded: pixels of the images, for their features.
     """
 
@@ -219,9 +223,9 @@ class ImageFiles:
 
 
 def image_files(paths: Sequence[Path]) -> ImageFiles:
-    """The images that are named, and those in folders that are named, as training lists them.
+    """Return the named images and those in named folders, in the order that training uses.
 
-    An image in a folder that cannot be read is left out and counted; one that is named is refused.
+    An unreadable image in a folder is left out and counted; if it is named itself, it is an error.
     """
     digests: dict[Path, bytes] = {}
     decoded = DecodedPhotos()
@@ -254,13 +258,17 @@ def image_files(paths: Sequence[Path]) -> ImageFiles:
 
 
 def split(rows: Array, *, one_in: int = HELD_OUT_ONE_IN) -> tuple[Ints, Ints, int]:
-    """Places of records to learn from, of about one in `one_in` to measure on, and how many were to
-    be learned from.
+    """Split records into training records and about one in `one_in` held-out records.
 
-    Each is told by its own row alone. By place or by number, one photo more would move others
-    across, and the training sets of two folders that differ in one photo would differ in many: no
-    promise per photo would hold for the folder. How many really are learned from is then private,
-    for it tells on which side a photo is: files state how many were to be.
+    The side of a record depends on its own row only. If it depended on its position or on the
+    number of records, one more photo would move others to the other side: the training sets of two
+    folders that differ in one photo would differ in many, and no guarantee per photo would hold for
+    the folder. The actual number of training records is private, because it reveals on which side a
+    photo is; files state the expected number.
+
+    Returns:
+        The positions of the training records and of the held-out records, and the expected number
+        of training records.
     """
     marks = [
         int.from_bytes(sha256(np.ascontiguousarray(row).tobytes()).digest()[:8], "little")
@@ -271,7 +279,7 @@ def split(rows: Array, *, one_in: int = HELD_OUT_ONE_IN) -> tuple[Ints, Ints, in
 
 
 def expected_training(n_labelled: int, *, one_in: int = HELD_OUT_ONE_IN) -> int:
-    """How many of so many labelled photos `split` is expected to train on."""
+    """The expected number of training records of `split` for this number of labelled photos."""
     return max(1, round(n_labelled * (1 - 1 / one_in)))
 
 
@@ -281,7 +289,7 @@ def public_knowledge(
     public: ArrayLike | None = None,
     synonyms: Mapping[str, Sequence[str]] | None = None,
 ) -> tuple[Prior | None, str | None]:
-    """The prior for these labels, or None; and what is not known in public, as a sentence."""
+    """Return the prior for these labels or None, and a sentence on labels without one or None."""
     if extractor.encoder is None:
         return None, "Without public knowledge about the labels: these features come without it."
     try:
@@ -295,17 +303,15 @@ def public_knowledge(
         return prior, None
     listed = f"{', '.join(unknown[:5])}{', ...' if len(unknown) > 5 else ''}"
     notice = (
-        f"No public knowledge about {listed}: the text encoder knows English words, and these are "
-        "none that it knows. Give labels English names beside their own, as in Hund=dog."
+        f"No public knowledge about {listed}: the text encoder knows English words only. Give "
+        "these labels English names as well, as in Hund=dog."
     )
     return (prior if len(unknown) < len(names) else None), notice
 
 
 @dataclass(frozen=True)
 class Quality:
-    """How good answers are on images with known labels, beside what the label rates alone would
-    give.
-    """
+    """The quality of answers on labelled images, compared with answers by label rates alone."""
 
     mAP: float
     OF1: float
@@ -314,8 +320,9 @@ class Quality:
 
     @property
     def worth_it(self) -> bool:
-        """Whether answers gain a tenth of what there is to gain in order over label rates, and name
-        tags no worse.
+        """Whether the answers are better than label rates alone.
+
+        Mean average precision must gain a tenth of what is possible, and F1 must not be lower.
         """
         return self.mAP > self.rates_mAP + 0.1 * (1 - self.rates_mAP) and self.rates_OF1 <= self.OF1
 
@@ -357,7 +364,7 @@ def publish(
 ) -> Answers:
     """Return the published answer of each photo, and draw it if there is none yet.
 
-    The charge has the release's number as its key, so it is made once. Without a ledger the vault
+    The charge has the release's id as its key, so it is made once. Without a ledger the vault
     records the release, and the first run with a ledger is charged for it.
 
     Parameters:
@@ -424,9 +431,7 @@ def publish(
 
 
 def release_of(tagger: PrivateTagger, vault: Vault) -> str:
-    """Return the number of the release of all published answers of this model, in the vault and
-    the ledger.
-    """
+    """Return the id of the release of this model's published answers, in vault and ledger."""
     single = tagger.answer_guarantee_
     if single is None:
         raise InvalidParameter(
@@ -448,12 +453,12 @@ def train_once(
     notes: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> PrivateTagger:
-    """Fit a model, store it in the vault, and charge it once. The same training returns the stored
-    model.
+    """Fit a model, store it in the vault, and charge it once.
 
-    A model is returned only after it is stored, so a run that a crash interrupts has released
-    nothing and can be repeated under the same charge. One record more or less, or another setting,
-    is another release. Without a vault nothing is stored, and a second run is another model.
+    The same training again returns the stored model. A model is returned only after it is stored,
+    so a run that a crash interrupts has released nothing and can be repeated under the same charge.
+    One record more or less, or another setting, is another release. Without a vault nothing is
+    stored, and a second run is another model.
 
     Parameters:
         tagger: the model to fit.

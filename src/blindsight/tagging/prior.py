@@ -1,17 +1,17 @@
-"""Inputs of the head, and public knowledge about labels as a linear score for each label.
+"""Inputs of the head, and public knowledge about labels in the form of linear scores.
 
 Private training clips the gradient of every record, which is its residual times its input, so rows
-of one length use the bound fully. Features share a large common part that carries no information
+of equal norm use the bound fully. Features share a large common part that carries no information
 and takes up the bound. It is subtracted: the mean of the records, released with noise, or the mean
 of public images.
 
-What is public about an encoder does the rest. An encoder with classes (a network that was trained
-on ImageNet) has a matrix of class vectors: its main directions, half-whitened, are what the head
-works in, and fewer directions need less noise. The names of labels are compared with the names of
+Public knowledge comes from the encoder. An encoder with classes (a network that was trained on
+ImageNet) has a matrix of class vectors. The head works in its main directions, half-whitened, and
+fewer directions need less noise. The names of labels are compared with the names of
 classes by sentence vectors (MiniLM) and by WordNet, and the score of a label is the weighted mean
-of the scores of its nearest classes. An encoder with a text tower gives both by itself: the vectors
-of the labels' names, and the directions of general names. That costs no epsilon; private training
-only has to learn the rest.
+of the scores of its nearest classes. An encoder with a text tower provides both: the vectors of the
+labels' names, and the directions of general names. This costs no epsilon, and private training only
+has to learn the rest.
 
 Guarantee: the prior uses nothing private. The encoder, the class names and the sentence vectors
 are public, and so must be `public`.
@@ -46,22 +46,22 @@ __all__ = [
     "unit_rows",
 ]
 
-# The constant beside a row of length one: large enough to learn a rate by, small enough to cost the
-# bound little.
+# The constant that is appended to a row of norm 1: large enough to learn a rate, small enough to
+# use little of the clipping bound.
 CONSTANT = 0.3
 #: The number of public directions that a prior holds; training uses the first of them.
 MOST_DIRECTIONS = 256
 
 
 def feature_rows(x: ArrayLike, *, n_features: int | None = None) -> Floats32:
-    """Finite float rows (n, D), or an error that says what is wrong."""
+    """Return finite float rows (n, D); raise `InvalidData` for anything else."""
     rows = checks.finite_array("X", x)
     _check_shape(rows.shape, n_features)
     return rows.astype(np.float32)
 
 
 def private_rows(x: ArrayLike, *, n_features: int | None = None) -> tuple[Floats32, int]:
-    """Float rows (n, D) of private records, and how many of them were unusable and count as zeros.
+    """Return float rows (n, D) of private records, and the number of those replaced by zeros.
 
     See `blindsight.privacy.door.finite_rows`.
     """
@@ -71,7 +71,7 @@ def private_rows(x: ArrayLike, *, n_features: int | None = None) -> tuple[Floats
 
 
 def unit_rows(x: ArrayLike) -> Floats:
-    """Every row divided by its length; rows of zeros stay."""
+    """Scale every row to norm 1; rows of zeros are unchanged."""
     rows = np.asarray(x, np.float64)
     peak = np.abs(rows).max(axis=1, keepdims=True, initial=0)
     rows = rows / np.where(peak > 0, peak, 1.0)
@@ -81,16 +81,16 @@ def unit_rows(x: ArrayLike) -> Floats:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What is subtracted from unit rows, and the directions (D, r) that they are seen in.
+    """The centre that is subtracted from unit rows, and the directions (D, r) that are used.
 
-    Both are public or released. The head's input is a row of length one with a constant beside it.
+    Both are public or released. The head's input is a row of norm 1 with a constant appended.
     """
 
     centre: Floats
     directions: Floats | None = None
 
     def __post_init__(self) -> None:
-        # One layout in memory, so that a model that was saved and read gives the same numbers to
+        # A fixed memory layout, so that a model that was saved and loaded gives the same numbers to
         # the last bit.
         object.__setattr__(self, "centre", np.ascontiguousarray(self.centre, np.float64))
         if self.directions is not None:
@@ -100,8 +100,9 @@ class Inputs:
 
     @classmethod
     def from_public(cls, x: ArrayLike, *, components: int) -> Inputs:
-        """The mean of public features, and their main directions, each scaled by the root of its
-        deviation.
+        """Make inputs from the mean and the main directions of public features.
+
+        Each direction is divided by the square root of its standard deviation.
         """
         rows = unit_rows(feature_rows(x))
         centre = rows.mean(axis=0)
@@ -112,18 +113,18 @@ class Inputs:
 
     @property
     def width(self) -> int:
-        """How many inputs the head has."""
+        """The number of inputs of the head."""
         return 1 + (len(self.centre) if self.directions is None else self.directions.shape[1])
 
     def __call__(self, x: ArrayLike) -> Floats:
-        """The head's input (n, width)."""
+        """Return the head's input (n, width)."""
         rows = unit_rows(x) - self.centre
         rows = unit_rows(rows if self.directions is None else rows @ self.directions)
         return np.hstack([rows, np.full((len(rows), 1), CONSTANT)])
 
 
 def _main_directions(centred: Floats, most: int) -> Floats:
-    """The main directions (D, r) of centred rows, each divided by the root of its size."""
+    """Return the main directions (D, r) of centred rows, each divided by the root of its size."""
     _, size, axes = np.linalg.svd(centred, full_matrices=False)
     count = min(most, int((size > 1e-6 * max(size[0], 1e-300)).sum()))
     return np.asarray(axes[:count].T / np.sqrt(size[:count]))
@@ -139,31 +140,33 @@ def _check_shape(shape: tuple[int, ...], n_features: int | None) -> None:
 
 
 # Settings that were chosen on the training photos of the COCO and VOC2012 subsets.
-# How many classes speak for a label by their names alone, and how sharply the nearer ones count.
+# The number of nearest classes that represent a label by their names alone, and the temperature of
+# their weights.
 _NEAREST, _TEMPERATURE = 10, 0.1
-# A name without a known word has no near class below this cosine ("surfboard" .45, "qqxzyq" .24).
+# A name without a known word needs a class of at least this cosine ("surfboard" .45, "qqxzyq" .24).
 _LEAST_COSINE = 0.38
-# The cosine of a photo's vector with the direction of a label has about this deviation.
+# The approximate standard deviation of the cosine of a photo's vector with a label's direction.
 _DEVIATION = 1 / 30
-# In a made scene, the part of each label, how much it varies (as a logarithm), and the part of
-# everything else.
+# In a simulated scene: the strength of each label, the standard deviation of its logarithm, and the
+# strength of everything else.
 _LABEL_PART, _LABEL_SPREAD, _OTHER_PART = 0.35, 0.4, 1.2
 
 
 @dataclass(frozen=True)
 class Prior:
-    """Public scores of C labels from features x: weights (C, D) x + offset (C,), of deviation about
-    one; and what else is public about the features.
+    """Public scores of C labels from features x, and other public knowledge about the features.
+
+    The scores are weights (C, D) x + offset (C,) and have a standard deviation of about 1.
 
     Parameters:
         weights: one row for each label.
         offset: one number for each label.
         directions: the directions (D, R) in which photos differ, the main ones first; private
-            training uses the first of them. None: the features as they are.
-        things: unit vectors (K, D) of things that photos show, from which public scenes are made.
-        meaning: how much each label (C, K) means each thing; rows sum to 1, or to 0 where nothing
+            training uses the first of them. None uses the features as they are.
+        things: unit vectors (K, D) of things that photos show, from which scenes are simulated.
+        meaning: the weight (C, K) of each thing for each label; rows sum to 1, or to 0 if nothing
             is known.
-        unit: scores are of features scaled to length 1, whatever their length is.
+        unit: whether features are scaled to norm 1 before they are scored.
 
     Examples:
         >>> Prior(np.eye(2), np.zeros(2))(np.array([[3.0, 4.0]]))
@@ -211,7 +214,7 @@ class Prior:
         return rows @ self.weights.T + self.offset
 
     def tables(self) -> dict[str, Floats]:
-        """Every array that there is, by name: what makes one prior another."""
+        """Return all arrays by name, which identify the prior."""
         named = {
             name: getattr(self, name)
             for name in ("weights", "offset", "directions", "things", "meaning")
@@ -221,12 +224,12 @@ class Prior:
     def scenes(
         self, rates: ArrayLike, centre: ArrayLike, n: int, *, rng: np.random.Generator
     ) -> Floats | None:
-        """Features (n, D) of made-up scenes, each of some labels; None without things.
+        """Simulate features (n, D) of scenes with some of the labels; return None without things.
 
-        A scene has each label with the probability of its rate, and at least one. Its vector is
-        the centre and, for each label, two of the things that the label means, with random
-        strengths, and random parts along the directions of all things; its distance from the centre
-        is that of unit rows. Everything that goes in is public or released.
+        A scene has each label with the probability of its rate, and at least one. Its vector is the
+        sum of the centre, of two things for each label with random strengths, and of random parts
+        along the directions of all things; its distance from the centre is that of unit rows. All
+        inputs are public or released.
         """
         if self.things is None or self.meaning is None or self.directions is None:
             return None
@@ -247,7 +250,7 @@ class Prior:
             ).clip(max=len(self.things) - 1)
             part = _LABEL_PART / 2 * np.exp(_LABEL_SPREAD * rng.standard_normal(len(label)))
             scenes += sparse.csr_matrix((part, (scene, thing)), (n, len(self.things))) @ self.things
-        # A column of `directions` has the length size^-1/2: this gives back axis times size.
+        # A column of `directions` has norm size^-1/2, so this is the axis times its size.
         length = np.linalg.norm(self.directions, axis=0)
         axes = self.directions / length**3
         axes = axes / np.linalg.norm(axes)
@@ -264,18 +267,18 @@ def encoder_prior(
     public: ArrayLike | None = None,
     synonyms: Mapping[str, Sequence[str]] | None = None,
 ) -> Prior:
-    """The prior for any encoder that knows words, by its text tower or its classes' names.
+    """Make the prior for an encoder with a text tower or classes.
 
     Parameters:
-        names: the labels' names. MiniLM and WordNet read English; a text tower reads the languages
-            that it was trained on. An English synonym helps everywhere.
+        names: the labels' names. MiniLM and WordNet know English; a text tower knows the languages
+            that it was trained on. An English synonym always helps.
         encoder: the encoder whose vectors are the features.
-        public: vectors of public images, by which the scores of a text tower are centred and
+        public: vectors of public images, with which the scores of a text tower are centred and
             scaled; by default those of built-in pictures. Classes need none.
-        synonyms: further names of a label, where its own says little ("tv": ["television"]).
+        synonyms: other names of labels, if their own are not clear ("tv": ["television"]).
 
     Returns:
-        Scores, directions and things. A label without a known word has the weights zero.
+        The prior: scores, directions and things. A label without a known word has zero weights.
 
     Raises:
         InvalidParameter: the encoder has neither texts nor classes.
@@ -296,7 +299,7 @@ def encoder_prior(
         )
     built_in = encoder.identity().get("kind") == "built-in"
     meaning = _meaning(spelled, None if built_in else classes.names, len(classes.names))
-    # Pooled features have a common level that no class is about.
+    # Pooled features have a common level that is not related to any class.
     vectors = classes.weights.astype(np.float64)
     if built_in:
         vectors = vectors - vectors.mean(axis=1, keepdims=True)
@@ -311,8 +314,8 @@ def encoder_prior(
     )
 
 
-# Names of well-known data sets that are two words written as one, and British words that class
-# names spell otherwise.
+# Label names of well-known data sets that join two words, and British words that class names spell
+# differently.
 _SPELLED = {
     "aeroplane": "airplane",
     "cellphone": "cell phone",
@@ -325,7 +328,7 @@ _SPELLED = {
 
 
 def spaced(name: str) -> str:
-    """A label's name as words: "Traffic_light" is traffic light.
+    """Convert the name of a label to words.
 
     Examples:
         >>> spaced("diningtable"), spaced("Traffic_light")
@@ -338,9 +341,9 @@ def spaced(name: str) -> str:
 def _meaning(
     names: Sequence[Sequence[str]], classes: Sequence[str] | None, n_classes: int
 ) -> Floats:
-    """How much each class is meant by each label (labels, classes).
+    """Return the weight of each class for each label (labels, classes).
 
-    Rows sum to one, or to zero where no word of a label is known.
+    Rows sum to 1, or to 0 if no word of a label is known.
     """
     from blindsight.encoders.words import class_likeness, class_weights
 
@@ -352,7 +355,8 @@ def _meaning(
             likeness = class_likeness(f"a photo of a {name}", classes).astype(np.float64)
             best = np.argsort(-likeness, kind="stable")[:_NEAREST]
             near = np.exp((likeness[best] - likeness[best[0]]) / _TEMPERATURE)
-            # Half by the names alone, half with the classes that lie below a noun in WordNet.
+            # Half of the weight is by the names alone, half includes the classes below a noun in
+            # WordNet.
             weight = class_weights(name, classes).astype(np.float64)
             weight[best] += near / near.sum()
             row += weight
@@ -360,7 +364,7 @@ def _meaning(
 
 
 def _known(name: str, classes: Sequence[str] | None) -> bool:
-    """Whether a name has a known word, or a class that is near: then its classes say something."""
+    """Whether a name has a known word or a class near it, so that its classes are meaningful."""
     from blindsight.encoders.words import class_likeness, understood
 
     meant = understood(name, classes)
@@ -372,7 +376,7 @@ def _known(name: str, classes: Sequence[str] | None) -> bool:
 def _from_texts(
     names: Sequence[Sequence[str]], encoder: Encoder, public: ArrayLike | None
 ) -> Prior:
-    """The prior of a text tower: each side is centred by its own mean."""
+    """Make the prior of a text tower; texts and images are centred by their own means."""
     from blindsight.encoders.embeddings import general_texts
     from blindsight.encoders.public_pictures import typical_vectors
 

@@ -1,9 +1,9 @@
 """Training of a tagger: settings as frozen values, and gradient descent on the linear head.
 
-`DPTraining` has one total (epsilon, delta). Label counts, the centre of the features (where no
-public images give one), the spread of answers (where a codebook is fitted to it) and all gradients
-are Gaussian releases in one account: their squared ratios of sensitivity to noise add up to that of
-the total, and each part gets a share of it. `Ordinary` trains without privacy, `Untrained` uses
+`DPTraining` has one total (epsilon, delta). Label counts, the centre of the features (if it is not
+known from public images), the spread of answers (if a codebook is fitted to it) and all gradients
+are Gaussian releases: their squared ratios of sensitivity to noise add up to that of the total, and
+each part gets a share of it. `Ordinary` trains without privacy, `Untrained` uses
 public knowledge only.
 
 The score of label c on an image is the log-odds of its rate + α times its public score + w_c x;
@@ -64,9 +64,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class LinearHead:
-    """What the head is trained with: label rates, step size, how much rare labels count, and
-    ridge.
-    """
+    """Training settings of the head: label rates, step size, weight of rare labels, and ridge."""
 
     rates: Floats
     step: float
@@ -75,23 +73,21 @@ class LinearHead:
 
     @property
     def weights(self) -> Floats:
-        """rate^-g, scaled so that a record's residual at the rates has a length of about one."""
+        """rate^-g, scaled so that a record's residual at the rates has a norm of about 1."""
         raw = self.rates**-self.power
         return np.asarray(raw / np.sqrt((raw**2 * self.rates * (1 - self.rates)).sum()))
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Images with labels that training does not look at: what is measured on them is their
-    owner's.
-    """
+    """Labelled images that are not used in training. Results on them are for the owner only."""
 
     rows: Floats32
     labels: Bytes
 
     @classmethod
     def of(cls, validation: Any, n_features: int, classes: Any = None) -> HeldOut | None:
-        """Of a pair of features and labels, or of None."""
+        """Make it from a pair of features and labels, or return None for None."""
         if validation is None:
             return None
         rows, labels = (
@@ -105,8 +101,9 @@ class HeldOut:
         return cls(rows, labels)
 
     def looking(self, x: Floats, offset: Floats, curve: list[float]) -> Callable[[Floats], None]:
-        """Notes the mean average precision of weights, for inputs `x` and scores `offset` to start
-        from.
+        """Return a function that appends the mean average precision of weights to `curve`.
+
+        `x` are the inputs, and `offset` the scores to which the head's outputs are added.
         """
         return lambda learned: curve.append(
             mean_average_precision(self.labels, offset + x @ learned.T)
@@ -125,11 +122,19 @@ def descend(
     look: Callable[[Floats], None] | None = None,
     progress: Progress | None = None,
 ) -> Floats:
-    """The learned weights (C, width). `total(residuals, x)` sums the records' gradients, residual
-    x'.
+    """Return the learned weights (C, width).
 
-    Sums are divided by `n_records`, the public number: how many rows there really are may be
-    private. `look` sees what would be kept if a step were the last.
+    Parameters:
+        head: the training settings.
+        x: inputs (n, width).
+        labels: labels (n, C).
+        offset: scores (n, C) to which the head's outputs are added.
+        steps: number of steps.
+        n_records: the public number of records, by which sums are divided; the number of rows may
+            be private.
+        total: `total(residuals, x)` returns the sum of the records' gradients, residual x'.
+        look: called with the weights that would result if the step were the last.
+        progress: called with (done, total).
     """
     labelled = np.asarray(labels, np.float64)
     learned = np.zeros((labelled.shape[1], x.shape[1]))
@@ -149,10 +154,10 @@ def descend(
 
 
 def noise_variance(*, steps: int, step: float, sigma: float, n_records: int) -> float:
-    """The variance that the noise of the gradients alone gives to each weight of `descend`.
+    """Return the variance of each weight of `descend` that is due to the noise of the gradients.
 
-    Weights are linear in the noise, apart from its effect on later gradients, which is left out;
-    so this is an upper estimate. It depends on settings and sizes only.
+    Weights are linear in the noise, apart from its effect on later gradients, which is ignored, so
+    this is an upper estimate. It depends on settings and sizes only.
     """
     half = steps // 2
     # The weights after step t contain the noise of step s times -step * (1 + m + ... + m^(t-s)).
@@ -165,12 +170,12 @@ def noise_variance(*, steps: int, step: float, sigma: float, n_records: int) -> 
 
 
 def trusted_share(weights: Floats, variance: float, n_records: int) -> float:
-    """How much of the learned weights to keep, between 0 (nothing was learned) and 1.
+    """Return the factor for the learned weights, between 0 (nothing was learned) and 1.
 
     The share of the squared weights that noise does not explain is compared with `_CLEAR`: far
-    below it, learning ranks labels worse than the public scores that it started from. Few records
-    say little even without noise, so below `_ENOUGH` of them less is kept. Computed from released
-    weights and public numbers, so it costs nothing.
+    below it, the learned scores rank labels worse than the public scores from which training
+    started. Few records say little even without noise, so with fewer than `_ENOUGH` the factor is
+    smaller. It is computed from released weights and public numbers, so it costs nothing.
     """
     energy = float(np.square(weights).sum())
     signal = 1 - weights.size * variance / energy if energy > 0 else 0.0
@@ -179,9 +184,9 @@ def trusted_share(weights: Floats, variance: float, n_records: int) -> float:
     return min(1.0, (signal / _CLEAR) ** 2) * min(1.0, n_records / _ENOUGH)
 
 
-# Shares of squared weights that noise does not explain: below the first nothing is kept, from the
-# second on everything is, given enough records. Chosen on the training photos of the COCO and
-# VOC2012 subsets.
+# Shares of squared weights that noise does not explain: below the first the factor is 0, from the
+# second on it is 1, given enough records. Chosen on the training photos of the COCO and VOC2012
+# subsets.
 _UNCLEAR, _CLEAR, _ENOUGH = 0.1, 0.25, 1000
 
 
@@ -191,15 +196,15 @@ COUNTS, CENTRE, GRADIENT, SPREAD = (
     "gradient",
     "spread of answers",
 )
-# Shares of the account (of mu squared); gradients get what the others leave. A centre that is seen
-# in few directions needs less.
+# Shares of the total mu squared; gradients get the rest. A centre that is used in few directions
+# needs less.
 _SHARES = {COUNTS: 0.1, CENTRE: 0.1, SPREAD: 0.1}
 _DIRECTED_CENTRE = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingFacts:
-    """What is public about a training: sizes, which parts must be released, what is known."""
+    """Public facts of a training: sizes, which parts must be released, what is known."""
 
     n_records: int
     n_labels: int
@@ -212,7 +217,7 @@ class TrainingFacts:
 
     @property
     def directions(self) -> int:
-        """In how many directions the spread of answers is released."""
+        """The number of directions in which the spread of answers is released."""
         return min(DIRECTIONS, self.n_labels, self.width - 1)
 
 
@@ -221,15 +226,15 @@ class DPTraining:
     """Private training by noisy gradient descent, with one total (epsilon, delta) per record.
 
     Parameters:
-        epsilon: the total of everything that is learned from the records.
+        epsilon: the total budget of everything that is learned from the records.
         delta: the probability bound of that total.
-        steps: steps of the descent, each over all records; None takes 24 with a prior and 40
+        steps: steps of gradient descent, each over all records; None uses 24 with a prior and 40
             without.
-        components: the number of public directions that the head uses; None takes more of them
-            the more photos and epsilon there are.
+        components: the number of public directions that the head uses; None derives it from the
+            number of photos and epsilon.
         prior_weight: the initial weight of a label's public score.
         power: residuals are weighted by rate^-power, in favour of rare labels.
-        max_labels: a record with more labels than this counts for less of each.
+        max_labels: in label counts, a record with more labels than this is scaled down.
 
     Examples:
         >>> DPTraining(epsilon=2.0).steps is None
@@ -255,11 +260,11 @@ class DPTraining:
         checks.non_negative("power", self.power)
 
     def plan(self, facts: TrainingFacts) -> Plan:
-        """Everything that will be released, with the least noise that keeps the total."""
+        """Return the plan of all releases, with the least noise for the total budget."""
         return _plan(self, facts)
 
     def components_for(self, n_records: int) -> int:
-        """How many public directions the head uses.
+        """The number of public directions that the head uses.
 
         Examples:
             >>> [DPTraining(epsilon=2).components_for(n) for n in (100, 3000)]
@@ -270,7 +275,7 @@ class DPTraining:
         return int(np.clip(round(self.evidence(n_records)), *_COMPONENTS))
 
     def evidence(self, n_records: int) -> float:
-        """How much can be learned: photos times epsilon to the power .85, scaled to directions.
+        """A measure of how much can be learned: photos times epsilon^.85, scaled to directions.
 
         Noise on a mean falls with the number of photos and with mu, and mu grows about as
         epsilon^.85 at the usual deltas.
@@ -278,11 +283,11 @@ class DPTraining:
         return float(n_records * self.epsilon**0.85 / _PHOTOS_PER_DIRECTION)
 
     def steps_for(self, facts: TrainingFacts) -> int:
-        """How many steps there will be."""
+        """The number of steps."""
         return self.steps if self.steps is not None else (24 if facts.informed else 40)
 
     def step_size(self, facts: TrainingFacts) -> float:
-        """Larger where the noise of a mean gradient is smaller: records many, budget large."""
+        """The step size, which is larger if the noise of a mean gradient is smaller."""
         gradient = next(item for item in self.plan(facts) if item.what == GRADIENT)
         ratio = CLIP / gradient.mechanism.sigma * math.sqrt(gradient.count)  # type: ignore[attr-defined]
         return min(_LARGEST_STEP, _STEP * float(ratio) * facts.n_records / 1000)
@@ -291,20 +296,20 @@ class DPTraining:
 # Chosen on a third of the COCO subset's training images.
 _STEP, _LARGEST_STEP = 4.5, 32.0
 _PHOTOS_PER_DIRECTION, _COMPONENTS = 64.0, (8, 256)
-# Evidence from which training gains .005 of mean average precision on public knowledge, with 20
-# labels or fewer; with more of them it grows as their number to the power .8, because each label
+# Evidence from which training gains .005 of mean average precision over public knowledge, with 20
+# labels or fewer; with more labels it grows with their number to the power .8, because each label
 # has fewer photos. Chosen on the training photos of the VOC2012 (20 labels) and COCO (80) subsets.
 _PAYING_EVIDENCE, _FEW_LABELS, _LABELS_POWER = 4.0, 20, 0.8
 
 
 @dataclass(frozen=True)
 class TaggingForecast:
-    """Whether training is expected to gain on public knowledge, known before anything is charged.
+    """Whether training is expected to improve on public knowledge, before anything is charged.
 
     Parameters:
         n_records: the number of photos to train on.
         epsilon: the budget of training.
-        least: the number of photos from which learning pays at this epsilon.
+        least: the number of photos from which an improvement is expected at this epsilon.
     """
 
     n_records: int
@@ -336,7 +341,7 @@ class TaggingForecast:
 
 
 def forecast(training: DPTraining, n_records: int, n_labels: int) -> TaggingForecast:
-    """Predict from public numbers alone whether training on so many photos pays."""
+    """Predict from public numbers alone whether training on this many photos pays."""
     labels = max(n_labels, _FEW_LABELS) / _FEW_LABELS
     least = _PAYING_EVIDENCE * labels**_LABELS_POWER / training.evidence(1)
     return TaggingForecast(n_records, training.epsilon, int(math.ceil(least / 10) * 10))
@@ -344,11 +349,12 @@ def forecast(training: DPTraining, n_records: int, n_labels: int) -> TaggingFore
 
 @dataclass(frozen=True, kw_only=True)
 class Ordinary:
-    """Training without privacy: to compare with, or where only the asked images are secret.
+    """Training without privacy, for comparison or if only the queried images are secret.
 
     Parameters:
-        steps: how many steps of the descent there are, and `step_size` how long they are.
-        components: as `DPTraining`'s, and so is `prior_weight`.
+        steps: number of steps of gradient descent.
+        step_size: size of a step.
+        components, prior_weight: as for `DPTraining`.
         ridge: weight of the squared weights against the mean loss.
     """
 
@@ -368,9 +374,9 @@ class Ordinary:
 
 @dataclass(frozen=True, kw_only=True)
 class Untrained:
-    """Public knowledge only: no record is looked at, epsilon is 0.
+    """No training: only public knowledge is used, and epsilon is 0.
 
-    `rate` is how often a label is taken to occur; `prior_weight` how much its public score counts.
+    `rate` is the assumed frequency of a label, and `prior_weight` the weight of its public score.
     """
 
     rate: float = 0.03

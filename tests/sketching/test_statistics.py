@@ -239,7 +239,7 @@ def test_a_person_pays_the_root_of_the_images_in_noise() -> None:
     sender = FeatureStatistics(
         1.0, classes=CLASSES, public=PUBLIC, unit="person", most=5, random_state=0
     )
-    with pytest.raises(InvalidParameter, match="whose each image is"):
+    with pytest.raises(InvalidParameter, match="the person in each image"):
         sender.fit(features, names)
     sender.fit(features, names, units=people)
     assert sender.guarantee_.unit == "person"

@@ -1,4 +1,7 @@
-"""Training data for others: feature statistics with a proof; the paper's sketches without one."""
+"""Training data for others: feature statistics with a guarantee, and the paper's sketches.
+
+Sketches carry no privacy guarantee.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Any
 
 from blindsight.core.checks import core_module
 
-core_module("sklearn")  # says which extra brings it
+core_module("sklearn")  # The error names the extra to install.
 
 from blindsight.sketching.calibration import calibrate
 from blindsight.sketching.estimator import CodebookClassifier, CodebookSketcher, FlippedBits

@@ -128,11 +128,13 @@ def stein_risk(values: Floats32, filtered: Floats32, noise: float, own: float) -
 
 
 def smooth(values: Floats32, noise: float) -> tuple[Floats32, float]:
-    """Filter values (channels, h, w) that have white noise, and return them with the width, which
-    is the one of least estimated risk.
+    """Filter values (channels, h, w) with white noise, at the width of least estimated risk.
+
+    Returns:
+        The filtered values and the width.
     """
     pixels = values.shape[1] * values.shape[2]
-    best = noise**2, values, 0.0  # no filter at all
+    best = noise**2, values, 0.0  # no filter
     for width in WIDTHS[1:]:
         if not math.isinf(width) and width > max(1.0, min(values.shape[1:]) / 4):
             continue
@@ -152,8 +154,9 @@ CHUNK = 1 << 22  # entries of that table at a time
 
 
 def unbiased(planes: Floats32, parameters: SketchParameters) -> tuple[Floats32, float]:
-    """Return unbiased estimates (..., h, w) of the pixels from posteriors (..., L, h, w), and the
-    standard deviation of their noise. They are not clipped.
+    """Return unbiased estimates (..., h, w) of the pixels from posteriors (..., L, h, w).
+
+    They are not clipped. The second result is the standard deviation of their noise.
     """
     gains = Gains.of(parameters)
     centred, factors = planes - np.float32(0.5), gains.factors.astype(np.float32)
@@ -163,8 +166,9 @@ def unbiased(planes: Floats32, parameters: SketchParameters) -> tuple[Floats32, 
 
 @functools.cache
 def _cosines(n: int) -> Floats32:
-    """Return the orthonormal cosine transform of n values as a matrix. For three channels it gives
-    brightness and two colour differences.
+    """Return the orthonormal cosine transform of n values as a matrix.
+
+    For three channels it gives brightness and two colour differences.
     """
     k = np.arange(n)[:, None]
     rows = np.sqrt(2 / n) * np.cos(np.pi * (2 * np.arange(n) + 1) * k / (2 * n))
@@ -175,8 +179,10 @@ def _cosines(n: int) -> Floats32:
 def _pass(
     values: Floats32, noise: float, side: int, pilot: Floats32 | None
 ) -> tuple[Floats32, Floats32]:
-    """Denoise blocks at every fourth offset, and return the mean of their estimates and its
-    estimated squared error.
+    """Denoise blocks at every fourth offset.
+
+    Returns:
+        The mean of their estimates, and its estimated squared error.
     """
     channels, height, width = values.shape
     rows, columns = -(-height // side) * side + side, -(-width // side) * side + side
@@ -218,8 +224,10 @@ def _pass(
 
 
 def denoise(values: Floats32, noise: float) -> tuple[Floats32, Floats32]:
-    """Denoise values (..., channels, h, w) that have white noise, and return them with the
-    estimated standard deviation of the remaining error.
+    """Denoise values (..., channels, h, w) that have white noise.
+
+    Returns:
+        The denoised values, and the estimated standard deviation of the remaining error.
     """
     *_, channels, height, width = values.shape
     side = BLOCK
@@ -244,8 +252,9 @@ def denoise(values: Floats32, noise: float) -> tuple[Floats32, Floats32]:
 def read_again(
     posteriors: Floats32, prior: Floats32, deviation: Floats32
 ) -> tuple[Floats32, Floats32]:
-    """Return the mean and standard deviation of each pixel (..., h, w), given the posteriors
-    (..., L, h, w) of its bits and a normal prior.
+    """Return the posterior mean and standard deviation of each pixel (..., h, w).
+
+    They follow from the posteriors (..., L, h, w) of its bits and a normal prior.
     """
     depth = posteriors.shape[-3]
     if depth > MOST_BITS:
@@ -296,8 +305,9 @@ def read(sketches: SketchSet) -> SketchReading:
 
 
 def moments(planes: Floats32) -> tuple[Floats32, Floats32]:
-    """Return posterior mean and standard deviation of the pixels, in 0..1, assuming independent
-    bits, as the paper's attacker does.
+    """Return posterior mean and standard deviation of the pixels, in 0..1.
+
+    Bits are assumed to be independent, as by the paper's attacker.
     """
     depth = planes.shape[-3]
     weights = (2.0 ** np.arange(depth - 1, -1, -1) / (2.0**depth - 1)).astype(np.float32)
@@ -424,8 +434,9 @@ class Suite:
         return ATTACKS if self._network is not None else ATTACKS[:-1]
 
     def recover(self, sketches: SketchSet) -> dict[str, Floats32]:
-        """Return what each attacker recovers: images (n, h, w) or (n, h, w, channels), from 0 to
-        2^L - 1.
+        """Return the images that each attacker recovers, with values from 0 to 2^L - 1.
+
+        They have shape (n, h, w) or (n, h, w, channels).
         """
         if sketches.parameters != self.parameters:
             raise InvalidData(
@@ -474,8 +485,10 @@ class Suite:
 
 
 def _tiles(sketches: SketchSet) -> Iterator[tuple[SketchSet, Any, Any]]:
-    """Yield tiles of at most SIDE pixels per side with a margin of context: the tile, the slice of
-    its inner part, and the slice of the image to which that part belongs.
+    """Yield tiles of at most SIDE pixels per side with a margin of context.
+
+    Each item is the tile, the slice of its inner part, and the slice of the image to which that
+    part belongs.
     """
     _, height, width = sketches.image_shape
     for top in range(0, height, SIDE):
@@ -497,8 +510,9 @@ def _as_pictures(images: Array) -> Array:
 def measured_verdict(
     results: list[Recovered], image_shape: tuple[int, ...], *, missing: str | None = None
 ) -> str:
-    """Return a sentence about the best attack on images of this size, which also names the attack
-    that was not tried.
+    """Return a sentence about the best attack on images of this size.
+
+    It also names an attack that was not tried.
     """
     best = max(results, key=lambda result: result.psnr)
     alike = best.ssim if best.ssim is not None else float(np.clip((best.psnr - 8) / 24, 0, 1))
@@ -528,8 +542,9 @@ QUIETER = (0.88, 0.75, 0.5, 0.25)
 
 
 def bound_of(each: Floats) -> float:
-    """Return a bound on the PSNR of one more image: the largest value observed, or a prediction
-    limit if that is higher.
+    """Return a bound on the PSNR of one more image.
+
+    It is the largest value observed, or a prediction limit if that is higher.
     """
     n = len(each)
     if n < 2:
@@ -553,10 +568,10 @@ def quietest_needed(
     width: int = 16,
     random_state: RandomState = 0,
 ) -> QKParameters:
-    """Return the setting with the largest leak, on a scale from 0 (none) to 1, under which every
-    attacker is below the goal.
+    """Return the setting with the largest leak under which every attacker is below the goal.
 
-    The search first bisects without the network, which is quick, and then goes down with it.
+    The leak is on a scale from 0 (none) to 1. The search first bisects without the network, which
+    is quick, and then goes down with it.
 
     Parameters:
         setting: the parameters at each point of the scale.

@@ -1,5 +1,4 @@
-"""Choose the allocation Q over bits that preserves the most useful information within a bound on
-the leak.
+"""Choose the allocation Q over bits with the most useful information within a bound on the leak.
 
 The paper's twelve settings were chosen by hand. Here the goal is a bound on the PSNR of every
 attacker or on the implied epsilon per pixel. The objective is the information in the bits that a
@@ -45,8 +44,10 @@ _MOST_PIXELS = 4_000_000  # from which moments are computed: more would change l
 
 
 def signal(differing: ArrayLike, agreeing: float) -> Floats:
-    """Return the signal-to-noise ratio of each bit: n_1 - n_0 changes by 2 (lambda_s - lambda_d)
-    with the bit and has the variance lambda_s + lambda_d.
+    """Return the signal-to-noise ratio of each bit.
+
+    n_1 - n_0 changes by 2 (lambda_s - lambda_d) with the bit and has the variance
+    lambda_s + lambda_d.
     """
     wrong = np.asarray(differing, np.float64)
     return 4 * (agreeing - wrong) ** 2 / np.maximum(agreeing + wrong, 1e-300)
@@ -72,8 +73,9 @@ class ImageStatistics:
 
     @classmethod
     def of(cls, reference: ArrayLike, depth: int) -> ImageStatistics:
-        """Compute the moments of public images (n, h, w), or (n, h, w, channels), in which all
-        channels are treated alike.
+        """Compute the moments of public images (n, h, w) or (n, h, w, channels).
+
+        All channels are treated alike.
         """
         images = np.asarray(reference)
         if images.ndim == 4:
@@ -149,10 +151,10 @@ def balanced_p(specified: int = 3) -> tuple[float, ...]:
 
 
 def _weights(depth: int) -> Floats:
-    """Return the usefulness of each bit to a network: its share 4^(1-j) of a pixel's variance,
-    less 1/64.
+    """Return the usefulness of each bit to a network.
 
-    Bits after the fourth help an attacker more than a network, so their weight is negative.
+    It is the bit's share 4^(1-j) of a pixel's variance minus 1/64. Bits after the fourth help an
+    attacker more than a network, so their weight is negative.
     """
     return np.asarray(4.0 ** -np.arange(depth) - 1 / 64, np.float64)
 
@@ -167,9 +169,7 @@ def usefulness(parameters: QKParameters) -> float:
 
 
 class _Curves:
-    """Information, mean and variance of a bit's posterior as smooth functions of q, for given p
-    and r.
-    """
+    """Information, mean and variance of a bit's posterior as smooth functions of q."""
 
     def __init__(self, base: QKParameters) -> None:
         agreeing = base.agreeing_rate
@@ -328,8 +328,9 @@ def calibrate(
 
 
 def _against_informed(base: QKParameters, kind: ImageStatistics, goal: float) -> QKParameters:
-    """Return the allocation with the most shared information under which the informed attacker is
-    below the goal.
+    """Return the allocation with the most shared information that meets the goal.
+
+    The goal is a bound on the PSNR of the informed attacker.
     """
     if goal <= kind.blind_psnr:
         raise InvalidParameter(
@@ -356,8 +357,9 @@ def _against_informed(base: QKParameters, kind: ImageStatistics, goal: float) ->
 def _against_all(
     base: QKParameters, reference: ArrayLike, goal: float, *, steps: int
 ) -> QKParameters:
-    """Among the settings against the informed attacker, return the one with the most information
-    for which no attacker reaches the goal.
+    """Return the setting with the most information for which no attacker reaches the goal.
+
+    It is chosen among the settings against the informed attacker.
     """
     kind = ImageStatistics.of(reference, base.depth)
     blind = kind.blind_psnr
@@ -377,8 +379,10 @@ def _given(value: float | None) -> float:
 
 
 def _starts(base: QKParameters) -> list[Floats]:
-    """Return initial allocations: the leading bits are observed mostly wrong or mostly right, and
-    the other bits leak as little as possible.
+    """Return initial allocations.
+
+    The leading bits are observed mostly wrong or mostly right, and the other bits leak as little as
+    possible.
     """
     depth = base.depth
     neutral = min(base.agreeing_rate / (base.r * depth * base.mean_differing), 1.0)
@@ -427,6 +431,6 @@ def _lower_r(parameters: QKParameters, excess: Callable[[QKParameters], float]) 
     if excess(at(low)) > 0:
         return at(low)
     root = brentq(lambda log_r: excess(at(log_r)), low, high, xtol=1e-4)
-    while excess(at(root)) > 0:  # round toward less leak
+    while excess(at(root)) > 0:  # Round toward less leak.
         root -= 1e-4
     return at(root)

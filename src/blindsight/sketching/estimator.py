@@ -1,10 +1,9 @@
-"""Training inputs with a proven local guarantee: per pixel (flipped bits) and per image (a codebook
-and k-ary response).
+"""Training inputs with a proven local guarantee per pixel or per image.
 
+`FlippedBits` has a guarantee per pixel, and `CodebookSketcher` one per image, by k-ary response.
 Both use the storage and training code of sketches. A guarantee per pixel is weak, because a picture
 has many pixels; the guarantee states the epsilon per image, too. A guarantee per image protects the
-whole picture, but its budget suffices only for one of k public prototypes, released with randomised
-response.
+whole picture, but its budget suffices only for one of k public prototypes.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CodebookClassifier", "CodebookSketcher", "FlippedBits"]
 
-_PER_CELL = 6  # public images that a cell is made of, on average
+_PER_CELL = 6  # average number of public images per cell
 
 
 class FlippedBits(TransformerMixin, Protected):  # type: ignore[misc]
@@ -97,8 +96,9 @@ class FlippedBits(TransformerMixin, Protected):  # type: ignore[misc]
         return as_images(images, self.depth)
 
     def transform(self, X: ArrayLike, *, ledger: Ledger | None = None) -> Bytes:
-        """Release counts (n, channels, L, 2, h, w) with a single 1 per bit; charge `ledger`
-        first.
+        """Release counts (n, channels, L, 2, h, w) with a single 1 per bit.
+
+        The ledger is charged first.
         """
         check_is_fitted(self, "parameters_")
         images = self._inside(X)
@@ -139,8 +139,7 @@ class FlippedBits(TransformerMixin, Protected):  # type: ignore[misc]
 
 
 class CodebookSketcher(TransformerMixin, Protected):  # type: ignore[misc]
-    """Releases one of k public prototypes for each image by k-ary response, with a guarantee per
-    image.
+    """Releases one of k public prototypes for each image by k-ary response.
 
     Parameters:
         epsilon: the budget per image.
@@ -187,7 +186,7 @@ class CodebookSketcher(TransformerMixin, Protected):  # type: ignore[misc]
         if y is not None:
             if self.k is not None:
                 raise InvalidParameter(
-                    "k must be None where public labels are given: then the classes are the cells."
+                    "k must be None if public labels are given: then the classes are the cells."
                 )
             book = from_classes(flat, np.asarray(y), epsilon, network=None)
         else:

@@ -1,9 +1,8 @@
-"""Releases of a sender of features: noisy statistics, or a classifier that the owner of the images
-trains with noise, each with its guarantee and its file.
+"""Private releases from features: noisy statistics, or a classifier that is trained with noise.
 
-The classifier is about a percentage point better than one that a receiver learns from statistics at
-the same epsilon, because the whole budget is spent on it. It cannot be merged with those of other
-senders, and nothing else can be learned from it.
+The classifier, `PrivateHead`, is about a percentage point better than one that a receiver learns
+from statistics at the same epsilon, because the whole budget is spent on it. It cannot be merged
+with those of other senders, and nothing else can be learned from it.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ __all__ = [
 
 Unit = Literal["record", "person"]
 
-#: The name by which the door knows the release.
+#: The name of the release in a plan.
 STATISTICS = "feature statistics"
 
 #: Assumptions of everything that is released in a public basis.
@@ -89,7 +88,7 @@ def statistics_guarantee(
         epsilon: the budget.
         delta: probability bound.
         unit: "record" for an image with its label, "person" for all images of a person.
-        most: images of one person by whose root the noise grows.
+        most: number of images of one person; the noise grows with its square root.
         public_names: whether the class names were stated without looking at the images.
         entropy: where the noise comes from.
     """
@@ -127,29 +126,31 @@ class FeatureStatistics(Protected):
     Parameters:
         epsilon: privacy budget per image with its label, or per person.
         delta: probability bound of the guarantee; below one over the number of images.
-        classes: the names of the classes, known without the images. None takes the values of y, and
+        classes: the names of the classes, known without the images. None uses the values of y, and
             nothing is proven then.
         public: features of public pictures, from which the basis is learned.
         basis: a basis to use instead, which several senders share.
-        width: length of the rows; by default by the public rule.
-        moments: share of the budget for the second moment; by default by the public rule.
+        width: length of the rows; by default chosen by the public rule (`width_for`).
+        moments: share of the budget for the second moment; by default chosen by the public rule
+            (`moments_share`).
         unit: "record" (an image and its label) or "person" (all images of a person).
-        most: with unit="person", the noise grows with the root of this number, and what a person's
-            images add is clipped to it: about the number of images that a person usually has.
+        most: with unit="person", about the number of images that a person usually has. The noise
+            grows with its square root, and the sum over a person's images is clipped to it.
         n_records: public number of images; by default the number of rows.
         encoder: identity of the encoder (`Encoder.identity()`), which the file then states.
-        refuse: refuse a release from which nothing could be learned, before it is charged.
+        refuse: whether a release from which nothing could be learned is refused before it is
+            charged.
         random_state: None for the operating system's entropy, a vault's training source, or a seed,
             which makes a simulation.
 
     Attributes:
         statistics_: the released `Statistics`.
-        forecast_: what the public rules predicted.
+        forecast_: the prediction of the public rules.
         classes_: the names of the classes.
 
     Guarantee:
-        `guarantee_`: (epsilon, delta) per image and label, or per person, one added or removed, in
-        the central model, for the statistics and everything that is computed from them.
+        `guarantee_` is (epsilon, delta) per image and label, or per person, one added or removed,
+        in the central model, for the statistics and everything that is computed from them.
 
     Examples:
         >>> rng = np.random.default_rng(0)
@@ -211,7 +212,7 @@ class FeatureStatistics(Protected):
         )
 
     def predict_use(self, n_records: int, n_classes: int) -> StatisticsForecast:
-        """Predict what a release would be good for, from public numbers, before it is charged."""
+        """Predict the usefulness of a release from public numbers, before it is charged."""
         most = self.most if self.unit == "person" else 1
         return forecast(n_records, n_classes, epsilon=self.epsilon, delta=self.delta, most=most)
 
@@ -223,16 +224,17 @@ class FeatureStatistics(Protected):
         units: ArrayLike | None = None,
         ledger: Ledger | None = None,
     ) -> FeatureStatistics:
-        """Release the statistics of features X (n, D) with labels y; charged before.
+        """Release the statistics of features and labels; the ledger is charged first.
 
         Parameters:
-            X: features, as the encoder makes them. A vector that is not finite counts nothing.
-            y: the name of each image's class. A name that is not in `classes` counts nothing.
-            units: whose each image is (unit="person"), or which images are copies of one picture.
+            X: features (n, D) of the encoder. A vector that is not finite is ignored.
+            y: the name of each image's class. An image whose class is not in `classes` is ignored.
+            units: the person to whom each image belongs (unit="person"), or a number for each
+                distinct picture if there are copies.
             ledger: charged before anything is released.
 
         Raises:
-            InvalidParameter: if so few images per class cannot teach anything at this epsilon.
+            InvalidParameter: if there are too few images per class to learn from at this epsilon.
             BudgetExceeded: if the ledger has too little left; nothing is released.
         """
         self._check()
@@ -245,7 +247,7 @@ class FeatureStatistics(Protected):
                 f"y must name one class for each of {len(features)} rows, got {names.shape}."
             )
         if self.unit == "person" and units is None:
-            raise InvalidParameter('unit="person" needs units=, whose each image is.')
+            raise InvalidParameter('unit="person" needs units=, the person in each image.')
         class_list = sorted(set(names.tolist())) if self.classes is None else list(self.classes)
         classes = [str(name) for name in class_list]
         count = len(features) if self.n_records is None else self.n_records
@@ -253,7 +255,7 @@ class FeatureStatistics(Protected):
         if self.delta * count >= 1:
             raise InvalidParameter(
                 f"delta must be below one over the number of images, 1/{count:,}, got "
-                f"{self.delta:g}: a release that shows one image outright would meet it."
+                f"{self.delta:g}: a release that reveals one image completely would meet it."
             )
         self.forecast_ = self.predict_use(count, len(classes))
         if self.refuse and self.forecast_.refused:
@@ -331,7 +333,7 @@ class FeatureStatistics(Protected):
         self.forecast_ = self.predict_use(int(public["n_records"]), len(self.classes_))
 
     def _saved_parameters(self) -> dict[str, object]:
-        """Parameters that are plain values; what is in `public_` is not written twice."""
+        """Return parameters that are plain values, without those that are in `public_`."""
         return {
             name: getattr(self, name) for name in ("epsilon", "delta", "unit", "most", "refuse")
         }
@@ -344,7 +346,7 @@ def _layout(public: dict[str, object]) -> StatisticsLayout:
     return StatisticsLayout(tuple(names), width, checks.number("moments", share))
 
 
-#: The name by which the door knows the releases.
+#: The name of the releases in a plan.
 GRADIENTS = "gradients"
 _CLIP, _MOMENTUM, _CONSTANT = 0.5, 0.9, 0.3
 
@@ -355,19 +357,19 @@ class PrivateHead(ClassifierMixin, Protected):  # type: ignore[misc]
     Parameters:
         epsilon: privacy budget per image with its label.
         delta: probability bound of the guarantee; below one over the number of images.
-        classes: the names of the classes, known without the images. None takes the values of y, and
+        classes: the names of the classes, known without the images. None uses the values of y, and
             nothing is proven then.
         public: features of public pictures, from which the basis is learned.
         basis: a basis to use instead.
-        steps: gradient steps; each sees all images.
-        learning_rate: of a step on the mean gradient.
+        steps: number of gradient steps, each over all images.
+        learning_rate: size of a step on the mean gradient.
         n_records: public number of images; by default the number of rows.
         encoder: identity of the encoder, which the file then states.
         random_state: None for the operating system's entropy, a vault's training source, or a seed,
             which makes a simulation.
 
     Guarantee:
-        `guarantee_`: (epsilon, delta) per image and label, one added or removed, in the central
+        `guarantee_` is (epsilon, delta) per image and label, one added or removed, in the central
         model, for the weights and everything that is computed from them.
 
     Examples:
@@ -438,7 +440,9 @@ class PrivateHead(ClassifierMixin, Protected):  # type: ignore[misc]
         )
 
     def fit(self, X: ArrayLike, y: ArrayLike, *, ledger: Ledger | None = None) -> PrivateHead:
-        """Train on features X (n, D), one row per distinct image, with labels y; charged before.
+        """Train on features X (n, D), one row per distinct image, with labels y.
+
+        The ledger is charged first.
 
         Raises:
             BudgetExceeded: if the ledger has too little left; nothing is released.
@@ -494,12 +498,12 @@ class PrivateHead(ClassifierMixin, Protected):  # type: ignore[misc]
         return self
 
     def decision_function(self, X: ArrayLike) -> Floats:
-        """Scores (n, C) of features X (n, D)."""
+        """Return scores (n, C) of features X (n, D)."""
         check_is_fitted(self, "released_")
         return np.asarray(_beside(self.basis_.rows(X)) @ self.coef_.T)
 
     def predict(self, X: ArrayLike) -> NDArray[np.str_]:
-        """The name of the likeliest class of each feature vector."""
+        """Return the name of the likeliest class of each feature vector."""
         return np.asarray(self.classes_[self.decision_function(X).argmax(axis=1)])
 
     def predict_proba(self, X: ArrayLike) -> Floats:
@@ -531,7 +535,7 @@ def _descend(
     steps: int,
     rate: float,
 ) -> Floats:
-    """Full-batch gradient descent with momentum; images of unknown classes have no gradient."""
+    """Run full-batch gradient descent with momentum; images of unknown classes are ignored."""
     counted = ((labels >= 0) & (labels < n_classes) & rows.any(axis=1)).astype(np.float64)
     inputs = _beside(rows) * counted[:, None]
     target = np.zeros((len(rows), n_classes))

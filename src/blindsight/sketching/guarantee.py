@@ -1,6 +1,6 @@
 """Guarantees of flipped bits and of codebook prototypes, computed before any image is read.
 
-Sketches have no guarantee (`paper`); their disclosure says what they reveal.
+Sketches carry no privacy guarantee (`paper`); their disclosure states what they reveal.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from blindsight.sketching.parameters import FlipParameters, from_bits, to_bits
 
 __all__ = ["CELL", "PIXEL", "PixelFlip", "codebook_guarantee", "flips_guarantee"]
 
-#: the names by which the door knows the two releases.
+#: the names of the two releases in a plan.
 PIXEL, CELL = "pixel", "cell"
 
 _ONCE = Assumption("released once", "each image is sent once; each further time adds to the cost")
@@ -42,8 +42,9 @@ _PUBLIC = Assumption(
 @register
 @dataclass(frozen=True, kw_only=True)
 class PixelFlip:
-    """Randomised response on a pixel: flip bit j of its value with probability beta_j, each bit
-    independently.
+    """Randomised response on a pixel: flip bit j of its value with probability beta_j.
+
+    Bits are flipped independently.
 
     Guarantee:
         Pure epsilon per pixel in the local model: the sum over bits of |ln((1 - beta_j)/beta_j)|.

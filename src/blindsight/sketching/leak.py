@@ -1,4 +1,4 @@
-"""What a sketch reveals about its image: the posterior of Equations 5 to 7 and the epsilon implied.
+"""What a sketch reveals about its image: the posterior (Equations 5 to 7) and an implied epsilon.
 
 Equation 5 is a logistic function of n_1 - n_0 alone: the log odds of a one are (n_1 - n_0)
 ln(P_same / P_diff). So a table over all differences holds every posterior of a bit, and Equation
@@ -50,12 +50,13 @@ __all__ = [
     "posterior_table",
 ]
 
-SMALL = 1 << 17  # counts that one thread deals with at once
+SMALL = 1 << 17  # counts that one thread processes at once
 
 
 def log_odds(p_diff: ArrayLike) -> Floats:
-    """Return ln(P_same / P_diff) of each bit, the evidence of one more observation; it is infinite
-    where P_diff is 0.
+    """Return ln(P_same / P_diff) of each bit, the evidence of one more observation.
+
+    It is infinite if P_diff is 0.
     """
     wrong = np.asarray(p_diff, np.float64)
     with np.errstate(divide="ignore"):
@@ -63,8 +64,9 @@ def log_odds(p_diff: ArrayLike) -> Floats:
 
 
 def posterior_of_one(n0: ArrayLike, n1: ArrayLike, p_diff: float) -> Floats:
-    """Return Pr(bit = 1) by Equation 5, computed in logarithms; 0 log 0 = 0 for bits that never
-    show a wrong value.
+    """Return Pr(bit = 1) by Equation 5, computed in logarithms.
+
+    0 log 0 = 0 for bits that are never observed wrong.
     """
     n0, n1 = np.asarray(n0, np.float64), np.asarray(n1, np.float64)
     log_one = xlogy(n1, 1 - p_diff) + xlogy(n0, p_diff)
@@ -156,8 +158,9 @@ def _cached_table(p_diff: tuple[float, ...], top: int) -> Floats32:
 def bit_posteriors(
     counts: Array, parameters: SketchParameters, *, n_jobs: int | None = None
 ) -> Floats32:
-    """Return Pr(bit = 1) of every bit, (n, channels, L, h, w) or (n, L, M), from counts (n,
-    channels, L, 2, h, w) or (n, L, 2, M).
+    """Return Pr(bit = 1) of every bit, (n, channels, L, h, w) or (n, L, M).
+
+    The counts have shape (n, channels, L, 2, h, w) or (n, L, 2, M).
     """
     flat = _flat(counts, parameters.depth)
     out = np.empty((len(flat), parameters.depth, flat.shape[3]), np.float32)
@@ -168,8 +171,9 @@ def bit_posteriors(
 def pixel_means(
     counts: Array, parameters: SketchParameters, *, n_jobs: int | None = None
 ) -> Floats32:
-    """Return the posterior mean of every pixel (the inner part of Equation 7), (n, channels, h, w),
-    from 0 to 2^L - 1.
+    """Return the posterior mean of every pixel, (n, channels, h, w), from 0 to 2^L - 1.
+
+    It is the inner part of Equation 7.
     """
     flat = _flat(counts, parameters.depth)
     weights = 2.0 ** np.arange(parameters.depth - 1, -1, -1)
@@ -258,8 +262,10 @@ def bit_distribution(differing: float, agreeing: float) -> BitDistribution:
 
 
 def _bit_losses(differing: float, agreeing: float) -> tuple[Array, float]:
-    """Return the distribution of the privacy loss of a bit on the grid, rounded up (probabilities
-    of odd length, centred at 0), and the probability of an infinite loss.
+    """Return the distribution of the privacy loss of a bit on the grid, rounded up.
+
+    Returns:
+        The probabilities (of odd length, centred at 0), and the probability of an infinite loss.
     """
     if differing == agreeing:
         return np.ones(1), 0.0
@@ -393,12 +399,11 @@ class Leak:
         )
 
     def verdict_at(self, image_shape: tuple[int, ...]) -> str:
-        """Return the verdict for images of (channels, height, width), in which noise averages out
-        over neighbouring pixels.
+        """Return the verdict for images of (channels, height, width).
 
-        The noise of the mean of a part, a sixteenth of the picture's side, is `noise` divided by
-        the part's side in pixels. Where that is small, the part can be recognised, however little a
-        single pixel reveals.
+        Noise averages out over neighbouring pixels: the noise of the mean of a part whose side is a
+        sixteenth of the picture's is `noise` divided by the part's side in pixels. If that is
+        small, the part can be recognised, however little a single pixel reveals.
         """
         part = max(1, min(image_shape[-2:]) // PARTS)
         if self.pixels_right > 0.5 or (self.bits_right[0] > 0.9 and part < 2):
@@ -437,8 +442,7 @@ def bit_moments(parameters: SketchParameters) -> tuple[Floats, Floats]:
 
 @dataclass(frozen=True)
 class Gains:
-    """Factors by which the centred posteriors of bits are multiplied to estimate a pixel's value,
-    and the standard deviation of the noise that remains.
+    """Factors for the centred posteriors of bits to estimate a pixel's value, and the noise left.
 
     A posterior is biased towards one half by a factor that does not depend on the image: given the
     true bit, its mean is 1/2 +- (m_j - 1/2), where m_j is the expected posterior of the true value.

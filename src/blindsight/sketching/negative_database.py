@@ -97,15 +97,17 @@ class NegativeDatabase:
 
     @classmethod
     def empty_hidden(cls, length: int) -> NegativeDatabase:
-        """Make the negative database of the empty set: one record without specified bits, which
-        matches everything.
+        """Make the negative database of the empty set.
+
+        It has one record without specified bits, which matches everything.
         """
         return cls(length, [0, 0], [], [])
 
     @classmethod
     def complement(cls, strings: Iterable[ArrayLike | str]) -> NegativeDatabase:
-        """Make an exact negative database of these strings: it matches every other string and none
-        of them.
+        """Make an exact negative database of these strings.
+
+        Its records match every other string and none of these.
         """
         rows = [_bits(string) for string in strings]
         if not rows:
@@ -124,7 +126,7 @@ class NegativeDatabase:
         return f"NegativeDatabase({len(self):,} records of {self.length:,} bits)"
 
     def records(self, start: int = 0, stop: int | None = None) -> list[str]:
-        """Some records as text, to inspect them."""
+        """Return some records as text, to inspect them."""
         rows = []
         for k in range(*slice(start, stop).indices(len(self))):
             row = ["*"] * self.length
@@ -134,7 +136,7 @@ class NegativeDatabase:
         return rows
 
     def matches(self, string: ArrayLike | str) -> Bools:
-        """Which records match the string: agree with it on all their specified bits."""
+        """Return which records match the string, that is, agree with all their specified bits."""
         wrong = _bits(string, self.length)[self.positions] != self.values
         cumulated = np.concatenate([[0], np.cumsum(wrong)])
         return np.asarray(cumulated[self.offsets[1:]] == cumulated[self.offsets[:-1]])
@@ -192,8 +194,9 @@ class NegativeDatabase:
         return self if (old == new).all() else self.delete(old).insert(new)
 
     def sketch(self, depth: int) -> Ints:
-        """Run Algorithm 2: return counts (depth, 2, attributes), where [.., 0, .] counts zeros and
-        [.., 1, .] ones.
+        """Run Algorithm 2: return counts (depth, 2, attributes).
+
+        [.., 0, .] counts zeros and [.., 1, .] ones.
         """
         if self.length % checks.whole("depth", depth):
             raise InvalidParameter(
@@ -221,7 +224,7 @@ class NegativeDatabase:
 
     @classmethod
     def load(cls, path: str | Path) -> NegativeDatabase:
-        """Read back what `save` wrote."""
+        """Read what `save` wrote."""
         arrays, fields = storage.load(path, kind="negative-database")
         try:
             return cls(fields["length"], arrays["offsets"], arrays["positions"], arrays["values"])
@@ -253,7 +256,7 @@ def hide(
 ) -> NegativeDatabase:
     """Make the negative database of a bit string: N = m r records of K specified bits.
 
-    With `distinct=True` no record occurs twice, as the algorithm's union says literally. By default
+    With `distinct=True` no record occurs twice, as the union in the algorithm implies. By default
     records may repeat, as Equations 4 and 5 assume. For long strings the two hardly differ.
     """
     bits = np.asarray(string)
@@ -282,8 +285,9 @@ def hide_image(
     random_state: RandomState = None,
     distinct: bool = False,
 ) -> NegativeDatabase:
-    """Make the negative database of one channel of an image (any shape, whole numbers below
-    2^depth).
+    """Make the negative database of one channel of an image.
+
+    The channel may have any shape and holds whole numbers below 2^depth.
     """
     pixels = np.asarray(channel)
     top = 2**parameters.depth - 1
@@ -319,8 +323,10 @@ def _records(
 def _positions(
     differing: Array, m: int, parameters: QKParameters, rng: np.random.Generator
 ) -> Array:
-    """Draw positions (steps 8 and 9): bit j by Q of a random attribute where the record differs,
-    and any bit where it agrees.
+    """Draw positions (steps 8 and 9).
+
+    Where the record differs, it is bit j of a random attribute, j drawn by Q; where it agrees, it
+    is any bit.
     """
     L = parameters.depth
     by_q = rng.choice(L, size=differing.shape, p=parameters.q) + L * rng.integers(

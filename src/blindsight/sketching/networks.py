@@ -79,8 +79,9 @@ class TrainingRecipe:
 
 
 class LeNet5(nn.Module):  # type: ignore[misc]
-    """Two 5 x 5 convolutions with ReLU and 2 x 2 max pools, then 120 and 84 neurons and the output
-    (Section 5.1).
+    """LeNet-5 (Section 5.1).
+
+    Two 5 x 5 convolutions with ReLU and 2 x 2 max pools, then 120 and 84 neurons and the output.
     """
 
     def __init__(self, channels: int, height: int, width: int, classes: int) -> None:
@@ -168,8 +169,9 @@ class _Residual(nn.Module):  # type: ignore[misc]
 
 
 class SmallResNet(_Residual):
-    """A ResNet of nine layers, 16 to 64 channels wide, strided early: about a minute a CIFAR-10
-    epoch on two cores.
+    """A ResNet of nine layers, 16 to 64 channels wide, with early strides.
+
+    An epoch of CIFAR-10 takes about a minute on two cores.
     """
 
     def __init__(self, channels: int, height: int, width: int, classes: int) -> None:
@@ -181,8 +183,9 @@ class SmallResNet(_Residual):
 
 
 class ResNet50(_Residual):
-    """The paper's CIFAR-10 network (Section 5.2): 7 x 7 stem, max pool, stages of 9, 12, 18 and 9
-    layers. For a GPU.
+    """The paper's CIFAR-10 network (Section 5.2), which needs a GPU.
+
+    It has a 7 x 7 stem, a max pool, and stages of 9, 12, 18 and 9 layers.
     """
 
     def __init__(self, channels: int, height: int, width: int, classes: int) -> None:
@@ -202,12 +205,11 @@ class ResNet50(_Residual):
 
 
 class Whitened(nn.Module):  # type: ignore[misc]
-    """A fixed layer that whitens patches of 2 x 2 pixels, three blocks of two convolutions, and a
-    linear head.
+    """A whitening layer for patches of 2 x 2 pixels, three convolution blocks, and a linear head.
 
-    Whitening gives every direction of a patch the same variance, which a first layer would take
-    epochs to learn. Batch norm has no scale parameter, convolutions are initialised as the
-    identity, and the head is scaled by a ninth.
+    The first layer is fixed, and a block has two convolutions. Whitening gives every direction of a
+    patch the same variance, which a first layer would take epochs to learn. Batch norm has no scale
+    parameter, convolutions are initialised as the identity, and the head is scaled by a ninth.
     """
 
     WIDTHS = (32, 128, 128)
@@ -226,8 +228,9 @@ class Whitened(nn.Module):  # type: ignore[misc]
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def prepare(self, images: Tensor) -> None:
-        """Learn the whitening from training inputs: the directions of largest variance of their
-        patches, with both signs.
+        """Learn the whitening from training inputs.
+
+        It uses the directions of largest variance of their patches, with both signs.
         """
         patches = nn.functional.unfold(images, 2).movedim(1, -1).flatten(0, 1).double()
         patches = patches - patches.mean(dim=0)
@@ -368,8 +371,9 @@ class LearnedPrior:
         return self
 
     def _best_gate(self, tiles: _Tiles) -> float:
-        """Return the least-squares factor of the network's addition on held-out images, at least
-        0.
+        """Return the least-squares factor, at least 0, of the network's addition.
+
+        It is fitted on held-out images.
         """
         across = power = 0.0
         with torch.inference_mode():
@@ -395,8 +399,9 @@ class LearnedPrior:
         return np.asarray(images.clamp(0, 1).numpy() * np.float32(2.0**depth - 1), np.float32)
 
     def _inputs(self, reading: SketchReading) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the network's inputs (n, planes, h, w), and the initial estimate with its standard
-        deviation, in 0..1.
+        """Return the network's inputs (n, planes, h, w) and the initial estimate.
+
+        The estimate is in 0..1 and comes with its standard deviation.
         """
         n, channels, depth, height, width = reading.planes.shape
         peak = np.float32(2.0**depth - 1)
@@ -427,9 +432,7 @@ class _Tiles:
         self.count = max(2, VALUES // (self.height * self.width * images.shape[1]))
 
     def draw(self) -> tuple[Tensor, SketchReading]:
-        """Return the tiles of a step (k, channels, h, w) in 0..1, and the reading of their
-        sketches.
-        """
+        """Return tiles of a step (k, channels, h, w) in 0..1, and readings of their sketches."""
         chosen = self.rng.integers(len(self.images), size=self.count)
         tops = self.rng.integers(self.images.shape[2] - self.height + 1, size=self.count)
         lefts = self.rng.integers(self.images.shape[3] - self.width + 1, size=self.count)
@@ -446,12 +449,11 @@ class _Tiles:
         return torch.from_numpy(picked.astype(np.float32) / peak), reading
 
     def second_reading(self) -> tuple[bool, np.float32]:
-        """Return whether the second reading is better than the posterior mean on a few tiles, and
-        how much its standard deviation is too small.
+        """Return whether the second reading is better than the posterior mean on a few tiles.
 
-        If its errors are larger than its standard deviation, as on digits, a multiple of the
-        posterior's variance is added so that they agree; the network can correct only what is
-        uncertain.
+        The second result states by how much its standard deviation is too small. If its errors are
+        larger than its standard deviation, as on digits, a multiple of the posterior's variance is
+        added so that they agree; the network can correct only what is uncertain.
         """
         (images, reading), peak = self.draw(), 2.0**self.parameters.depth - 1
         truth, (mean, deviation) = images.numpy(), moments(reading.planes)

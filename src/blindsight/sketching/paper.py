@@ -53,8 +53,9 @@ __all__ = [
 
 
 class NegativeSketcher(TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Converts images to sketches of their negative databases (Algorithms 1 and 2), which are drawn
-    directly as counts.
+    """Converts images to sketches of their negative databases (Algorithms 1 and 2).
+
+    The sketches are drawn directly as counts.
 
     Parameters:
         q: "Q1" to "Q12", a sequence of q_j (one per bit, most significant first), or `QKParameters`
@@ -112,8 +113,9 @@ class NegativeSketcher(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.disclosure_: Disclosure = disclosure_of(parameters, self.leak_, self.image_shape_)
 
     def transform(self, X: ArrayLike) -> Array:
-        """Return counts (n, channels, L, 2, height, width), uint8 or uint16; index 0 of the fourth
-        axis counts zeros.
+        """Return counts (n, channels, L, 2, height, width), uint8 or uint16.
+
+        Index 0 of the fourth axis counts zeros.
         """
         check_is_fitted(self, "parameters_")
         images = as_images(pixels_of(X), self.parameters_.depth)
@@ -182,7 +184,7 @@ class NegativeSketcher(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     @classmethod
     def load(cls, path: str | Path) -> NegativeSketcher:
-        """Read back what `save` wrote."""
+        """Read what `save` wrote."""
         _, fields = storage.load(path, kind="negative-sketcher")
         try:
             parameters = QKParameters.from_dict(fields["parameters"])
@@ -202,8 +204,9 @@ class NegativeSketcher(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 def disclosure_of(
     parameters: QKParameters, leak: Leak, image_shape: tuple[int, int, int]
 ) -> Disclosure:
-    """Return who sees what of images sketched with these parameters, and what the sketch implies by
-    computation.
+    """Return the disclosure of sketches with these parameters.
+
+    It states who sees what, and what an attacker can compute from a sketch.
     """
     channels, height, width = image_shape
     per_bit = ", ".join("inf" if math.isinf(e) else f"{e:.3g}" for e in leak.epsilon_bit)

@@ -183,14 +183,14 @@ class QKParameters:
 
     @classmethod
     def paper(cls, name: str, *, p: Sequence[float] = PAPER_P, r: float = PAPER_R) -> QKParameters:
-        """One of Q1 to Q12 (8-bit images)."""
+        """Return one of the paper's settings Q1 to Q12, for 8-bit images."""
         return cls(q=PAPER_Q[checks.one_of("q", name, PAPER_Q)], p=tuple(p), r=r)
 
     @classmethod
     def k_hidden(
         cls, depth: int, *, p: Sequence[float] = PAPER_P, r: float = PAPER_R
     ) -> QKParameters:
-        """The K-hidden algorithm: the special case q_j = 1/L."""
+        """Return the parameters of the K-hidden algorithm, the special case q_j = 1/L."""
         depth = checks.whole("depth", depth)
         return cls(q=(1 / depth,) * depth, p=tuple(p), r=r)
 
@@ -243,8 +243,9 @@ class QKParameters:
         return max(1, round(self.depth * n_attributes * self.r))
 
     def check_string(self, n_attributes: int) -> None:
-        """Raise `InvalidParameter` if a string is too short for K specified bits, or for as many
-        differing bits as p requires.
+        """Raise `InvalidParameter` if a string is too short.
+
+        It must have room for K specified bits and for as many differing bits as p requires.
         """
         bits = self.depth * checks.whole("n_attributes", n_attributes)
         if self.specified > bits:
@@ -262,8 +263,9 @@ class QKParameters:
 
     @property
     def top_count(self) -> int:
-        """A number that a count exceeds with a probability below 1e-18 (Chernoff's bound for a
-        Poisson count).
+        """A number that a count exceeds with a probability below 1e-18.
+
+        It is Chernoff's bound for a Poisson count.
         """
         rate = max(self.differing_rate.max(), self.agreeing_rate, 1e-9)
         top = math.ceil(rate) + 1

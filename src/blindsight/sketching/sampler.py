@@ -40,16 +40,16 @@ __all__ = ["WORDS", "Dice", "draw_sketches", "fill", "fresh_key", "seeded_key"]
 
 u32 = np.uint32
 u64 = np.uint64
-WORDS = 16  # a block
+WORDS = 16  # in a block of ChaCha8
 
 
 def fresh_key() -> NDArray[np.uint32]:
-    """A 256-bit key from the operating system."""
+    """Return a 256-bit key from the operating system."""
     return np.frombuffer(os.urandom(32), np.uint32).copy()
 
 
 def seeded_key(rng: np.random.Generator) -> NDArray[np.uint32]:
-    """A key from a seeded generator: for simulations only."""
+    """Return a key from a seeded generator, for simulations only."""
     return rng.integers(0, 1 << 32, size=8, dtype=np.uint32)
 
 
@@ -94,8 +94,9 @@ def fill(
     counter: int | np.int64,
     out: Integers,
 ) -> None:
-    """Fill `out` (16, blocks) with the keystream of nonce (`stream`, `lane`) from block `counter`
-    on.
+    """Fill `out` (16, blocks) with the keystream of a nonce, from block `counter` on.
+
+    The nonce is (`stream`, `lane`).
     """
     s0, s1, s2, s3 = u32(0x61707865), u32(0x3320646E), u32(0x79622D32), u32(0x6B206574)
     k0, k1, k2, k3, k4, k5, k6, k7 = key[0], key[1], key[2], key[3], key[4], key[5], key[6], key[7]
@@ -136,8 +137,9 @@ SHARED = 1 << 26
 
 @dataclass(frozen=True)
 class Dice:
-    """The randomness of one call: a key for the positions, and a generator for the numbers of
-    records of each type.
+    """The randomness of one call.
+
+    It has a key for the positions, and a generator for the numbers of records of each type.
     """
 
     key: NDArray[np.uint32]
@@ -168,8 +170,9 @@ class Dice:
 
 @njit()
 def _scaled(word: int, n: int) -> Any:
-    """Return floor(word n / 2^32), which is uniform on 0..n-1 if the words of `_biased` are drawn
-    again (Lemire).
+    """Return floor(word n / 2^32).
+
+    It is uniform on 0..n-1 if the words of `_biased` are drawn again (Lemire).
     """
     return u32((u64(word) * u64(n)) >> u64(32))
 
@@ -271,8 +274,9 @@ def _share(
     word_of: Integers,
     span: Integers,
 ) -> Any:
-    """Assign a word to each position t of a record of type i, with the number of values that the
-    word represents. Returns the number of words.
+    """Assign a word to each position t of a record of type i.
+
+    `span` is the number of values that each word represents. Returns the number of words.
     """
     t, used = 0, 0
     while t < K:
@@ -295,8 +299,9 @@ def _planes(
     M: int,
     positions: Integers,
 ) -> None:
-    """Move each position to the plane of a bit j drawn with probability q_j; `edges` are the
-    cumulated q.
+    """Move each position to the plane of a bit j drawn with probability q_j.
+
+    `edges` are the cumulated q.
     """
     for k in range(words.size):
         positions[k] += u32(base * M)
@@ -307,7 +312,7 @@ def _planes(
 
 @njit(nogil=True, cache=True)
 def _sorted_planes(remaining: Integers, M: int, positions: Integers) -> None:
-    """Move the positions, in order, to the planes; `left[j]` positions remain for plane j."""
+    """Move the positions, in order, to the planes; `remaining[j]` are left for plane j."""
     k = 0
     for j in range(remaining.size):
         take = min(remaining[j], positions.size - k)
@@ -356,8 +361,10 @@ def _mend(
     spare: Integers,
     cursor: Integers,
 ) -> None:
-    """In the marked records, draw again the positions from biased words, and then, in order, those
-    that repeat an earlier position.
+    """Draw positions of the marked records again.
+
+    These are first the positions from biased words, and then, in order, those that repeat an
+    earlier position.
     """
     K, n = positions.shape[0], again.size
     for k in range(n):
@@ -366,7 +373,7 @@ def _mend(
         for t in range(K):
             if not _biased(words[word_of[t] * n + k], span[word_of[t]]):
                 continue
-            if t == 0:  # its plane was drawn beforehand and must not change
+            if t == 0:  # Its plane was drawn beforehand and must not change.
                 positions[0, k] = positions[0, k] // u32(M) * u32(M) + _below(
                     M, key, stream, spare, cursor
                 )
@@ -395,11 +402,11 @@ def _count(
     differ: Integers,
     agree: Integers,
 ) -> None:
-    """Add the positions of all records of one string to `differ` and `agree` (position = plane M +
-    pixel).
+    """Add the positions of all records of one string to `differ` and `agree`.
 
-    first[i - 1, j] of the records of type i have their first differing bit on plane j. These
-    numbers are drawn beforehand, because the order of records does not matter.
+    A position is plane M + pixel. first[i - 1, j] of the records of type i have their first
+    differing bit on plane j. These numbers are drawn beforehand, because the order of records does
+    not matter.
     """
     K = of_type.shape[0]
     words = np.empty(2 * K * BATCH + WORDS, np.uint32)
@@ -408,7 +415,7 @@ def _count(
     positions = np.empty((K, BATCH), np.uint32)
     marks = np.empty(BATCH, np.uint32)
     word_of, span = np.empty(K, np.int64), np.empty(K, np.int64)
-    # Not literals: `fill` would be compiled once more for each of them.
+    # These are variables, because `fill` would be compiled again for each literal.
     lane, counter = np.int64(0), np.int64(0)
     for i in range(1, K + 1):  # records of type i: i differing bits, K - i agreeing ones
         remaining = first[i - 1].copy()
@@ -473,8 +480,9 @@ def _sketch(
     number: int,
     out: Integers,
 ) -> None:
-    """Write sketches of strings (n, M), numbered from `number`, to out (n, L, 2, M); counts are
-    limited to the largest value of the dtype.
+    """Write sketches of strings (n, M), numbered from `number`, to out (n, L, 2, M).
+
+    Counts are limited to the largest value of the dtype.
     """
     n, depth, _, M = out.shape
     m = depth * M
@@ -496,8 +504,9 @@ def _sketch(
 
 
 def _cumulated(parameters: QKParameters) -> tuple[int, NDArray[np.uint32]]:
-    """Return the number of leading bits with q = 0, and the inner edges of the cumulated q in units
-    of 2^-32.
+    """Return the number of leading bits with q = 0, and the inner edges of the cumulated q.
+
+    The edges are in units of 2^-32.
     """
     likely = np.flatnonzero(parameters.q)
     inner = np.rint(np.cumsum(parameters.q)[likely[0] : likely[-1]] * 2.0**32)

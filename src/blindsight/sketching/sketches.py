@@ -171,8 +171,10 @@ def header_of(
 def parse(
     head: bytes, size: int | None, where: str
 ) -> tuple[dict[str, Section], dict[str, Any], int]:
-    """Read a header: the sections {name: (dtype, shape, offset)}, the fields, and the offset of the
-    data. All are checked against the size of the file.
+    """Read a header and check it against the size of the file.
+
+    Returns:
+        The sections {name: (dtype, shape, offset)}, the fields, and the offset of the data.
     """
     try:
         length = struct.unpack("<Q", head[:8])[0]
@@ -434,13 +436,12 @@ _PIECE = 1 << 24
 
 
 class SketchWriter:
-    """Writes a file of sketches block by block. Written blocks survive a crash, and the job can be
-    resumed.
+    """Writes a file of sketches block by block.
 
-    The file is written beside its target as NAME.part with a flag for each block, and renamed when
-    all blocks are written. No key or seed is stored: blocks drawn after resuming have fresh
-    randomness. A finished file is never overwritten, because new sketches of the same images would
-    be a second release of them.
+    Written blocks survive a crash, and the job can be resumed. The file is written beside its
+    target as NAME.part with a flag for each block, and renamed when all blocks are written. No key
+    or seed is stored: blocks drawn after resuming have fresh randomness. A finished file is never
+    overwritten, because new sketches of the same images would be a second release of them.
 
     `source` identifies the set of images when a job resumes. It is a digest of file names, which
     anyone who guesses the names can verify, so it is stored after the end of NAME.part and removed

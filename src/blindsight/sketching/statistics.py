@@ -91,7 +91,7 @@ class FeatureBasis:
         Parameters:
             public: features of public pictures, made by the encoder of the private ones, and best
                 from pictures that were shrunk to the size of the private ones first.
-            width: length of the rows; it is reduced where the pictures span fewer directions.
+            width: length of the rows; it is reduced if the pictures span fewer directions.
 
         Raises:
             InvalidData: if there are fewer than 8 public pictures.
@@ -115,7 +115,7 @@ class FeatureBasis:
 
     @classmethod
     def from_classifier(cls, weights: ArrayLike, public: ArrayLike, *, width: int) -> FeatureBasis:
-        """Take the main directions of a public classifier's weights, where public pictures are few.
+        """Make a basis from a public classifier's weights, if there are few public pictures.
 
         Parameters:
             weights: the weights (C, D) of a classifier on the same features.
@@ -226,11 +226,12 @@ class StatisticsLayout:
 
         Parameters:
             classes: the names of the classes.
-            n_records: number of images, of all senders together where statistics are merged.
+            n_records: number of images, of all senders together if statistics are merged.
             epsilon: privacy budget per image, or per person.
             delta: probability bound of the guarantee.
-            most: images of one person by whose root the noise grows; 1 where images are protected.
-            largest: the largest width: that of the basis.
+            most: number of images of one person, with whose square root the noise grows; 1 if
+                images are protected.
+            largest: the largest possible width, which is that of the basis.
         """
         width = width_for(n_records, len(classes), epsilon=epsilon, delta=delta, most=most)
         share = moments_share(n_records, len(classes), epsilon=epsilon, delta=delta, most=most)
@@ -259,14 +260,15 @@ class StatisticsLayout:
         units: ArrayLike | None = None,
         most: int = 1,
     ) -> Floats:
-        """Return the exact sum over all images, without noise. It is private; use it as a summand
-        of a secure sum.
+        """Return the exact sum over all images, without noise.
+
+        It is private; use it as a summand of a secure sum.
 
         Parameters:
             rows: rows (n, width) of `FeatureBasis.rows`.
-            labels: the number of each image's class; images with any other number count nothing.
+            labels: the number of each image's class; images with any other number are ignored.
             units: the number of the person, or of the distinct picture, that each row belongs to;
-                by default every row is a unit of its own.
+                by default every row is a separate unit.
             most: the sum of one unit's vectors is clipped to norm sqrt(most).
         """
         summands = UnitRows(self, rows, labels, units)
@@ -380,15 +382,15 @@ class UnitRows:
 
 @dataclass(frozen=True)
 class Statistics:
-    """Noisy class sums, counts and second moment: what a receiver learns from.
+    """Noisy class sums, counts and second moment, from which a receiver learns.
 
     Parameters:
         layout: the names of the classes, the width, and the share of the second moment.
-        basis: how features become rows.
+        basis: the map from features to rows.
         vector: the released vector, with its noise.
         sigma: standard deviation of the noise in each coordinate.
-        encoder: identity of the encoder whose features the basis takes; empty where unknown.
-        senders: from how many releases this was added up.
+        encoder: identity of the encoder whose features the basis takes; empty if unknown.
+        senders: number of releases in the sum.
 
     Examples:
         >>> rng = np.random.default_rng(0)
@@ -430,7 +432,7 @@ class Statistics:
         sigma: float,
         senders: int = 1,
     ) -> Statistics:
-        """Statistics from a sum of `StatisticsLayout.sum` over all sites, noised once.
+        """Make statistics from a sum of `StatisticsLayout.sum` over all sites, with noise.
 
         Parameters:
             total: the sum, with its noise.
@@ -482,7 +484,7 @@ class Statistics:
 
     @cached_property
     def moment(self) -> Floats | None:
-        """The noisy second moment (width, width), or None where none was released."""
+        """The noisy second moment (width, width), or None if none was released."""
         layout = self.layout
         if not layout.moments:
             return None
@@ -498,8 +500,8 @@ class Statistics:
 def merge_statistics(parts: Sequence[Statistics]) -> Statistics:
     """Add the statistics of several senders.
 
-    Every sender's guarantee stays what it was for that sender's images: a receiver computes the sum
-    from what was released. The noise of all senders adds up; a secure sum needs it once.
+    The guarantee of every sender is unchanged for that sender's images, because the sum is computed
+    from released values. The noise of all senders adds up; a secure sum needs it only once.
 
     Parameters:
         parts: statistics with the same classes, width, share of moments and basis.

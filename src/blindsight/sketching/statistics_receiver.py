@@ -1,4 +1,4 @@
-"""The receiver of feature statistics: classifiers that are fitted to sums, without any image."""
+"""Classifiers that the receiver of feature statistics fits to sums, without any image."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class StatisticsClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         classes_: the names of the classes.
         coef_: weights (C, width) on the rows of the basis.
         intercept_: one number for each class.
-        basis_: how features become rows.
+        basis_: the map from features to rows.
         encoder_: identity of the encoder whose features it takes.
     """
 
@@ -118,7 +118,7 @@ class StatisticsClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         self.method = method
 
     def fit(self, statistics: Statistics, y: None = None) -> Self:
-        """Fit to `Statistics`; there are no other data."""
+        """Fit to `Statistics`; no other data are used."""
         checks.one_of("method", self.method, ("lda", "ridge"))
         if not isinstance(statistics, Statistics):
             raise InvalidData(
@@ -134,7 +134,7 @@ class StatisticsClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         return self
 
     def decision_function(self, X: ArrayLike) -> Floats:
-        """Scores (n, C) of features X (n, D)."""
+        """Return scores (n, C) of features X (n, D)."""
         check_is_fitted(self, "coef_")
         return self.decide_rows(self.basis_.rows(X))
 
@@ -144,11 +144,11 @@ class StatisticsClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         return np.asarray(np.asarray(rows, np.float64) @ self.coef_.T + self.intercept_)
 
     def predict(self, X: ArrayLike) -> NDArray[np.str_]:
-        """The name of the likeliest class of each feature vector."""
+        """Return the name of the likeliest class of each feature vector."""
         return np.asarray(self.classes_[self.decision_function(X).argmax(axis=1)])
 
     def predict_proba(self, X: ArrayLike) -> Floats:
-        """Softmax of the scores: probabilities if the rows of each class are Gaussian ("lda")."""
+        """Return the softmax of the scores: probabilities if each class is Gaussian ("lda")."""
         scores = self.decision_function(X)
         powers = np.exp(scores - scores.max(axis=1, keepdims=True))
         return np.asarray(powers / powers.sum(axis=1, keepdims=True))
@@ -167,7 +167,7 @@ class StatisticsClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read back what `save` wrote.
+        """Read what `save` wrote.
 
         Raises:
             HostileFile: if the file is damaged or its parts do not fit.
@@ -189,8 +189,9 @@ class StatisticsClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
 
 def _shrunk_counts(statistics: Statistics) -> Floats:
-    """Return class counts, shrunk towards their mean by the known noise, and at least a tenth of
-    the mean.
+    """Return class counts, shrunk towards their mean according to the known noise.
+
+    They are at least a tenth of the mean.
     """
     counts = statistics.counts
     mean = max(float(counts.mean()), 1.0)

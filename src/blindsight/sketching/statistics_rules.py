@@ -1,7 +1,7 @@
-"""Public rules of feature statistics: width, share of the second moment, and what to expect.
+"""Public rules of feature statistics: width, share of the second moment, and a forecast.
 
 Every rule is a function of epsilon, delta, the number of images N and the number of classes C, so
-nothing private is looked at before a release is charged. mu is the parameter of the Gaussian
+nothing private is used before a release is charged. mu is the parameter of the Gaussian
 mechanism at (epsilon, delta); for a person with k images it is divided by sqrt(k). t = mu N / C is
 the number of images of a class in units of the noise of its mean.
 """
@@ -31,7 +31,7 @@ __all__ = [
     "width_for",
 ]
 
-#: Probability bound of the guarantee where none is given.
+#: Default delta, the probability bound of the guarantee.
 DEFAULT_DELTA = 1e-5
 #: Widths that the rule chooses from.
 WIDTHS = (64, 96, 128, 192, 256, 384, 512)
@@ -41,7 +41,7 @@ _REFUSED_BELOW, _POOR_BELOW, _FAIR_BELOW = 10.0, 17.0, 35.0
 # From these t on, a second moment is worth its cost: with the smaller and with the larger share.
 _MOMENTS_FROM, _MOMENTS_HALF_FROM = 125.0, 500.0
 _SMALL_SHARE, _HALF = 0.3, 0.5
-# The accuracy without noise that is assumed where it is not known.
+# The accuracy without noise that is assumed if it is not known.
 _ASSUMED_ACCURACY = 0.9
 # Loss of accuracy of class means without a second moment, both without noise: about 7 points on
 # 1,000 images of CIFAR-10 and of MNIST. Values from 5 to 15 points rank settings in the same order.
@@ -52,7 +52,7 @@ Level = Literal["refused", "poor", "fair", "good"]
 
 @lru_cache(maxsize=256)
 def gaussian_mu(epsilon: float, delta: float) -> float:
-    """Sensitivity over standard deviation of the least Gaussian noise for (epsilon, delta).
+    """Return sensitivity over standard deviation of the least noise for (epsilon, delta).
 
     Examples:
         >>> round(gaussian_mu(1.0, 1e-5), 3)
@@ -63,7 +63,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 
 
 def _strength(n_records: int, n_classes: int, epsilon: float, delta: float, most: int) -> float:
-    """t = mu N / C."""
+    """Return t = mu N / C."""
     checks.whole("n_records", n_records, least=0)
     checks.whole("n_classes", n_classes)
     mu = gaussian_mu(float(epsilon), float(delta)) / math.sqrt(checks.whole("most", most))
@@ -73,7 +73,7 @@ def _strength(n_records: int, n_classes: int, epsilon: float, delta: float, most
 def moments_share(
     n_records: int, n_classes: int, *, epsilon: float, delta: float = DEFAULT_DELTA, most: int = 1
 ) -> float:
-    """The share of the squared norm that is spent on the second moment: .5, .3 or 0.
+    """Return the share of the squared norm that is spent on the second moment: .5, .3 or 0.
 
     Examples:
         >>> moments_share(50_000, 10, epsilon=1.0), moments_share(1_000, 10, epsilon=1.0)
@@ -88,9 +88,9 @@ def moments_share(
 def width_for(
     n_records: int, n_classes: int, *, epsilon: float, delta: float = DEFAULT_DELTA, most: int = 1
 ) -> int:
-    """The length of the rows: the nearest of `WIDTHS` to (mu N)^(2/3), or to 2.5 t.
+    """Return the length of the rows: the nearest of `WIDTHS` to (mu N)^(2/3), or to 2.5 t.
 
-    Where no second moment is released it is 2.5 t, between max(64, C) and 256.
+    If no second moment is released, it is 2.5 t, between max(64, C) and 256.
 
     Examples:
         >>> width_for(50_000, 10, epsilon=1.0), width_for(1_000, 10, epsilon=1.0)
@@ -107,7 +107,7 @@ def width_for(
 def least_images(
     n_classes: int, *, epsilon: float, delta: float = DEFAULT_DELTA, most: int = 1
 ) -> int:
-    """The least number of images from which a release is not refused.
+    """Return the smallest number of images for which a release is not refused.
 
     Examples:
         >>> least_images(10, epsilon=1.0)
@@ -119,7 +119,7 @@ def least_images(
 
 @dataclass(frozen=True)
 class StatisticsForecast:
-    """What a release of statistics will be good for, by public numbers alone.
+    """The expected usefulness of a release of statistics, from public numbers alone.
 
     Parameters:
         level: "refused", "poor", "fair" (a visible loss) or "good".
@@ -128,7 +128,7 @@ class StatisticsForecast:
         chance: the accuracy of guessing.
         n_records: number of images.
         n_classes: number of classes.
-        needed: the least number of images that is not refused.
+        needed: the smallest number of images that is not refused.
         recommended: the number of images from which the level is "good".
         epsilon: the privacy budget.
     """
@@ -185,14 +185,14 @@ def forecast(
     most: int = 1,
     noiseless: float = _ASSUMED_ACCURACY,
 ) -> StatisticsForecast:
-    """Predict what statistics of so many images will be good for, before anything is charged.
+    """Predict how useful statistics of this many images will be, before anything is charged.
 
     Parameters:
         n_records: number of images.
         n_classes: number of classes.
         epsilon: privacy budget per image, or per person.
         delta: probability bound of the guarantee.
-        most: images of one person by whose root the noise grows.
+        most: number of images of one person, with whose square root the noise grows.
         noiseless: accuracy without noise that is assumed.
 
     Returns:
@@ -245,8 +245,9 @@ _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(80)
 
 
 def _right(gap: float, n_classes: int) -> float:
-    """Return the probability that the true one of C scores is the largest if its mean is larger by
-    `gap`.
+    """Return the probability that the score of the true class is the largest of C scores.
+
+    Its mean is larger than that of the others by `gap`.
     """
     inner = np.exp((n_classes - 1) * log_ndtr(_NODES + gap))
     return float((_WEIGHTS * inner).sum() / math.sqrt(2 * math.pi))

@@ -1,6 +1,6 @@
 """`NegDL`, the network that the server trains on sketches (Algorithm 3), and its PyTorch data set.
 
-`SketchDataset` turns sketches into network inputs by table lookup, batch by batch or once for all.
+`SketchDataset` turns sketches into network inputs by table lookup, for each batch or all at once.
 """
 
 from __future__ import annotations
@@ -123,14 +123,15 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             32 x 32 pixels, else "lenet5".
         inputs: "mean" (the paper: posterior means of pixels), "bits" (posteriors of all bits as
             channels) or "both".
-        scaling: "standard" (mean 0, deviation 1 a plane) or "unit" ([0, 1], as the paper).
+        scaling: "standard" (each plane has mean 0 and standard deviation 1) or "unit" ([0, 1], as
+            in the paper).
         optimizer: "adam", "sgd" (momentum 0.9, weight decay 5e-4) or "nesterov" (0.85).
         schedule: "cosine", "triangle" (up, then down) or "constant".
         learning_rate: the largest step size: 1e-3 (adam) and 0.1 (sgd) are the paper's.
         batch_size: sketches per step.
         epochs: passes over all sketches.
         augment: random crops and horizontal flips of the estimates, as the paper does for CIFAR-10.
-        random_state: seed of the first weights, the batches and the augmentation.
+        random_state: seed of the initial weights, the batches and the augmentation.
 
     Parameters that are None come from the network's recipe (`networks.TrainingRecipe`); `recipe_`
     is the result.
@@ -191,8 +192,8 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         rng, self.simulation_ = training_rng(self.random_state)
         data = SketchDataset(sketches, inputs=self.recipe_.inputs)
         self.input_shape_ = data.shape
-        # Weights are initialised by torch's own generator: seeded inside a fork, so that the
-        # caller's is untouched.
+        # Weights are initialised by torch's own generator, which is seeded inside a fork, so that
+        # the caller's generator is not changed.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(rng.integers(1 << 62)))
             self.module_ = self._network(len(self.classes_))
@@ -324,7 +325,7 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             x = flipped(cropped(x, rng, recipe.shift), rng)
         if recipe.bfloat16:
             x = x.contiguous(memory_format=torch.channels_last)
-        # Weights stay in single precision; what runs in bfloat16 is a copy of them.
+        # Weights stay in single precision; a copy of them is used in bfloat16.
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=recipe.bfloat16):
             logits = self.module_(x)
         return nn.functional.cross_entropy(
@@ -339,7 +340,7 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 yield order[start : start + size]
 
     def decision_function(self, X: SketchSet) -> Floats32:
-        """Logits (n, classes) for sketches of new images, made with the same parameters."""
+        """Return logits (n, classes) for sketches of new images, made with the same parameters."""
         check_is_fitted(self, "module_")
         sketches = self._sketches(X)
         sketches.require(self.parameters_, self.image_shape_)
@@ -366,7 +367,7 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def score(
         self, X: SketchSet, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None
     ) -> float:
-        """Accuracy, against `y` or the set's own labels."""
+        """Return the accuracy, against `y` or the set's own labels."""
         truth = X.labels if y is None else y
         if truth is None:
             raise InvalidData("scoring needs labels.")
@@ -415,7 +416,7 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         chosen = network if network is not None else fields.get("network")
         if chosen is None:
             raise InvalidParameter(
-                "this model has a network of its own: pass the function that makes it as network=."
+                "this model has a custom network: pass the function that makes it as network=."
             )
         try:
             model = cls(chosen, **fields["settings"])
@@ -452,15 +453,16 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return model
 
     def export_onnx(self, path: str | Path) -> None:
-        """Write the network as ONNX: input "x", estimates (n, planes, h, w) of `SketchDataset`;
-        output "logits".
+        """Write the network as ONNX.
+
+        The input "x" are estimates (n, planes, h, w) of `SketchDataset`; the output is "logits".
         """
         check_is_fitted(self, "module_")
         checks.optional_module("onnx", extra="torch")
         network = self._answer()
         example = torch.zeros(2, *self.input_shape_)
         with warnings.catch_warnings():
-            # The exporter that needs no further package announces its retirement.
+            # The exporter that needs no further package is deprecated and warns.
             warnings.simplefilter("ignore")
             torch.onnx.export(
                 network, (example,), str(path), dynamo=False, opset_version=17, input_names=["x"],
@@ -484,8 +486,9 @@ class _AnswerNetwork(nn.Module):  # type: ignore[misc]
 
 
 def cropped(x: Tensor, rng: np.random.Generator, shift: int | None = None) -> Tensor:
-    """Shift each image of (n, planes, h, w) at random by up to `shift` pixels; None shifts by up to
-    an eighth of its side.
+    """Shift each image of (n, planes, h, w) at random by up to `shift` pixels.
+
+    None shifts by up to an eighth of its side.
     """
     n, _, height, width = x.shape
     pad = max(1, min(height, width) // 8) if shift is None else shift

@@ -108,7 +108,7 @@ def test_verdicts_rank_the_settings():
 
 def test_the_verdict_depends_on_resolution_and_never_reassures():
     leak = leak_of(QKParameters.paper("Q3"))
-    assert "picture comes back" in leak.verdict_at((3, 256, 256))
+    assert "recovers the picture" in leak.verdict_at((3, 256, 256))
     assert "coarse shapes" in leak.verdict_at((3, 96, 96))
     assert "similar images" in leak.verdict_at((1, 28, 28))
     for side in (8, 28, 64, 256, 1024):

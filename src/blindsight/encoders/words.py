@@ -319,7 +319,7 @@ def understood(text: str, names: Sequence[str] | None = None) -> Understood:
         for word in words
         if len(words) > 1 and word not in unknown and not _stands_for(word, best, all_names, nouns)
     )
-    # A noun stands for its classes: "dog", not three of the 118 breeds.
+    # A noun replaces its classes: "dog" rather than three of the 118 breeds.
     nouns_meant = [noun for noun, numbers in nouns if len(numbers) > 1 and set(numbers) & set(best)]
     covered = {number for noun, numbers in nouns if noun in nouns_meant for number in numbers}
     class_labels = (*nouns_meant, *(all_names[c] for c in best if c not in covered))

@@ -75,8 +75,8 @@ PUBLIC = Assumption(
 LEARNED = Assumption(
     "learned without noise",
     "the hash function was learned from the protected images without noise, so a record has no "
-    "finite epsilon: "
-    "learn from public images (learned_from='public'), or with PITQ or CodebookHasher",
+    "finite epsilon: learn from public images (learned_from='public'), or with PITQ or "
+    "CodebookHasher",
 )
 PUBLIC_NUMBER = Assumption("public number", "the number of images is public")
 _ONE_BIT = Assumption(

@@ -331,8 +331,8 @@ def flip_mechanism(parameters: PHashing, n_bits: int) -> BitFlip:
         if calibration == "proven" and beta > 0.5:
             raise NotProven(
                 f"beta is {beta:.4g}: flipping more than half of the bits releases their "
-                "complement, and a larger beta protects less. Use beta of at "
-                "most 0.5, or calibration='paper' to study the paper's setting."
+                "complement, and a larger beta protects less. Use beta of at most "
+                "0.5, or calibration='paper' to study the paper's setting."
             )
         return BitFlip(beta=beta, n_bits=n_bits, unit=unit)
     make = BitFlip.paper if calibration == "paper" else BitFlip.proven

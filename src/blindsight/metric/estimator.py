@@ -430,8 +430,7 @@ class DPPMetric(LinearMetric, Protected):
         if count_kappa(graph) > stated:
             raise InvalidData(
                 f"the pairs need a larger kappa than the {stated} that was fixed beforehand. Raise "
-                "it, or use "
-                "select= to leave pairs out."
+                "it, or use select= to leave pairs out."
             )
         return stated
 

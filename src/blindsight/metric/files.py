@@ -186,7 +186,7 @@ def read_triplets(path: str | Path, records: Records) -> Ints:
     rows = read_rows(read_text(path), name=name)
     if len(rows[0]) != 3:
         raise InvalidData(
-            f"{name} must have three columns (anchor, alike, not alike), found {len(rows[0])}."
+            f"{name} must have three columns (anchor, similar, dissimilar), found {len(rows[0])}."
         )
     if not set(rows[0]) & set(records.ids):
         rows = rows[1:]

@@ -142,8 +142,7 @@ class PairGraph:
         if (edges[:, 0] == edges[:, 1]).any():
             raise InvalidData(
                 "a pair must join two different records: "
-                f"{int((edges[:, 0] == edges[:, 1]).sum())} self-pairs found. "
-                "Remove them."
+                f"{int((edges[:, 0] == edges[:, 1]).sum())} self-pairs found. Remove them."
             )
         first = _first_of_each(edges, n_nodes)
         return cls(

@@ -207,8 +207,7 @@ def _exact(graph: PairGraph, max_flows: int) -> int:
         if flows == max_flows:
             raise InvalidParameter(
                 f"the exact kappa of {len(graph):,} pairs needs more than {max_flows:,} maximum "
-                "flows. "
-                "Use method='second', which is at most a little larger, or raise max_flows."
+                "flows. Use method='second', which is at most a little larger, or raise max_flows."
             )
         best = max(best, pair_kappa(graph, s, t))
     return best

@@ -609,8 +609,7 @@ def quietest_needed(
     if silent > 0:
         raise InvalidParameter(
             f"max_psnr must be above {goal + silent:.2f} dB, which a guess without any sketch may "
-            "reach on such "
-            f"images, got {goal:g}."
+            f"reach on such images, got {goal:g}."
         )
     low, high = 0.0, 1.0
     if excess(1.0, learn=False) <= 0:

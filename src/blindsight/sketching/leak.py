@@ -389,13 +389,13 @@ class Leak:
             return "The image is recognisable: its leading bit is recovered; finer detail is noisy."
         if first > 0.75:
             return (
-                "A noisy picture is recovered at once; averaging neighbours, or knowing similar "
-                "images, clears it."
+                "A noisy picture is recovered directly; averaging over neighbouring pixels, or "
+                "knowledge of similar images, removes the noise."
             )
         return (
-            "A pixel alone tells little, a picture much: averaging neighbours brings shapes back, "
-            "the more the larger "
-            "the image, and an attacker who knows similar images sees more still."
+            "A single pixel reveals little, but a picture much: averaging over neighbouring "
+            "pixels recovers shapes, more of them in larger images, and an attacker who knows "
+            "similar images recovers even more."
         )
 
     def verdict_at(self, image_shape: tuple[int, ...]) -> str:
@@ -412,15 +412,14 @@ class Leak:
         size = f"{image_shape[-1]} x {image_shape[-2]} pixels"
         if clear > 25:
             return (
-                f"At {size} the picture comes back by averaging neighbours: parts of {part} x "
-                f"{part} pixels are seen "
-                f"with {clear:.0f} dB, without knowing any similar image."
+                f"At {size} averaging over neighbouring pixels recovers the picture: parts of "
+                f"{part} x {part} pixels with {clear:.0f} dB, without any similar image."
             )
         if clear > 15:
             return (
-                f"At {size} coarse shapes come back by averaging neighbours (parts of {part} x "
-                f"{part} pixels with "
-                f"{clear:.0f} dB); an attacker who knows similar images sees more."
+                f"At {size} averaging over neighbouring pixels recovers coarse shapes (parts of "
+                f"{part} x {part} pixels with {clear:.0f} dB); an attacker who knows similar "
+                "images recovers more."
             )
         return self.verdict
 

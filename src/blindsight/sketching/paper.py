@@ -213,8 +213,7 @@ def disclosure_of(
     ratio = f"likelihood ratio (delta {leak.delta:g}, computed)"
     return Disclosure(
         method=f"sketch of a negative database, {parameters.name}, p = {parameters.p}, K = "
-        f"{parameters.specified}, "
-        f"r = {parameters.r:g}",
+        f"{parameters.specified}, r = {parameters.r:g}",
         sees=(
             (
                 "the server",

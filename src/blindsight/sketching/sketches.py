@@ -301,9 +301,8 @@ class SketchSet:
         if self.parameters.fingerprint != parameters.fingerprint:
             raise InvalidData(
                 f"sketches must be made with the parameters {parameters.name} "
-                f"({parameters.fingerprint}), "
-                f"got {self.parameters.name} ({self.parameters.fingerprint}). Sketch the images "
-                "again with those."
+                f"({parameters.fingerprint}), got {self.parameters.name} "
+                f"({self.parameters.fingerprint}). Sketch the images again with those."
             )
         if tuple(self.image_shape) != tuple(image_shape):
             raise InvalidData(
@@ -531,7 +530,7 @@ class SketchWriter:
                 if not same or file.read() not in (source, b""):
                     raise InvalidData(
                         f"{self.partial} was begun from other images or with other parameters. "
-                        "Delete it to start anew."
+                        "Delete it to start again."
                     )
             return
         self.target.parent.mkdir(parents=True, exist_ok=True)

@@ -57,7 +57,7 @@ def fit_from_statistics(statistics: Statistics, method: Method = "lda") -> Stati
         A fitted scikit-learn classifier on the encoder's features.
 
     Raises:
-        InvalidData: if "ridge" is asked of statistics without a second moment.
+        InvalidData: if the method is "ridge" and the statistics have no second moment.
 
     Examples:
         >>> from blindsight.sketching import FeatureStatistics

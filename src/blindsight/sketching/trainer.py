@@ -243,8 +243,7 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if isinstance(self.network, nn.Module) or not callable(self.network):
             raise InvalidParameter(
                 f"network must be one of {', '.join(NETWORKS)} or a function (channels, height, "
-                "width, classes) "
-                f"that makes a module, got {type(self.network).__name__}."
+                f"width, classes) that makes a module, got {type(self.network).__name__}."
             )
         return self.network_(*self.input_shape_, classes)
 

@@ -222,8 +222,7 @@ _PUBLIC = (
 _VOCABULARY = Assumption(
     "private vocabulary",
     "the labels' names were read off the private records: name them yourself (classes=, "
-    "--vocabulary), "
-    "for one record's rare label is in the file as it is",
+    "--vocabulary), for one record's rare label is in the file as it is",
 )
 _ORDINARY = Assumption(
     "ordinary training",
@@ -329,8 +328,7 @@ def of_publishing(answers: Guarantee) -> Guarantee:
             Assumption(
                 "keyed noise",
                 "noise comes from a secret key by HMAC-SHA-256 and AES-256, which nobody can tell "
-                "from random; the "
-                "vault that holds the key is not given away",
+                "from random; the vault that holds the key is not given away",
             ),
         ),
         also=(dataclasses.replace(answers.cost, unit="record"),),

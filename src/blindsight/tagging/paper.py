@@ -68,8 +68,7 @@ OUTPUTS = "training outputs"
 _ANEW = Assumption(
     "noise drawn anew",
     "noise on training outputs is drawn anew at every step and averages out of the weights; "
-    "outputs have no bound, and "
-    "label counts are used as they are",
+    "outputs have no bound, and label counts are used as they are",
 )
 
 

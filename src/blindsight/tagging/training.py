@@ -325,18 +325,18 @@ class TaggingForecast:
         """One sentence for the owner.
 
         Examples:
-            >>> forecast(DPTraining(epsilon=2), 100, n_labels=80).line()[:61]
-            'With epsilon 2, learning pays from about 440 photos; here are'
+            >>> forecast(DPTraining(epsilon=2), 100, n_labels=80).line()[:62]
+            'With epsilon 2, learning pays from about 440 photos; there are'
         """
         text = (
-            f"With epsilon {self.epsilon:g}, learning pays from about {self.least:,} photos; here "
-            f"are {self.n_records:,}."
+            f"With epsilon {self.epsilon:g}, learning pays from about {self.least:,} photos; "
+            f"there are {self.n_records:,}."
         )
         if self.pays:
             return text
         return (
-            f"{text} Expect no gain on public knowledge, which is free (`tag start`). Where the "
-            "released noise says that nothing was learned, the free start is kept."
+            f"{text} Expect no gain on public knowledge, which is free (`tag start`). If the "
+            "learned weights do not exceed the noise, the free start is used unchanged."
         )
 
 

@@ -1,10 +1,10 @@
 """Algorithm 1 of Yonetani et al. (2017) in one process: decompose, permute twice, encrypt,
 multiply, decrypt, reorder.
 
-Permutations φ (user-shared) and φ^(n) (user-aggregator) of Sections 2.3 and 2.4 come from a shared
-secret. A permutation is an array `to`: entry i moves to place to[i]. It is drawn by sorting
-pseudo-random 64-bit keys, which is exactly uniform given distinct keys; should two coincide
-(probability below D²/2^65), the next stretch of the stream is used. The stream is SHAKE-256 of the
+Permutations φ (user-shared) and φ^(n) (user-aggregator) of Sections 2.3 and 2.4 are derived from a
+shared secret. A permutation is an array `to`: entry i moves to position to[i]. It is drawn by
+sorting pseudo-random 64-bit keys, which is exactly uniform given distinct keys; if two coincide
+(probability below D²/2^65), the next part of the stream is used. The stream is SHAKE-256 of the
 secret and the purpose, so nobody has to send a permutation.
 """
 
@@ -51,9 +51,11 @@ class PaperSettings:
     """The settings of the paper's protocol.
 
     Parameters:
-        dimension, users: the length of every update, and the number of users.
-        bound, bits: fixed point: weights in [-bound, bound] as whole numbers of `bits` bits.
-        capacity: m, how many ciphertexts a message holds; by default ceil(0.1 dimension) (Section
+        dimension: the length of every update.
+        users: the number of users.
+        bound: weights in fixed point lie in [-bound, bound].
+        bits: the bits of a weight in fixed point.
+        capacity: M, the number of ciphertexts in a message; by default ceil(0.1 dimension) (Section
             3.1).
     """
 
@@ -105,8 +107,8 @@ class PaperSettings:
 
 
 def permutation(secret: bytes, purpose: str, size: int) -> NDArray[np.intp]:
-    """The permutation of `size` things that all holders of the secret agree on."""
-    # Fields with their lengths before them: none can run over into the next.
+    """Return the permutation of `size` entries that follows from the secret and the purpose."""
+    # Length-prefixed fields, so that no two inputs have the same encoding.
     head = b"".join(len(part).to_bytes(4, "little") + part for part in (secret, purpose.encode()))
     for attempt in range(16):
         keys = np.frombuffer(
@@ -120,7 +122,7 @@ def permutation(secret: bytes, purpose: str, size: int) -> NDArray[np.intp]:
 
 
 def inverse(to: NDArray[np.intp]) -> NDArray[np.intp]:
-    """φ^T = φ^-1 (below Equation 8)."""
+    """Return φ^T = φ^-1 (below Equation 8)."""
     back = np.empty_like(to)
     back[to] = np.arange(len(to))
     return back
@@ -128,19 +130,19 @@ def inverse(to: NDArray[np.intp]) -> NDArray[np.intp]:
 
 @dataclass(frozen=True)
 class Shard:
-    """A part of a user's message: twice-permuted places, and as many ciphertexts."""
+    """A part of a user's message: twice-permuted positions, and as many ciphertexts."""
 
     places: NDArray[np.uint32]
     ciphertexts: tuple[mpz, ...] = field(repr=False)
 
 
 def shared_places(settings: PaperSettings, seed: bytes) -> NDArray[np.intp]:
-    """φ: user-shared, one for all rounds (Section 2.3)."""
+    """Return φ, which users share and use in all rounds (Section 2.3)."""
     return permutation(seed, "user-shared permutation", settings.dimension)
 
 
 def user_places(settings: PaperSettings, seed: bytes) -> NDArray[np.intp]:
-    """φ^(n): user-aggregator, one for all rounds (Section 2.4)."""
+    """Return φ^(n), which user n shares with the aggregator in all rounds (Section 2.4)."""
     return permutation(seed, "user-aggregator permutation", settings.dimension)
 
 
@@ -153,10 +155,10 @@ def shards(support: NDArray[np.bool_], capacity: int) -> list[NDArray[np.intp]]:
 def decompose(
     numbers: NDArray[np.int64], indices: NDArray[np.intp], capacity: int
 ) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
-    """w = K v (Equation 3): v of exactly M values, and K as the index of each of them.
+    """Decompose w = K v (Equation 3) into v of exactly M values, and K as the index of each value.
 
-    Each column of K has one 1 and each row at most one, so what v lacks is filled up with other
-    indices' zeros.
+    Each column of K has one 1 and each row at most one, so v is filled up with zeros of other
+    indices.
     """
     spare = np.setdiff1d(np.arange(len(numbers)), indices, assume_unique=True)[
         : capacity - len(indices)
@@ -172,12 +174,11 @@ def combine(
     counts: NDArray[np.int64],
     messages: int,
 ) -> list[mpz]:
-    """Line 5: φ ζ(w_sum) = ⊙ φ ζ(w^(n)) (Equations 2 and 4), with φ ζ(w^(n)) = Y^(n) + Enc0 · Z^(n)
-    (Equation 5).
+    """Combine the messages (line 5): φ ζ(w_sum) = ⊙ φ ζ(w^(n)) (Equations 2 and 4).
 
-    `products` holds at each place the product of the Y^(n) of Equation 6; Z^(n) is 1 where message
-    n has nothing, so over all messages a place takes Enc0 to the power (messages - counts). Enc0 is
-    computed once.
+    By Equation 5, φ ζ(w^(n)) = Y^(n) + Enc0 · Z^(n). `products` holds at each position the product
+    of the Y^(n) of Equation 6. Z^(n) is 1 where message n has no entry, so over all messages a
+    position takes Enc0 to the power (messages - counts). Enc0 is computed once.
     """
     enc0 = public.encrypt(0)
     powers = [mpz(1)]
@@ -198,9 +199,9 @@ def open_sum(
     *,
     workers: int = 1,
 ) -> RoundSum:
-    """Line 6: decrypt, reorder by φ^T, and hand w_sum over, every coordinate of it.
+    """Decrypt (line 6), reorder by φ^T, and return every coordinate of w_sum.
 
-    The key generator believes whatever it is given.
+    The key generator does not check what it is asked to decrypt.
     """
     modulus = private.public.n
     half = modulus // 2
@@ -216,15 +217,17 @@ def open_sum(
 
 
 class PaperSimulation:
-    """The parties of Algorithm 1 in one process, everybody following the protocol.
+    """The parties of Algorithm 1 in one process; all of them follow the protocol.
 
-    It reproduces the paper, weaknesses included; `blindsight.audit.methods.federated`
-    shows what those cost. Use `blindsight.federated.sums` for anything else.
+    It reproduces the paper with its weaknesses, which `blindsight.audit.methods.federated`
+    measures. Use `blindsight.federated.sums` for anything else.
 
     Parameters:
         settings: the settings.
         key: the key generator's Paillier key; by default a fresh one of `key_bits` bits.
-        encrypt: false computes the same sums in plain integers.
+        key_bits: the length of a fresh key.
+        encrypt: False computes the same sums in plain integers.
+        workers: threads for encryption and decryption.
     """
 
     def __init__(
@@ -263,7 +266,7 @@ class PaperSimulation:
         update: ArrayLike,
         support: NDArray[np.bool_] | None = None,
     ) -> list[Shard]:
-        """Lines 3 and 4: ζ(v) and Φ(K) = φ^(n) φ K (Equation 7), one message for each shard."""
+        """Return ζ(v) and Φ(K) = φ^(n) φ K (lines 3 and 4, Equation 7), one message per shard."""
         settings, public = self.settings, self.key.public
         numbers, chosen = self._numbers(update, support)
         shared = shared_places(settings, self.shared_seed)
@@ -271,7 +274,7 @@ class PaperSimulation:
         result = []
         for part in shards(chosen, settings.m):
             values, indices = decompose(numbers, part, settings.m)
-            # Footnote 2: a negative value is its residue modulo n.
+            # Footnote 2: a negative value is encoded as its residue modulo n.
             plain = [mpz(int(v)) % public.n for v in values]
             encrypted = public.encrypt_many(plain, workers=self.workers)
             result.append(Shard(own[shared[indices]].astype(np.uint32), tuple(encrypted)))
@@ -294,7 +297,7 @@ class PaperSimulation:
         return self.settings.code.encode(values), chosen
 
     def aggregate(self, contributions: Mapping[int, Sequence[Shard]]) -> list[mpz]:
-        """Line 5: the product of everybody's ciphertexts in φ's order."""
+        """Return the product of all users' ciphertexts in the order of φ (line 5)."""
         settings, modulus = self.settings, self.key.public.modulus
         products: dict[int, mpz] = {}
         counts, messages = np.zeros(settings.dimension, dtype=np.int64), 0
@@ -309,7 +312,7 @@ class PaperSimulation:
         return combine(settings, self.key.public, products, counts, messages)
 
     def decrypt(self, contributors: Sequence[int], ciphertexts: list[mpz]) -> RoundSum:
-        """Line 6: what the key generator answers, whatever it is asked."""
+        """Return the key generator's answer (line 6), which it gives to any request."""
         return open_sum(
             self.settings,
             self.key,
@@ -320,7 +323,7 @@ class PaperSimulation:
         )
 
     def expect(self, model: bytes) -> None:
-        """Nothing: the paper's users take the model as it comes."""
+        """Do nothing: the paper's users accept any model."""
 
     def round(
         self,
@@ -332,7 +335,7 @@ class PaperSimulation:
         dropouts: Collection[int] = (),
         progress: Callable[[int, int], None] | None = None,
     ) -> RoundResult:
-        """One round over all users who are present; `model` and `only` change nothing here."""
+        """Run one round over all users who are present; `model` and `only` have no effect."""
         by_user = (
             updates if isinstance(updates, Mapping) else {i + 1: u for i, u in enumerate(updates)}
         )

@@ -9,8 +9,8 @@ where a is fresh and of |n|/2 bits (Damgård, Jurik and Nielsen 2010): h generat
 order inside the squares and their negatives, and a short fixed-base power of it replaces the n-th
 power of a random number. The product of two ciphertexts is a ciphertext of the sum (Equation 1).
 
-Decryption works modulo p² and q² apart. Raising to p - 1 removes the randomiser, what is left is (1
-+ n)^(x(p-1)), and (1 + pz)^k = 1 + kpz modulo p² turns the power into a product.
+Decryption works modulo p² and q² separately. Raising to p - 1 removes the randomiser and leaves
+(1 + n)^(x(p-1)), and (1 + pz)^k = 1 + kpz modulo p² turns the power into a product.
 
 *Randomisers* (h^n)^a are nearly all of encryption's cost. The base is fixed for the life of a key,
 so its powers come from a table: with w-bit windows, h^a for a of L bits is the product of L/w table
@@ -19,8 +19,8 @@ Windows are as wide as a table of 64 MB allows, 8 to 10 bits: at 2048 bits 10, a
 multiplications.
 
 *Primes* are of equal length with p = q = 3 mod 4 and gcd(p - 1, q - 1) = 2, as the short exponents
-need. On top of that, (p - 1)/2 and (q - 1)/2 have no prime factor below 1,024: then no randomisers'
-base has a small order.
+need. In addition, (p - 1)/2 and (q - 1)/2 have no prime factor below 1,024, so that no base of the
+randomisers has a small order.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = ["SMALLEST_FACTOR", "FixedBase", "PrivateKey", "PublicKey", "generate"
 SMALLEST_FACTOR: Final = 1024
 _PRIMORIAL = gmpy2.primorial(SMALLEST_FACTOR)
 _MAX_BITS: Final = 8192
-_CHUNK = 64  # randomisers a thread makes between two reports of progress
+_CHUNK = 64  # randomisers that a thread makes between two reports of progress
 _TABLE_BYTES = 64 << 20
 _SMALL_PRIMES = gmpy2.primorial(1 << 16)
 _SMALL_ORDERS = math.lcm(*range(1, 1024))
@@ -55,9 +55,7 @@ _TEST_BITS = 128  # below this not even a test's plaintext fits
 
 
 class FixedBase:
-    """Random powers of one base by windows: L/w multiplications where square-and-multiply takes 1.2
-    L.
-    """
+    """Random powers of one base by windows: L/w multiplications instead of 1.2 L by squaring."""
 
     def __init__(
         self, base: mpz, modulus: mpz, *, exponent_bits: int, window: int | None = None
@@ -75,14 +73,14 @@ class FixedBase:
             base = row[-1] * base % modulus
 
     def power(self, exponent: int) -> mpz:
-        """base^exponent for an exponent of at most `exponent_bits` bits."""
+        """Return base^exponent for an exponent of at most `exponent_bits` bits."""
         places = range(0, self.exponent_bits, self.window)
         return self._product(
             array("H", [(int(exponent) >> shift) & self._mask for shift in places])
         )
 
     def random_power(self) -> mpz:
-        """base^a for a fresh a from the operating system: one uniform digit a window."""
+        """Return base^a for a fresh a from the operating system, one uniform digit per window."""
         return self._product(array("H", secrets.token_bytes(2 * len(self._rows))))
 
     def _product(self, digits: array[int]) -> mpz:
@@ -94,7 +92,7 @@ class FixedBase:
     def random_powers(
         self, count: int, *, workers: int = 2, progress: Callable[[int, int], None] | None = None
     ) -> list[mpz]:
-        """`count` independent random powers, over `workers` threads."""
+        """Return `count` independent random powers, computed by `workers` threads."""
         sizes = [min(_CHUNK, count - start) for start in range(0, count, _CHUNK)]
         result: list[mpz] = []
         if workers <= 1 or len(sizes) < 2:
@@ -115,21 +113,19 @@ class FixedBase:
 
 
 def _widest(modulus: mpz, exponent_bits: int) -> int:
-    """The widest window of 8 to 10 bits whose table stays within 64 MB."""
+    """Return the widest window of 8 to 10 bits whose table takes at most 64 MB."""
     entry = modulus.bit_length() // 8 + 48
     fitting = [w for w in (9, 10) if -(-exponent_bits // w) * entry << w <= _TABLE_BYTES]
     return max(fitting, default=8)
 
 
 def _release_gil() -> None:
-    """gmpy2 lets go of the GIL inside multiplications only where its (per-thread) context allows
-    it.
-    """
+    """Allow gmpy2 to release the GIL inside multiplications; its context is per thread."""
     gmpy2.get_context().allow_release_gil = True
 
 
 def _whole(name: str, value: Any) -> int:
-    """A whole number; 1.5 is none, and rounding it would encrypt something else."""
+    """Return a whole number; a value like 1.5 is refused, because rounding would change it."""
     try:
         return operator.index(value)
     except TypeError:
@@ -137,7 +133,7 @@ def _whole(name: str, value: Any) -> int:
 
 
 class PublicKey:
-    """What everybody may hold: the modulus n and the randomisers' base h. It encrypts and adds."""
+    """The public key: the modulus n and the randomisers' base h. It encrypts and adds."""
 
     def __init__(self, n: int, h: int) -> None:
         self.n = mpz(_whole("a public modulus", n))
@@ -148,8 +144,7 @@ class PublicKey:
                 f"a public modulus must be odd and of at least {_TEST_BITS} bits, got {self.bits} "
                 "bits."
             )
-        # Whoever made a modulus that others can factor would have everybody's updates read by
-        # everybody.
+        # With a modulus that others can factor, everybody could read all updates.
         if (
             gmpy2.gcd(self.n, _SMALL_PRIMES) != 1
             or gmpy2.is_power(self.n)
@@ -159,9 +154,8 @@ class PublicKey:
                 "a public modulus must be a product of large primes: no prime, no power, no small "
                 "factor."
             )
-        # -1 has Jacobi symbol +1 when p = q = 3 mod 4, so h = -y² must have it too. Of small order,
-        # also modulo one of the primes only, it would randomise next to nothing, or give the
-        # factors away.
+        # -1 has Jacobi symbol +1 when p = q = 3 mod 4, so h = -y² must have it too. An h of small
+        # order, even modulo one of the primes only, would hardly randomise, or reveal the factors.
         small = gmpy2.gcd(gmpy2.powmod(self.h, _SMALL_ORDERS, self.n) - 1, self.n)
         if not 1 < self.h < self.n - 1 or gmpy2.jacobi(self.h, self.n) != 1 or small != 1:
             raise InvalidData(
@@ -189,19 +183,19 @@ class PublicKey:
 
     @cached_property
     def fixed_base(self) -> FixedBase:
-        """The window table of h^n: made once, about 60 MB and half a second at 2048 bits."""
+        """The window table of h^n, made once; about 60 MB and half a second at 2048 bits."""
         base = gmpy2.powmod(self.h, self.n, self.modulus)
         return FixedBase(base, self.modulus, exponent_bits=(self.bits + 1) // 2)
 
     def raw(self, plaintext: int) -> mpz:
-        """(1 + n)^x mod n² = 1 + nx: a ciphertext without a randomiser, which hides nothing."""
+        """Return (1 + n)^x mod n² = 1 + nx, a ciphertext without a randomiser: it hides nothing."""
         x = mpz(_whole("a plaintext", plaintext))
         if not 0 <= x < self.n:
             raise InvalidData("a plaintext must be a whole number in [0, n).")
         return 1 + self.n * x
 
     def encrypt(self, plaintext: int) -> mpz:
-        """One ciphertext of a whole number in [0, n)."""
+        """Return a ciphertext of a whole number in [0, n)."""
         return self.raw(plaintext) * self.fixed_base.random_power() % self.modulus
 
     def encrypt_many(
@@ -211,9 +205,7 @@ class PublicKey:
         workers: int = 2,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[mpz]:
-        """Ciphertexts of many plaintexts, over `workers` threads (the arithmetic releases the
-        GIL).
-        """
+        """Return ciphertexts of many plaintexts, computed by `workers` threads without the GIL."""
         randomisers = self.fixed_base.random_powers(
             len(plaintexts), workers=workers, progress=progress
         )
@@ -221,16 +213,16 @@ class PublicKey:
         return [self.raw(x) * r % modulus for x, r in zip(plaintexts, randomisers, strict=True)]
 
     def add(self, *ciphertexts: int) -> mpz:
-        """ζ(Σ x) = Π ζ(x) (Equation 1)."""
+        """Return the ciphertext of the sum: ζ(Σ x) = Π ζ(x) (Equation 1)."""
         total = mpz(1)
         for ciphertext in ciphertexts:
             total = total * ciphertext % self.modulus
         return total
 
     def check(self, ciphertexts: Iterable[int]) -> None:
-        """Refuse ciphertexts from outside that are no units of Z/n².
+        """Refuse untrusted ciphertexts that are no units of Z/n².
 
-        One gcd settles all of them: the product shares a factor with n exactly if one of them does.
+        One gcd suffices: the product shares a factor with n exactly if one of the ciphertexts does.
         """
         product = mpz(1)
         for ciphertext in ciphertexts:
@@ -241,11 +233,11 @@ class PublicKey:
             raise ProtocolError("a ciphertext must share no factor with n.")
 
     def to_bytes(self, ciphertexts: Sequence[mpz]) -> bytes:
-        """Ciphertexts one after the other, little-endian, each `ciphertext_bytes` long."""
+        """Return the ciphertexts concatenated, little-endian, each `ciphertext_bytes` long."""
         return b"".join([c.to_bytes(self.ciphertext_bytes, "little") for c in ciphertexts])
 
     def from_bytes(self, data: bytes | memoryview) -> list[mpz]:
-        """The inverse of `to_bytes`, with every ciphertext checked."""
+        """Read what `to_bytes` wrote, and check every ciphertext."""
         width = self.ciphertext_bytes
         if len(data) % width:
             raise ProtocolError(
@@ -260,8 +252,9 @@ class PublicKey:
 
 
 class PrivateKey:
-    """The factors of n. Decrypts by the Chinese remainder theorem; shows nothing of itself and
-    cannot be pickled.
+    """The factors of n; decrypts by the Chinese remainder theorem.
+
+    Its `repr` does not reveal them, and it cannot be pickled.
     """
 
     def __init__(self, p: int, q: int, public: PublicKey) -> None:
@@ -281,15 +274,15 @@ class PrivateKey:
         raise TypeError("a private key is never pickled or copied.")
 
     def factors(self) -> tuple[mpz, mpz]:
-        """p and q, for saving the key and for sharing it among holders."""
+        """Return p and q, for saving the key."""
         return self._halves[0].prime, self._halves[1].prime
 
     def decrypt(self, ciphertext: int) -> mpz:
-        """The plaintext in [0, n) of one checked ciphertext."""
+        """Return the plaintext in [0, n) of one checked ciphertext."""
         return self.decrypt_many([ciphertext])[0]
 
     def decrypt_many(self, ciphertexts: Sequence[int], *, workers: int = 2) -> list[mpz]:
-        """The plaintexts of many ciphertexts; the powers release the GIL."""
+        """Return the plaintexts of many ciphertexts, computed by `workers` threads."""
         self.public.check(ciphertexts)
         if not ciphertexts:
             return []
@@ -323,18 +316,22 @@ class _Half:
 
 
 def require_bits(bits: int) -> int:
-    """A modulus length that makes sense at all; `keys.generate` says which are safe."""
+    """Check a modulus length; `generate` decides which lengths are safe."""
     if checks.whole("bits", bits, least=_TEST_BITS) % 2:
         raise InvalidParameter(f"bits must be even, got {bits}.")
     return bits
 
 
 def generate(bits: int = 2048, *, insecure_for_tests: bool = False) -> PrivateKey:
-    """A fresh private key; its `.public` is what to hand out.
+    """Return a fresh private key; its `.public` is the public key.
 
-    2048 bits by default, 3072 for what must stay secret beyond 2030. 1024 bits (the paper's length)
-    warns: it is for reproducing the paper's times. Anything shorter is refused unless a test says
-    so.
+    Parameters:
+        bits: the length of the modulus: 2048, or 3072 for data that must stay secret beyond 2030.
+            1024 bits (the paper's length) are for reproducing the paper's times and give a warning.
+        insecure_for_tests: allow shorter keys.
+
+    Raises:
+        InvalidParameter: the length is not allowed.
     """
     require_bits(bits)
     if bits > _MAX_BITS:
@@ -363,9 +360,9 @@ def generate(bits: int = 2048, *, insecure_for_tests: bool = False) -> PrivateKe
 
 
 def _prime(bits: int) -> mpz:
-    """A random prime of exactly `bits` bits, 3 mod 4, with (p - 1)/2 free of small factors."""
+    """Return a random prime of exactly `bits` bits, 3 mod 4, with no small factor in (p - 1)/2."""
     while True:
-        # The two top bits set: the product of two such primes has exactly 2·bits bits.
+        # The two top bits are set, so that the product of two primes has exactly 2·bits bits.
         candidate = mpz(secrets.randbits(bits)) | (mpz(3) << (bits - 2)) | 3
         if gmpy2.gcd(candidate >> 1, _PRIMORIAL) != 1 or gmpy2.gcd(candidate, _PRIMORIAL) != 1:
             continue

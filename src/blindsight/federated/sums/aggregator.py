@@ -1,8 +1,8 @@
 """The aggregator: opens rounds, adds padded vectors, asks the holders for the summed key, and shows
 the sum to the users.
 
-It reads no vector and no key. What it learns is the sum of the keys and with it the sum of the
-vectors over one admissible set of users per round.
+It cannot read single vectors or keys. It learns the sum of the keys, and with it the sum of the
+vectors, over one admissible set of users per round.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ _PHASES: tuple[Phase, ...] = ("idle", "open", "closed", "done")
 class Aggregator(Party):
     """The aggregator of one federation.
 
-    `open_round`, `receive` contributions, `close`, `receive` the holders' parts, read `result`,
-    send `results`. Users who drop out are missing from the sum and cost nobody else's work, as
-    long as the set of those present is admissible.
+    A round is: `open_round`, `receive` contributions, `close`, `receive` the holders' parts, read
+    `result`, send `results`. Users who drop out are missing from the sum; the round continues
+    without them as long as the set of those present is admissible.
 
     Parameters:
         enrolment: keys and roster.
-        store: where contributions are kept; by default in memory.
+        store: where contributions are stored; by default in memory.
     """
 
     role = Role.AGGREGATOR
@@ -87,8 +87,8 @@ class Aggregator(Party):
         self._seeds: dict[int, bytes] = {}
         self._parent, self._parent_round = bytes(32), 0
         self._ended: list[tuple[int, int]] = []  # rounds with a sum, and where their results are
-        self._before: tuple[bytes, int, Labels] | None = None  # should users refuse the last sum
-        self.withdrawn = False  # whether users refused the last sum; whoever handles it resets it
+        self._before: tuple[bytes, int, Labels] | None = None  # restored if users refuse the sum
+        self.withdrawn = False  # whether users refused the last sum; reset by the caller
         self.blamed: dict[int, set[int]] = {}  # users, and the holders that could not read them
         self._begin(self._next_header(0, bytes(32), 1))
         self.phase: Phase = "idle"
@@ -127,17 +127,17 @@ class Aggregator(Party):
 
     @property
     def header(self) -> Header:
-        """What the current round is bound to."""
+        """The header to which the current round is bound."""
         return self._header
 
     @property
     def contributors(self) -> tuple[int, ...]:
-        """Users whose contribution is in."""
+        """Users whose contribution has arrived."""
         return tuple(np.flatnonzero(self._present).tolist())
 
     @property
     def members(self) -> tuple[int, ...]:
-        """The set that was closed; empty before."""
+        """The users of the closed round's sum; empty before the round is closed."""
         return unpack_members(self._members, self.settings.users) if self._members else ()
 
     @property
@@ -147,7 +147,7 @@ class Aggregator(Party):
         return [(labels, floor) for labels, floor in floors if floor]
 
     def admissible_set(self, wanted: Collection[int] | None = None) -> tuple[int, ...]:
-        """A large set of contributors that holders will open now; empty where there is none."""
+        """Return a large set of contributors that holders will open now; empty if there is none."""
         users = [u for u in self.contributors if wanted is None or u in wanted]
         chosen = largest_admissible(self._floors, users, most=self.settings.largest_round)
         if not self._floors:
@@ -171,9 +171,9 @@ class Aggregator(Party):
 
         Parameters:
             number: above all earlier round numbers.
-            model: A digest of 32 bytes of the model that updates start from.
+            model: a digest of 32 bytes of the model that updates start from.
             length: how many weights are summed; by default all.
-            users: whom to invite; by default everybody in the group whose sum comes next.
+            users: the users to invite; by default all users of the group whose sum is next.
         """
         if checks.whole("number", number) <= self.round:
             raise InvalidData(f"rounds must go up: {number} is not after {self.round}.")
@@ -187,12 +187,12 @@ class Aggregator(Party):
         return self.reopen()
 
     def reopen(self, *users: int) -> list[Outgoing]:
-        """The opening again, for invited users whose contribution is missing."""
+        """Repeat the opening for invited users whose contribution is missing."""
         if self.phase != "open":
             raise ProtocolError("there is no open round.")
         data = self._send(0, Kind.OPEN, self._opening, self._header).data
         wanted = [u for u in users or self._invited if u in self._invited]
-        # User 1 answers with the tag seeds again, should any have been lost in a restart.
+        # User 1 answers with the tag seeds again, in case a restart has lost some.
         repeated = {1} if self._parent_round == 0 and self.seeds_missing else set()
         return [
             Outgoing(user, data) for user in wanted if not self._present[user] or user in repeated
@@ -200,13 +200,13 @@ class Aggregator(Party):
 
     @property
     def group_due(self) -> tuple[int, ...]:
-        """The users whose group's sum comes next; everybody where there is one group."""
+        """The users of the group whose sum is next; all users if there is one group."""
         settings, due = self.settings, len(self._ended) % self.settings.groups
         return tuple(u for u in range(1, settings.users + 1) if settings.group(u) == due)
 
     @property
     def seeds_missing(self) -> int:
-        """How many users' sealed tag seeds have not come yet."""
+        """The number of users whose sealed tag seeds have not arrived yet."""
         return self.settings.users - 1 - len(self._seeds)
 
     def _handle(self, message: Message) -> list[Outgoing]:
@@ -221,7 +221,7 @@ class Aggregator(Party):
         return self._take_contribution(message)
 
     def _take_seed(self, message: Message) -> list[Outgoing]:
-        """Pass a sealed tag seed of user 1 on, and keep it for users who come later."""
+        """Forward a sealed tag seed of user 1, and keep it for users who connect later."""
         user = int.from_bytes(message.body[:4], "little")
         if message.header.sender != 1 or not 1 < user <= self.settings.users:
             raise Refused(Code.TURN, "only user 1 hands out the tag seed.")
@@ -244,7 +244,7 @@ class Aggregator(Party):
         return []
 
     def _checked(self, message: Message) -> NDArray[np.uint32]:
-        """The residues of a contribution whose form and signatures hold."""
+        """Return the residues of a contribution after checking its form and signatures."""
         body = Contribution.decode(message.body, self.settings, self._header.length)
         user = message.header.sender
         signed = Contribution.signed(self._header.context, user, body.ephemeral, body.digests)
@@ -255,10 +255,10 @@ class Aggregator(Party):
     def close(self, users: Collection[int] | None = None) -> list[Outgoing]:
         """End the round with the largest admissible set of contributors, and ask the holders.
 
-        Asked again, it repeats what is still unanswered.
+        A repeated call returns the requests that are still unanswered.
 
         Parameters:
-            users: take only these contributors; by default all that can be taken.
+            users: take only these contributors; by default all that can be included.
         """
         if self.phase == "open":
             self.seal(users)
@@ -291,11 +291,11 @@ class Aggregator(Party):
         return Contribution.decode(message.body, self.settings, self._header.length)
 
     def awaited(self) -> list[int]:
-        """The addresses of holders whose part is missing."""
+        """Return the addresses of holders whose part is missing."""
         return [holder(j) for j in self._keys if j not in self._parts]
 
     def ask(self, *addresses: int) -> list[Outgoing]:
-        """The questions to these holders; each holds one share of every user."""
+        """Return the requests to these holders, each with one share of every user."""
         entries: list[list[tuple[bytes, bytes, bytes, bytes]]] = [[] for _ in addresses]
         for user in self.members:
             body = self._stored(user)
@@ -317,7 +317,7 @@ class Aggregator(Party):
         part = Part.decode(message.body, self.settings, header.length, index)
         if not part.next_key.holds(self.agreement, verifier):
             raise Refused(Code.SIGNATURE, "a key was not signed by its holder.")
-        # Also of an earlier round: the holder has no other key any longer.
+        # Also accept the key of an earlier round: the holder no longer has another one.
         if part.next_key.sequence > self._keys[index].sequence:
             self._keys[index] = part.next_key
         if header.round < self.round:
@@ -337,7 +337,7 @@ class Aggregator(Party):
 
     @property
     def excluded(self) -> tuple[int, ...]:
-        """Users whose shares more than f holders could not read; one of those is honest."""
+        """Users whose shares more than f holders could not read, at least one of them honest."""
         faulty = self.settings.faulty_holders
         return tuple(sorted(u for u, holders in self.blamed.items() if len(holders) > faulty))
 
@@ -349,7 +349,7 @@ class Aggregator(Party):
             self.spoil()
 
     def _openings(self) -> Iterator[bytes]:
-        """RESULT messages for every key that t holders' parts give and that opens the sum."""
+        """Yield a RESULT message for every key from t holders' parts that opens the sum."""
         users, header = self.members, self._header
         layout, size = self.settings.sharing(header.length), self.settings.pad(header.length)
         total = self._total
@@ -380,7 +380,7 @@ class Aggregator(Party):
                 yield self._send(0, Kind.RESULT, body, header).data
 
     def _end(self, message: bytes) -> None:
-        """The sum was opened: it becomes the parent of the next round."""
+        """End the round with an opened sum, which becomes the parent of the next round."""
         self._split()
         self._before = (self._parent, self._parent_round, self.now)
         self._parent = sum_id(self._header.context, self._members)
@@ -396,7 +396,7 @@ class Aggregator(Party):
             self.ever = split(self.ever, self.members)
 
     def spoil(self) -> None:
-        """Give the round up: parts were asked for and no sum came of them.
+        """Abandon the round, because the requested parts gave no sum.
 
         The next round starts from the same parent; the labels count the set as opened.
         """
@@ -407,14 +407,14 @@ class Aggregator(Party):
         self.store.erase()
 
     def results(self, *users: int, after: int | None = None) -> list[Outgoing]:
-        """The last result for every user, or all results after a round for those named."""
+        """Return the last result for every user, or all results after a round for given users."""
         since = self._ended[-1:] if after is None else [e for e in self._ended if e[0] > after]
         messages = [self.store.result(position) for _, position in since]
         everybody = range(1, self.settings.users + 1)
         return [Outgoing(user, data) for user in (users or everybody) for data in messages]
 
     def _refused_by(self, message: Message) -> list[Outgoing]:
-        """Send a user what it lacks; give up a sum that too many users refuse."""
+        """Send a user the results that it lacks; withdraw a sum that too many users refuse."""
         super()._refused_by(message)
         user, refusal = message.header.sender, Refusal.decode(message.body)
         if not 1 <= user <= self.settings.users:
@@ -438,7 +438,7 @@ class Aggregator(Party):
         return []
 
     def _doubted(self, user: int) -> list[Outgoing]:
-        """More users than may lie refuse the last sum: show the next candidate, or withdraw it."""
+        """Show the next candidate or withdraw the sum if more users refuse it than may lie."""
         self._refusing.add(user)
         if len(self._refusing) <= self.settings.colluders or self._before is None:
             return []
@@ -455,7 +455,7 @@ class Aggregator(Party):
         return []
 
     def dump(self) -> bytes:
-        """What a restart needs, sealed; contributions in files stay where they are."""
+        """Return the state for a restart, sealed; contributions in files are not part of it."""
         writer = Writer().field(self.enrolment.dump())
         writer.number("B", _PHASES.index(self.phase)).number("B", self.spoilt).number(
             "B", self.withdrawn
@@ -487,7 +487,7 @@ class Aggregator(Party):
 
     @classmethod
     def load(cls, data: bytes, *, store: FileStore | None = None) -> Aggregator:
-        """Continue from what `dump` wrote, with the contributions that are in the store."""
+        """Continue from the state that `dump` returned, with the contributions in the store."""
         reader = unseal(b"AGS3", data)
         role = cls(Enrolment.load(reader.field()), store=store)
         phase, spoilt = _PHASES[reader.number("B")], bool(reader.number("B"))
@@ -520,7 +520,7 @@ class Aggregator(Party):
         return role
 
     def _restore(self) -> None:
-        """Add up again what is in the store."""
+        """Compute the sum of the stored contributions again."""
         if self.phase not in ("open", "closed"):
             return
         for position, data in self.store.messages():

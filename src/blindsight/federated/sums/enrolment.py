@@ -7,8 +7,9 @@
    fingerprint by another channel.
 4. User 1 draws the tag seed and seals it to every other user (`User.seeds`).
 
-Whoever makes the roster can read and forge nothing, but decides who is in it: it could invent users
-or hand out different rosters. Only recognised names and compared fingerprints prevent that.
+The party that makes the roster cannot read or forge messages, but it decides who is in the roster:
+it could invent users or distribute different rosters. Only people who recognise the names and
+compare the fingerprints prevent that.
 """
 
 from __future__ import annotations
@@ -49,15 +50,16 @@ class Role(IntFlag):
 
 @dataclass(frozen=True)
 class Request:
-    """A party's public enrolment: name, roles, keys, and what a carrier needs, self-signed.
+    """A party's public, self-signed enrolment: name, roles, keys, and data for the transport.
 
     Parameters:
-        name: how people recognise the party, 1 to 60 bytes.
+        name: the name by which people recognise the party, 1 to 60 bytes.
         roles: what the party does.
         verifier: the Ed25519 public key.
-        public: the hybrid public key: of a holder the key of the first round, of a user the key
-            that the tag seed is sealed to.
-        extra: for the carrier, for example the digest of an access token; not interpreted here.
+        public: the hybrid public key: for a holder the key of the first round, for a user the key
+            to which the tag seed is sealed.
+        extra: data for the transport, for example the digest of an access token; not interpreted
+            here.
     """
 
     name: str
@@ -80,7 +82,7 @@ class Request:
 
     @classmethod
     def read(cls, reader: Reader) -> Request:
-        """Take one off a reader and check its form and its signature."""
+        """Read a request and check its form and signature."""
         name, roles = reader.text(), reader.number("B")
         verifier, public = reader.raw(32), reader.raw(PUBLIC_BYTES)
         request = cls(
@@ -107,8 +109,8 @@ class Request:
 class PartyKeys:
     """A party's own secrets: an Ed25519 identity and the first hybrid key pair.
 
-    The hybrid key is needed until a holder has answered its first round and a user has the tag
-    seed; `without_private` is what is kept afterwards.
+    A holder needs the hybrid key until it has answered its first round, and a user until it has the
+    tag seed; afterwards only `without_private` is kept.
     """
 
     def __init__(self, identity: Identity, private: HybridKey | None) -> None:
@@ -116,7 +118,7 @@ class PartyKeys:
 
     @classmethod
     def generate(cls) -> PartyKeys:
-        """Fresh keys from the operating system's entropy."""
+        """Return fresh keys from the operating system's entropy."""
         return cls(Identity(), HybridKey())
 
     def __repr__(self) -> str:
@@ -126,7 +128,7 @@ class PartyKeys:
         raise TypeError("keys are never pickled or copied: use dump() and keep the bytes private.")
 
     def request(self, name: str, roles: Role, extra: bytes = b"") -> Request:
-        """The public request of a party with these keys."""
+        """Return the public request of a party with these keys."""
         if not 0 < len(name.encode()) <= _NAME_BYTES or not name.isprintable():
             raise InvalidParameter(
                 f"name must have 1 to {_NAME_BYTES} printable bytes, got {name!r}."
@@ -201,7 +203,7 @@ class Roster:
     @classmethod
     @lru_cache(maxsize=4)  # parties read the same roster, with all its signatures, at each message
     def decode(cls, data: bytes) -> Roster:
-        """Read a roster that came from outside; every request's signature is checked."""
+        """Read an untrusted roster; the signature of every request is checked."""
         try:
             reader = Reader(data)
             if reader.raw(5) != b"BSRO\3":
@@ -225,8 +227,8 @@ class Roster:
     def fingerprint(self) -> str:
         """30 digits for people to compare over another channel, in groups of five.
 
-        Whoever makes the roster could search for two rosters with the same digits. 10^15 tries
-        find such a pair, so each try is made slow: scrypt takes about 0.1 s and 32 MB.
+        The maker of the roster could search for two rosters with the same digits, which takes about
+        10^15 tries. Each try is therefore made slow: scrypt takes about 0.1 s and 32 MB.
         """
         slow = hashlib.scrypt(
             self.agreement, salt=b"blindsight fingerprint 3", n=1 << 15, r=8, p=1, maxmem=1 << 26
@@ -254,7 +256,7 @@ class Roster:
 
     @cached_property
     def verifiers(self) -> dict[int, Verifier]:
-        """Everybody's signature key by address."""
+        """The signature key of every party, by address."""
         addressed = {
             AGGREGATOR: self.aggregator,
             **{holder(j): request for j, request in self.holders.items()},
@@ -273,7 +275,7 @@ class Roster:
         return numbers | {(Role.HOLDER, r.verifier): holder(j) for j, r in self.holders.items()}
 
     def own(self, verifier: bytes) -> Request:
-        """The request with that signature key; requests have different keys."""
+        """Return the request with this signature key, which is unique."""
         request = self._by_verifier.get(verifier)
         if request is None:
             raise InvalidData(
@@ -282,7 +284,7 @@ class Roster:
         return request
 
     def number(self, role: Role, request: Request) -> int:
-        """The address of a party in a role."""
+        """Return the address of a party in a role."""
         number = self._numbers.get((role, request.verifier))
         if number is None:
             raise InvalidParameter(f"{request.name!r} has no role {str(role.name).lower()}.")
@@ -308,7 +310,7 @@ class Enrolment:
         return self.roster.own(self.keys.identity.verifier.dump())
 
     def number(self, role: Role) -> int:
-        """This party's address in a role."""
+        """Return this party's address in a role."""
         return self.roster.number(role, self.own)
 
     def check(self, request: Request) -> None:
@@ -336,9 +338,9 @@ class Enrolment:
 def enrol(
     settings: Settings, *, plan: bytes = bytes(32), names: Sequence[str] = ()
 ) -> Mapping[Role, list[Enrolment]]:
-    """Enrolments of all parties of a simulation, in one process, with one common tag seed.
+    """Return the enrolments of all parties of a simulation, with one common tag seed.
 
-    Where there are as many holders as users, each user is its own holder.
+    If there are as many holders as users, each user is its own holder.
     """
     shared = settings.n_holders == settings.users
     roles = [Role.USER | Role.HOLDER if shared else Role.USER] * settings.users

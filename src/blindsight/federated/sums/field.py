@@ -1,14 +1,14 @@
-"""The field F_P with P = 2^61 - 1: tags of vectors, and Shamir's sharing of keys and tags.
+"""The field F_P with P = 2^61 - 1: tags of vectors, and Shamir's secret sharing of keys and tags.
 
 Arithmetic on secrets has no branch and no division: products are folded (2^61 is 1 modulo P), and
 the last subtraction of P is masked.
 
 A vector's *tag* is κ' + Σ κ_j m_j modulo P under a key that users share and the aggregator does not
-have. The tags of k vectors add up to k κ' plus the product of κ with their sum, so users can check
-the sum that they are shown. The constant κ' makes every other sum a guess: without it the tag of
-twice the sum would be twice the opened tag.
+have. The tags of k vectors add up to k κ' plus the inner product of κ with their sum, so users can
+check the sum that they are shown. Because of the constant κ', the tag of any other sum can only be
+guessed: without it the tag of twice the sum would be twice the opened tag.
 
-A *key* is what has to be summed in secret: the N entries of a pad's secret s, each as s + 64 in
+A *key* is summed in secret. It has the N entries of a pad's secret s, each as s + 64 in
 [1, 127], and the tag. Entries are packed w bits each, ⌊60 / w⌋ to a field element, lowest first,
 where w is the bit length of 127 K and K the largest number of summed users; so no sum carries into
 the next entry. The last element is the tag.
@@ -41,9 +41,9 @@ _P, _ONE = np.uint64(P), np.uint64(1)
 _30, _31, _32, _61 = np.uint64(30), np.uint64(31), np.uint64(32), np.uint64(61)
 _LOW30, _LOW31, _LOW32 = (np.uint64((1 << bits) - 1) for bits in (30, 31, 32))
 _CHUNK = 1 << 20  # coefficients under one nonce
-_PIECE = 1 << 13  # of these at a time, so that they stay in the processor's cache
+_PIECE = 1 << 13  # coefficients at a time, so that they stay in the processor's cache
 _CONSTANT_NONCE = b"\xff" * 4  # of κ'; chunks of coefficients never reach it
-_PROBE = 64  # elements looked at before the others are computed
+_PROBE = 64  # elements that are checked before the others are computed
 
 
 @njit(cache=True, nogil=True)
@@ -156,7 +156,7 @@ def tag(seed: bytes, context: bytes, values: NDArray[np.unsignedinteger], users:
 def uniform(seed: bytes, count: int) -> Elements:
     """`count` uniform field elements from a seed: 61 bits of each AES-CTR word, P itself left out.
 
-    The chance that a word is left out is 2^-61; the stream then simply goes on.
+    A word is left out with probability 2^-61; then the next word of the stream is used.
     """
     out = np.empty(0, dtype=np.uint64)
     wanted = count
@@ -186,10 +186,10 @@ def interpolate(points: Mapping[int, Elements], at: int = 0) -> Elements:
 
 @dataclass(frozen=True, kw_only=True)
 class KeySharing:
-    """How the key of a pad is shared among holders: any `needed` of `holders` shares give it.
+    """Sharing of a pad's key among holders: any `needed` of `holders` shares determine it.
 
     Parameters:
-        needed: t, the number of shares that determine the key; fewer tell nothing.
+        needed: t, the number of shares that determine the key; fewer reveal nothing.
         holders: n, the number of shares.
         users: K, the largest number of users whose keys are added.
         degree: N, the number of entries of the pad's secret.
@@ -220,7 +220,7 @@ class KeySharing:
         return SEED_BYTES if holder < self.needed else 8 * self.elements
 
     def pack(self, secret: NDArray[np.int8], value: int) -> Elements:
-        """A pad's secret and a tag as field elements."""
+        """Return a pad's secret and a tag as field elements."""
         entries = np.zeros((self.elements - 1) * self.per_element, dtype=np.uint64)
         entries[: self.degree] = (secret.astype(np.int64) + OFFSET).astype(np.uint64)
         rows = entries.reshape(-1, self.per_element)
@@ -231,10 +231,10 @@ class KeySharing:
         return packed
 
     def unpack(self, total: Elements, users: int) -> tuple[NDArray[np.int64], int] | None:
-        """The summed secret and the summed tag of that many users' keys.
+        """Return the summed secret and the summed tag of this many users' keys.
 
-        None where an entry lies outside what so many users can add up to, as it does for an
-        element that is not a sum of their keys.
+        Returns None if an entry is outside the range of such a sum, as it nearly always is for
+        elements that are not a sum of keys.
         """
         rows = np.empty((self.elements - 1, self.per_element), dtype=np.uint64)
         mask = np.uint64((1 << self.width) - 1)
@@ -270,11 +270,11 @@ class KeySharing:
     def candidates(
         self, sums: Mapping[int, Elements], users: int
     ) -> Iterator[tuple[NDArray[np.int64], tuple[int, ...]]]:
-        """Every different summed secret that t of the answers give, with the holders who gave it.
+        """Yield every different summed secret that t of the answers give, with their holders.
 
         A subset with a wrong answer nearly always gives entries out of range and is left out here.
         An error of a few units may stay in range: such a secret opens a pad to numbers out of
-        range, so whoever opens the sum goes on to the next candidate.
+        range, and the caller continues with the next candidate.
 
         Yields:
             The sum of the secrets, and the t holders.
@@ -304,7 +304,7 @@ class KeySharing:
         return False
 
     def _in_range(self, elements: Elements, users: int) -> bool:
-        """Whether full elements hold entries that so many users can add up to."""
+        """Whether full elements hold entries in the range of a sum of this many users."""
         low, high = users, LARGEST_ENTRY * users
         mask = np.uint64((1 << self.width) - 1)
         for position in range(self.per_element):

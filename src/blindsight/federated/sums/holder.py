@@ -1,7 +1,7 @@
 """A key holder: sums the shares of one admissible set of users per round, and answers once.
 
-With its answer it stores the new labels and a fresh key pair, in one write; the old private key is
-gone, so whoever seizes the machine later opens no past round.
+With its answer it stores the new labels and a fresh key pair, in one write. The old private key is
+erased, so that an attacker who seizes the machine later cannot open a past round.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class KeyHolder(Party):
         self._require_admissible(header, body, users)
         shares, unread = self._summed(header, body, users)
         if len(unread) == len(users) and self._answer:
-            # The round was opened with a key that is gone: our last answer has the new one.
+            # The round was opened with an erased key; our last answer has the new one.
             return [Outgoing(AGGREGATOR, self._answer)]
         return [self._answer_with(header, body, users, sum_label, shares, unread)]
 
@@ -119,7 +119,7 @@ class KeyHolder(Party):
     def _summed(
         self, header: Header, body: Collect, users: tuple[int, ...]
     ) -> tuple[Elements, tuple[int, ...]]:
-        """The sum of the shares; one that does not open counts as zero, and its sender is named."""
+        """Return the sum of the shares, and the users whose shares do not open (they count 0)."""
         layout = self.settings.sharing(header.length)
         total, unread = np.zeros(layout.elements, dtype=np.uint64), []
         for user, (ephemeral, digests, signature, sealed) in zip(users, body.entries, strict=True):
@@ -171,7 +171,7 @@ class KeyHolder(Party):
         return answer
 
     def dump(self) -> bytes:
-        """The key of the next round, the labels and the last answer, sealed; secret."""
+        """Return the key of the next round, the labels and the last answer, sealed; secret."""
         keys = self.enrolment.keys.without_private()
         writer = Writer().field(Enrolment(keys, self.enrolment.roster).dump())
         writer.field(b"" if self._private is None else self._private.dump())
@@ -184,7 +184,7 @@ class KeyHolder(Party):
 
     @classmethod
     def load(cls, data: bytes) -> KeyHolder:
-        """Continue from what `dump` wrote."""
+        """Continue from the state that `dump` returned."""
         reader = unseal(b"HOS3", data)
         role = cls(Enrolment.load(reader.field()))
         private = reader.field()

@@ -1,18 +1,18 @@
-"""Which sets of users may be opened, so that no combination of opened sums touches fewer than a
-floor of users.
+"""The rule on which sets of users may be opened: every combination of opened sums that is not
+empty contains at least a minimum number of users, the floor.
 
 Every user has a label, a number of two bytes. 0 means that no opened sum has contained the user;
 users with the same label were in exactly the same opened sums. Opening a set S splits every class
 into its part inside S and its part outside. S is *admissible* if it has at least `floor` users and
 afterwards every class but 0 has at least `floor` users.
 
-*Claim.* Every linear combination of sums over sets opened under this rule touches no user or at
-least `floor` of them. *Proof.* The coefficient of a user in a combination depends only on the sets
-that contain the user, so it is constant on classes and zero on class 0; every other class has at
-least `floor` users. ∎
+*Claim.* Every linear combination of sums over sets opened under this rule has non-zero coefficients
+for no user or for at least `floor` users. *Proof.* The coefficient of a user in a combination
+depends only on the sets that contain the user, so it is constant on classes and zero on class 0;
+every other class has at least `floor` users. ∎
 
-Two arrays of labels are kept by each holder: `now` for the sums opened on one model, and `ever` for
-all sums of the federation. docs/federated-protocol.md has the argument that holders' arrays agree.
+Each holder keeps two arrays of labels: `now` for the sums opened on one model, and `ever` for all
+sums of the federation. docs/federated-protocol.md proves that holders' arrays agree.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Labels = NDArray[np.uint16]
 
 
 def unopened(users: int) -> Labels:
-    """The labels before the first sum: all 0."""
+    """Return the labels before the first sum, which are all 0."""
     return np.zeros(users, dtype=np.uint16)
 
 
@@ -39,7 +39,7 @@ def _inside(labels: Labels, users: Collection[int]) -> NDArray[np.bool_]:
 
 
 def split(labels: Labels, users: Collection[int]) -> Labels:
-    """The labels after a sum over `users` (numbered from 1) was opened.
+    """Return the labels after a sum over `users` (numbered from 1) was opened.
 
     Classes are numbered 1, 2, ... in the order of their first user.
 
@@ -58,7 +58,7 @@ def split(labels: Labels, users: Collection[int]) -> Labels:
 
 
 def admissible(labels: Labels, users: Collection[int], floor: int) -> bool:
-    """Whether a sum over `users` may be opened after the sums that `labels` stand for.
+    """Whether a sum over `users` may be opened after the sums that `labels` represent.
 
     Examples:
         >>> after = split(unopened(7), [1, 2, 3, 4, 5, 6])
@@ -72,8 +72,9 @@ def admissible(labels: Labels, users: Collection[int], floor: int) -> bool:
 
 
 def refines(received: Labels, own: Labels) -> bool:
-    """Whether `received` separates all users that `own` separates, and leaves none unopened that
-    `own` knows to be opened.
+    """Whether `received` separates all users that `own` separates.
+
+    It must also have no label 0 where `own` has another label.
     """
     if len(received) != len(own) or own[received == 0].any():
         return False
@@ -84,11 +85,11 @@ def refines(received: Labels, own: Labels) -> bool:
 def largest_admissible(
     arrays: Collection[tuple[Labels, int]], wanted: Collection[int], *, most: int
 ) -> tuple[int, ...]:
-    """A large subset of `wanted` that is admissible for every (labels, floor) given; maybe empty.
+    """Return a large subset of `wanted` that is admissible for every (labels, floor), or nothing.
 
-    Users are dropped from the end of each class until the class fits: a class of which too few
-    users are wanted is left out whole, and of a class of which too few are left out, as many more
-    are left out as the floor asks for.
+    Users are dropped from the end of each class until the class fits. A class with too few wanted
+    users is left out entirely; from a class with too few other users, so many more users are left
+    out that these reach the floor.
     """
     chosen = sorted(wanted)[:most] if len(wanted) > most else sorted(wanted)
     while chosen:

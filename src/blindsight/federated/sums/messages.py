@@ -18,8 +18,8 @@
            body
        64  Ed25519 signature over the 204 bytes above and SHA-256 of the body
 
-Numbers are little-endian. The fields from agreement to holders' keys are the round's *context*:
-everything secret or random in a round is derived for it. docs/federated-protocol.md specifies the
+Numbers are little-endian. The fields from agreement to holders' keys are the round's *context*, to
+which all secret and random values of a round are bound. docs/federated-protocol.md specifies the
 bodies byte by byte.
 """
 
@@ -86,7 +86,7 @@ _REASON_BYTES = 500
 
 
 def holder(index: int) -> int:
-    """The address of the index-th key holder, from 1."""
+    """Return the address of the index-th key holder, from 1."""
     return _FIRST_HOLDER + index
 
 
@@ -98,13 +98,13 @@ def is_holder(number: int) -> bool:
 def sent_by(data: bytes, number: int) -> bool:
     """Whether a message names that party as its sender.
 
-    A carrier that knows who is speaking drops what is said in another party's name.
+    The transport drops messages that name another sender than the authenticated party.
     """
     return len(data) >= HEADER_BYTES and _HEADER.unpack_from(data)[-2] == number
 
 
 class Kind(IntEnum):
-    """What a message is: six kinds in a round, and SEED once before the first."""
+    """The kind of a message: six kinds in a round, and SEED once before the first."""
 
     OPEN = 1
     CONTRIBUTION = 2
@@ -116,7 +116,7 @@ class Kind(IntEnum):
 
 
 class Code(IntEnum):
-    """Why a message was refused: the rule that it breaks."""
+    """The rule that a refused message breaks."""
 
     MALFORMED = 0
     AGREEMENT = 1
@@ -144,7 +144,7 @@ class Refused(ProtocolError):
 
 @dataclass(frozen=True)
 class Outgoing:
-    """A message and whom it is for."""
+    """A message and its receiver."""
 
     to: int
     data: bytes = field(repr=False)
@@ -152,7 +152,7 @@ class Outgoing:
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """Everything that a message is bound to."""
+    """The fields to which a message is bound."""
 
     kind: Kind
     agreement: bytes
@@ -241,7 +241,7 @@ class Message:
         return cls(header, bytes(body), bytes(signature))
 
     def require_context(self, expected: Header) -> None:
-        """Refuse what is bound to another round, model, parent, labels or keys."""
+        """Refuse a message that is bound to another round, model, parent, labels or keys."""
         if self.header.round != expected.round:
             raise Refused(
                 Code.ROUND, f"round {expected.round} was expected, got {self.header.round}."
@@ -250,7 +250,7 @@ class Message:
             raise Refused(Code.CHAIN, "the message is bound to another context.")
 
     def require_signature(self, verifiers: Mapping[int, Verifier]) -> None:
-        """Refuse senders who are not enrolled and signatures that do not hold."""
+        """Refuse senders who are not enrolled, and invalid signatures."""
         verifier = verifiers.get(self.header.sender)
         if verifier is None:
             raise Refused(Code.COHORT, "nobody of that number is enrolled.")
@@ -260,14 +260,14 @@ class Message:
 
 
 def pack_members(users: tuple[int, ...], total: int) -> bytes:
-    """A set of users as bits: user u is bit (u - 1) mod 8 of byte ⌊(u - 1) / 8⌋, lowest first."""
+    """Encode a set as bits: user u is bit (u - 1) mod 8 of byte ⌊(u - 1) / 8⌋, lowest first."""
     row = np.zeros(total, dtype=np.uint8)
     row[np.array(users, dtype=np.int64) - 1] = 1
     return np.packbits(row, bitorder="little").tobytes()
 
 
 def unpack_members(data: bytes, total: int) -> tuple[int, ...]:
-    """The inverse of `pack_members`; bits beyond the last user are refused."""
+    """Decode what `pack_members` wrote; bits beyond the last user are refused."""
     if len(data) != -(-total // 8):
         raise ProtocolError(f"malformed: a set of {total} users has {-(-total // 8)} bytes.")
     row = np.unpackbits(np.frombuffer(data, dtype=np.uint8), bitorder="little")
@@ -277,12 +277,12 @@ def unpack_members(data: bytes, total: int) -> tuple[int, ...]:
 
 
 def sum_id(context: bytes, members: bytes) -> bytes:
-    """The 32 bytes that stand for one round's sum over one set."""
+    """Return the 32 bytes that identify one round's sum over one set."""
     return hashlib.sha256(b"blindsight sum 3" + context + members).digest()
 
 
 def labels_digest(now: Labels, ever: Labels) -> bytes:
-    """SHA-256 over both arrays, two little-endian bytes for each user."""
+    """Return SHA-256 over both arrays, two little-endian bytes for each user."""
     data = now.astype("<u2").tobytes() + ever.astype("<u2").tobytes()
     return hashlib.sha256(b"blindsight labels 3" + data).digest()
 
@@ -329,19 +329,19 @@ class HolderKey:
 
     @staticmethod
     def digest(keys: list[HolderKey]) -> bytes:
-        """The digest of all holders' keys that a round is bound to."""
+        """Return the digest of all holders' keys, to which a round is bound."""
         data = b"".join(key.encode() for key in keys)
         return hashlib.sha256(b"blindsight holder keys 3" + data).digest()
 
 
 def share_bytes(settings: Settings, length: int) -> list[int]:
-    """The bytes of each holder's sealed share in a round of that length."""
+    """Return the size of each holder's sealed share in a round of this length."""
     layout = settings.sharing(length)
     return [OVERHEAD + layout.plain_bytes(j) for j in range(1, layout.holders + 1)]
 
 
 def contribution_bytes(settings: Settings, length: int) -> int:
-    """The exact size of a contribution message, known beforehand."""
+    """Return the exact size of a contribution message, which follows from the settings."""
     body = 32 + sum(share_bytes(settings, length)) + SIGNATURE_BYTES
     padded = settings.pad(length).bytes(length)
     return HEADER_BYTES + body + padded + SIGNATURE_BYTES
@@ -351,8 +351,8 @@ def contribution_bytes(settings: Settings, length: int) -> int:
 class Contribution:
     """A user's sealed shares of its key, its signature over their digests, and the padded vector.
 
-    32 bytes of ephemeral X25519 key; the n sealed shares, whose lengths follow from the settings;
-    64 bytes of signature over the digest list; the padded vector.
+    The body has the ephemeral X25519 key (32 bytes), the n sealed shares, whose lengths follow from
+    the settings, the signature over the digest list (64 bytes), and the padded vector.
     """
 
     ephemeral: bytes = field(repr=False)
@@ -367,7 +367,7 @@ class Contribution:
 
     @staticmethod
     def signed(context: bytes, user: int, ephemeral: bytes, digests: bytes) -> bytes:
-        """What the user signs for the holders."""
+        """Return the bytes that the user signs for the holders."""
         number = struct.pack("<I", user)
         return b"blindsight shares 3" + context + number + ephemeral + digests
 
@@ -376,7 +376,7 @@ class Contribution:
 
     @classmethod
     def decode(cls, body: bytes, settings: Settings, length: int) -> Contribution:
-        """Read a body for vectors of that length."""
+        """Read a body for vectors of this length."""
         reader = Reader(body)
         ephemeral = reader.raw(32)
         shares = tuple(reader.raw(size) for size in share_bytes(settings, length))
@@ -389,8 +389,10 @@ class Contribution:
 
 @dataclass(frozen=True)
 class Collect:
-    """What a holder is asked to sum: the set, the labels, and for each user of the set its
-    ephemeral key, digest list, signature and the share for this holder.
+    """A request to a holder for its part of a sum.
+
+    It has the set, the labels, and for each user of the set its ephemeral key, digest list,
+    signature and the share for this holder.
     """
 
     members: bytes
@@ -427,7 +429,10 @@ class Collect:
 
 @dataclass(frozen=True)
 class TagHead:
-    """A holder's signed share of the summed tag: what users need of its answer (137 bytes)."""
+    """A holder's signed share of the summed tag, the part of its answer that users need.
+
+    It takes 137 bytes.
+    """
 
     index: int
     tag_share: int
@@ -474,7 +479,9 @@ class TagHead:
 
 @dataclass(frozen=True)
 class Part:
-    """A holder's answer: head, summed shares of the key, users whose shares did not open, and the
+    """A holder's answer.
+
+    It has the head, the summed shares of the key, the users whose shares did not open, and the
     holder's key for the next round.
     """
 
@@ -512,7 +519,7 @@ class Part:
 
 @dataclass(frozen=True)
 class ShownSum:
-    """What users are shown: the set, t heads, and the packed sum of the vectors."""
+    """The result that users are shown: the set, t heads, and the packed sum of the vectors."""
 
     members: bytes
     heads: tuple[TagHead, ...]
@@ -533,8 +540,10 @@ class ShownSum:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Kind 6: u8 code of the rule, u64 last round known to the refuser, a reason of at most 500
-    bytes.
+    """A refusal (kind 6).
+
+    The body is the u8 code of the rule, the u64 number of the last round known to the sender, and a
+    reason of at most 500 bytes.
     """
 
     code: Code
@@ -559,7 +568,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class RoundSum:
-    """The outcome of a round: who is in the sum, and the sum in steps of the grid."""
+    """The outcome of a round: the users in the sum, and the sum in steps of the grid."""
 
     contributors: tuple[int, ...]
     values: NDArray[np.int64] = field(repr=False)
@@ -572,7 +581,7 @@ class RoundSum:
 
     @classmethod
     def decode(cls, data: bytes, *, users: int) -> RoundSum:
-        """The inverse of `encode`, for at most that many users."""
+        """Read what `encode` wrote, for at most this many users."""
         reader = Reader(data)
         count = reader.number("I")
         if count > users or (reader.left - 4 * count) % 8:

@@ -1,4 +1,4 @@
-"""What users, holders and the aggregator have in common: messages in, signed messages out."""
+"""The common base of users, holders and the aggregator: messages in, signed messages out."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _MOST_REFUSALS = 10_000
 class Party:
     """A party that takes messages and returns messages, with no network inside.
 
-    `receive` never raises on what comes from outside: a message that breaks a rule is answered by
-    a signed refusal with a code and a reason, and the round goes on.
+    `receive` never raises on an untrusted message: one that breaks a rule is answered by a signed
+    refusal with a code and a reason, and the round continues.
     """
 
     role: Role
@@ -45,7 +45,7 @@ class Party:
         self.refusals: list[str] = []
 
     def receive(self, data: bytes) -> list[Outgoing]:
-        """Handle one message; what is returned is to be sent after the state was saved."""
+        """Handle one message; the returned messages must be sent after the state was saved."""
         try:
             message = Message.decode(data, largest=self.largest_message)
         except ProtocolError as error:
@@ -99,9 +99,9 @@ class Stateful(Protocol):
 
 
 class Durable:
-    """A role whose state is on disk before any answer leaves.
+    """A role whose state is written to disk before any answer is sent.
 
-    The process may be killed at any moment: the file then holds the old state or the new one.
+    The process may be killed at any moment; the file then holds the old state or the new one.
     """
 
     def __init__(self, role: Stateful, path: Path) -> None:

@@ -45,7 +45,7 @@ SIGNATURE_BYTES = 64
 
 
 class Verifier:
-    """The public half of an identity: 32 bytes to hand to those who check."""
+    """The public half of an identity: 32 bytes that check its signatures."""
 
     def __init__(self, key: bytes) -> None:
         self._raw = _checked(key)
@@ -64,7 +64,7 @@ class Verifier:
 
 
 class Identity:
-    """Signs as one party; its secret, 32 bytes, is shown by nothing but `dump`."""
+    """Signs as one party; only `dump` returns its secret of 32 bytes."""
 
     def __init__(self, key: bytes | None = None) -> None:
         self._raw = secrets.token_bytes(32) if key is None else _checked(key)
@@ -83,11 +83,11 @@ class Identity:
 
     @property
     def verifier(self) -> Verifier:
-        """The public half, for those who check signatures."""
+        """The public half, which checks signatures."""
         return Verifier(self._key.public_key().public_bytes_raw())
 
     def sign(self, message: bytes) -> bytes:
-        """The Ed25519 signature of a message (RFC 8032)."""
+        """Return the Ed25519 signature of a message (RFC 8032)."""
         return self._key.sign(bytes(message))
 
     def dump(self) -> bytes:
@@ -137,7 +137,7 @@ class HybridKey:
         """Decrypt what `Ephemeral.seal` made for this key.
 
         Raises:
-            ProtocolError: The ciphertext is damaged, or was made for another receiver or another
+            ProtocolError: the ciphertext is damaged, or was made for another receiver or another
                 `bound`.
         """
         if len(sealed) < OVERHEAD:
@@ -154,7 +154,7 @@ class HybridKey:
 
 
 class Ephemeral:
-    """One sender's X25519 key for one contribution; used for all receivers, then forgotten."""
+    """One sender's X25519 key for one contribution; used for all receivers, then discarded."""
 
     def __init__(self) -> None:
         self._key = X25519PrivateKey.generate()

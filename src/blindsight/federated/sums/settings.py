@@ -1,4 +1,4 @@
-"""What all parties of a secure sum agree on before the first round."""
+"""The settings on which all parties of a secure sum agree before the first round."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from blindsight.federated.sums.wire import Reader, Writer
 
 __all__ = ["MOST_HOLDERS", "SUM", "Settings"]
 
-SUM: Final = "sum of updates"  # what a guarantee and a ledger call it
+SUM: Final = "sum of updates"  # the name of the release in guarantees and ledgers
 
 MOST_HOLDERS: Final = 20
 _DEFAULT_HOLDERS = 5
@@ -32,31 +32,31 @@ class Settings:
 
     Parameters:
         dimension: the length of every update.
-        users: how many users are enrolled, at least 3: with two, each learns the other's update by
+        users: the number of enrolled users, at least 3: with two, each learns the other's update by
             subtracting its own from the sum.
-        bound: fixed point: weights in [-bound, bound] as whole numbers of `bits` bits.
-        bits: fixed point: weights in [-bound, bound] as whole numbers of `bits` bits.
-        holders: how many key holders there are, 3 to 20. By default up to 20 users are their own
+        bound: weights in fixed point lie in [-bound, bound].
+        bits: the bits of a weight in fixed point.
+        holders: the number of key holders, 3 to 20. By default up to 20 users are their own
             holders, and larger federations have 5.
-        colluders: how many users may tell the aggregator what they know without anybody else's
-            update being exposed.
+        colluders: how many users may collude with the aggregator without exposing the update of
+            any other user.
         most_users: the largest number of users in one round (K); by default all users.
         least_users: the fewest contributors of a round that is opened. By default and at least the
             hiding set without noise; with noise at least colluders + 2.
         across_rounds: whether holders also protect against combinations of sums of different
             rounds (the labels `ever`). By default True without noise and False with noise.
-        clip: the largest l2 norm of an update. Users scale their updates down to it, and everybody
-            refuses a sum that is longer than so many clipped updates can be, so that one user
-            cannot move the mean outside the ball of this radius. With noise, `noise` has its own
-            clip.
-        rounds: how many accepted sums may have a user's update in them; with noise, how often a
-            user contributes.
+        clip: the largest l2 norm of an update. Users scale their updates down to it, and every
+            party refuses a sum that is longer than a sum of clipped updates can be, so that one
+            user cannot move the mean outside the ball of this radius. With noise, `noise` has its
+            own clip.
+        rounds: the largest number of accepted sums that contain a user's update; with noise, how
+            often a user contributes.
         groups: 1, or an odd number of groups of users that are summed one after the other. The
             model then moves by the median of the groups' means, so that up to (groups - 1) / 2
-            lying users move no coordinate beyond the honest groups' means (`sums.groups`). Without
-            noise only.
-        noise: the noise of which every user adds its share; `bound` and `bits` are then those of
-            its code.
+            lying users move no coordinate beyond the honest groups' means (see `simulation`). Only
+            without noise.
+        noise: the noise of which every user adds a share; `bound` and `bits` are then those of its
+            code.
 
     Examples:
         >>> settings = Settings(dimension=1000, users=100, holders=5)
@@ -113,7 +113,7 @@ class Settings:
             )
 
     def group(self, user: int) -> int:
-        """The group of a user, from 0."""
+        """Return the group of a user, from 0."""
         return (user - 1) % self.groups
 
     def _set_defaults(self) -> None:
@@ -201,7 +201,7 @@ class Settings:
 
     @property
     def hiding_set(self) -> int:
-        """h, the fewest users that sums opened on one model can be combined to."""
+        """h, the fewest users in any combination of the sums opened on one model."""
         return max(3, self.colluders + 2, -(-self.largest_round // 3))
 
     @property
@@ -219,11 +219,11 @@ class Settings:
         return FixedPoint(bound=self.bound, bits=self.bits)
 
     def pad(self, length: int) -> Parameters:
-        """The pad for vectors of that many weights."""
+        """Return the pad for vectors of this many weights."""
         return choose(self.largest_round, length, self.bits)
 
     def sharing(self, length: int) -> KeySharing:
-        """How the key of a round with vectors of that many weights is shared."""
+        """Return the sharing of the key of a round with vectors of this many weights."""
         return KeySharing(
             needed=self.needed,
             holders=self.n_holders,

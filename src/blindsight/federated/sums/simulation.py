@@ -1,21 +1,20 @@
-"""All roles in one process: the code that runs across machines, with a list in place of the
-network.
+"""All roles in one process: the same code as across machines, with a list in place of the network.
 
-What lying users can do is bounded by separate sums of groups of users, and their median. A secure
-sum hides single updates, so nobody sees that one of them is far too large. With
-`Settings(groups=G)` users are divided into G groups, user u into group (u - 1) mod G. The sums that
-users accept belong to the groups in turn: a user contributes to its own group's sums only, and
-refuses a result whose set names a user of another group. After one sum of each group the model
-moves by the median of the G means, coordinate by coordinate.
+Groups of users bound the influence of lying users. A secure sum hides single updates, so nobody
+sees that one of them is far too large. With `Settings(groups=G)` users are divided into G groups,
+user u into group (u - 1) mod G. The sums that users accept belong to the groups in turn: a user
+contributes to its own group's sums only, and refuses a result whose set names a user of another
+group. After one sum of each group the model moves by the median of the G means, coordinate by
+coordinate.
 
 *Claim.* If at most (G - 1) / 2 users lie, every coordinate of the median lies between the smallest
 and the largest of the honest groups' means. *Proof.* Each liar is in one group, so at least
 (G + 1) / 2 groups, more than half, are honest. The median has at least (G + 1) / 2 values at or
 below it, one of which is of an honest group, and as many at or above it. ∎
 
-A user's update is in one sum of a model. The sums that are opened are those of N / G users instead
-of N. What remains: liars may choose among the values between the honest groups' means, and liars
-in more than half of the groups are not bounded.
+A user's update is in one sum of a model. The opened sums are over N / G users instead of N. Two
+weaknesses remain: liars may choose among the values between the honest groups' means, and liars in
+more than half of the groups are not bounded.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ __all__ = ["GroupMeans", "RoundResult", "Simulation", "Transcript"]
 
 
 class GroupMeans:
-    """Collects the groups' sums of one model; with one group the mean is there at once.
+    """Collects the groups' sums of one model; with one group the mean is available at once.
 
     Parameters:
         settings: the settings of the federation.
@@ -77,8 +76,8 @@ class GroupMeans:
         """Add the next group's sum.
 
         Returns:
-            The median of the groups' means once the last group's sum is there, otherwise None.
-            `contributors` then holds everybody who is in it.
+            The median of the groups' means after the last group's sum, otherwise None.
+            `contributors` then holds all users in these sums.
         """
         self._sums.append(opened)
         if len(self._sums) < self._settings.groups:
@@ -91,11 +90,11 @@ class GroupMeans:
 
     @property
     def waiting(self) -> bool:
-        """Whether sums of some groups of the current model are there."""
+        """Whether the sums of some, but not all, groups of the current model were added."""
         return bool(self._sums)
 
     def dump(self) -> bytes:
-        """The sums that wait for the other groups'."""
+        """Return the sums that were added while other groups' are missing."""
         writer = Writer().number("I", len(self._sums))
         for opened in self._sums:
             writer.field(opened.encode())
@@ -134,10 +133,10 @@ class RoundResult:
     """One round's outcome.
 
     Attributes:
-        total: the sum of the contributors' updates, in fixed point's resolution; 0 where not
-            summed. With groups, the median of the groups' means times the number of contributors.
-        revealed: which coordinates were summed.
-        contributors: who is in the sum.
+        total: the sum of the contributors' updates, in fixed-point resolution; 0 where not summed.
+            With groups, the median of the groups' means times the number of contributors.
+        revealed: a mask of the coordinates that were summed.
+        contributors: the users in the sum.
         bytes_per_user: bytes that each contributor sent.
         seconds: wall time by stage: "users" (each, on average), "aggregator", "holders" and
             "total".
@@ -162,13 +161,13 @@ class Simulation:
 
     Parameters:
         settings: the settings of the federation.
-        encrypt: false computes the same result in plain integers (rounding, sets and noise
-            included), for experiments over many rounds where the cryptography is not the question.
+        encrypt: False computes the same result in plain integers, with the same rounding, sets and
+            noise, for experiments over many rounds.
         rng: where noise is drawn from; by default the operating system's entropy.
-        keep_messages: false leaves the transcripts empty: at full size a round of 100 users is 70
-            MB.
-        door: where users' shares of noise are drawn, as its plan says; without one each user draws
-            its own, as it does on its own machine.
+        keep_messages: False leaves the transcripts empty: at full size a round of 100 users takes
+            70 MB.
+        door: draws the users' shares of noise according to its plan; without one each user draws
+            its own share, as on its own machine.
 
     Examples:
         >>> simulation = Simulation(Settings(dimension=4, users=3, bound=1.0))
@@ -227,11 +226,12 @@ class Simulation:
         Parameters:
             updates: one vector for each user: by user number (1 to N), or a list for users 1, 2,
                 ...
-            model: stands for the current model; every message is bound to its digest.
+            model: bytes that identify the current model; every message is bound to their digest.
             supports: not used: every coordinate of an update is sent.
             only: coordinates that everybody sends, the same for all users and independent of their
                 data.
-            dropouts: users who are told of the round and never answer.
+            dropouts: users who receive the opening and never answer.
+            progress: called with (done, total).
 
         Raises:
             ProtocolError: no admissible set of users is present, the round gave no sum, or a user
@@ -292,7 +292,7 @@ class Simulation:
             return opened[0].values * grid
 
         released = self._door.together(SUM, list(vectors.values()), add)
-        # Where the door handed out something else, that is what was released.
+        # If the door returned other values, these are what was released.
         users = opened[0].contributors if opened else self._set(present)
         return RoundSum(users, np.rint(released / grid).astype(np.int64))
 
@@ -361,7 +361,7 @@ class Simulation:
         self._route(outgoing, AGGREGATOR, present)
 
     def _route(self, outgoing: Sequence[Outgoing], sender: int, present: Collection[int]) -> None:
-        """Hand messages over, and their answers; users who are not there receive nothing."""
+        """Deliver messages and the answers to them; absent users receive nothing."""
         for message in outgoing:
             self._sent[sender] = self._sent.get(sender, 0) + len(message.data)
             if self.keep_messages:
@@ -388,9 +388,7 @@ class Simulation:
         return notes[0] if notes else "no answer"
 
     def expect(self, model: bytes) -> None:
-        """Have every user join rounds on that model only (bytes that stand for it, as in
-        `round`).
-        """
+        """Have every user join only rounds on this model, identified by bytes as in `round`."""
         if self.encrypt:
             for user in self.users.values():
                 user.expect(hashlib.sha256(model).digest())

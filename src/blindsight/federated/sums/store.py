@@ -1,8 +1,8 @@
-"""Where an aggregator keeps contributions until the round ends, and results for late users.
+"""Storage of contributions until the round ends, and of results for late users.
 
 In a file a contribution is one record, appended and synced when it is accepted: a restarted
-aggregator reads the records of its round and has the sum again. In memory there is then one sum and
-eight bytes for each user, however many contribute. When the round ends the records are erased.
+aggregator reads the records of its round and computes the sum again. Memory then holds only one sum
+and eight bytes for each user. When the round ends the records are erased.
 
     record = u64 length ‖ first 8 bytes of SHA-256(content) ‖ content
 """
@@ -30,11 +30,11 @@ class ContributionStore(Protocol):
     """Messages of the open round by user, and the results of all rounds."""
 
     def add(self, user: int, message: bytes) -> None:
-        """Keep an accepted contribution; in a file it is on disk when this returns."""
+        """Store an accepted contribution; in a file it is on disk when this returns."""
         ...
 
     def get(self, user: int) -> bytes:
-        """A contribution as it came."""
+        """Return a contribution as it was received."""
         ...
 
     def erase(self) -> None:
@@ -42,23 +42,23 @@ class ContributionStore(Protocol):
         ...
 
     def messages(self) -> Iterator[tuple[int, bytes]]:
-        """All contributions, by position, for a restart."""
+        """Yield all contributions with their positions, for a restart."""
         ...
 
     def place(self, user: int, position: int) -> None:
-        """Say whose contribution is at a position that `messages` gave."""
+        """Record the user of the contribution at a position that `messages` yielded."""
         ...
 
     def add_result(self, message: bytes) -> int:
-        """Keep a round's result; returns the number to get it back by."""
+        """Store a round's result and return its position."""
         ...
 
     def result(self, position: int) -> bytes:
-        """A result that was kept."""
+        """Return the result at a position."""
         ...
 
     def dump(self) -> bytes:
-        """What a state file has to hold of the store."""
+        """Return the part of the store that belongs into a state file."""
         ...
 
 
@@ -88,7 +88,7 @@ class MemoryStore:
         yield from list(self._messages.items())
 
     def place(self, user: int, position: int) -> None:
-        """Nothing to do: positions are user numbers here."""
+        """Do nothing: positions are user numbers here."""
 
     def add_result(self, message: bytes) -> int:
         self._results.append(message)
@@ -113,8 +113,8 @@ class FileStore:
     Parameters:
         folder: where the files are.
         users: how many users contribute.
-        flush: contributions are on the disk when `add` returns. Where a killed aggregator gives
-            its round up, they need not be.
+        flush: whether contributions are on the disk when `add` returns. They need not be if a
+            killed aggregator abandons its round.
     """
 
     def __init__(self, folder: Path, users: int, *, flush: bool = True) -> None:
@@ -145,7 +145,7 @@ class FileStore:
         self._positions[:] = -1
 
     def messages(self) -> Iterator[tuple[int, bytes]]:
-        """All whole records; a torn end, left by a crash, is cut off."""
+        """Yield all complete records; an incomplete one at the end, left by a crash, is cut off."""
         at = 0
         while (content := _record(self._round, at)) is not None:
             yield at, content
@@ -179,7 +179,7 @@ def _append(file: DurableFile, content: bytes, *, flush: bool = True) -> int:
 
 
 def _record(file: DurableFile, at: int) -> bytes | None:
-    """The record that begins there; None where there is no whole one."""
+    """Return the record that begins at a position, or None if it is not complete."""
     if at < 0:
         return None
     head = durable.read_at(file.descriptor, _HEAD, at)

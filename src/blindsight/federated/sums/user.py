@@ -47,7 +47,7 @@ __all__ = [
     "share_binding",
 ]
 
-MOST_RESULTS = 4  # sums that a user looks at in one round: each is a try at a false one
+MOST_RESULTS = 4  # results that a user checks in one round: each may be an attempt at a false sum
 SHARE_LABEL = b"blindsight share 3"
 _SEED_LABEL = b"blindsight seed 3"
 _SEED_BYTES = 32
@@ -55,23 +55,23 @@ _ROUNDING = 1 + 1e-9
 
 
 def share_binding(context: bytes, user: int, index: int) -> bytes:
-    """What a sealed share is bound to: round, user and holder."""
+    """Return the bytes to which a sealed share is bound: round, user and holder."""
     return context + struct.pack("<IB", user, index)
 
 
 def encode_update(
     settings: Settings, update: ArrayLike, length: int, *, rng: Rng, noisy: bool = False
 ) -> NDArray[np.int64]:
-    """An update in steps of the grid, clipped, and with this user's share of the noise.
+    """Return an update in steps of the grid, clipped, with this user's share of the noise.
 
     Parameters:
         settings: the federation's settings.
         update: the user's update.
         length: how many weights the round sums.
         rng: where noise is drawn from.
-        noisy: the update carries its share of noise already.
+        noisy: whether the update already contains its share of noise.
     """
-    # An update that holds NaN counts as zeros: to refuse it would tell about the data behind it.
+    # An update with NaN counts as zeros: refusing it would reveal something about its data.
     vector = finite_rows(checks.number_array("update", update, ndim=1)[None])[0]
     if len(vector) != length:
         raise InvalidData(f"an update must have {length} weights here, got {len(vector)}.")
@@ -86,10 +86,10 @@ def encode_update(
 
 
 def checked_sum(settings: Settings, raw: NDArray[np.int64], users: int) -> NDArray[np.int64]:
-    """A sum in steps of the grid from summed slots.
+    """Return a sum in steps of the grid from summed slots.
 
     Raises:
-        Refused: The sum lies outside what so many users can add up to, or is longer than their
+        Refused: the sum is outside the range of a sum of this many users, or longer than their
             clip allows.
     """
     most = (1 << settings.bits) - 1
@@ -108,14 +108,14 @@ def checked_sum(settings: Settings, raw: NDArray[np.int64], users: int) -> NDArr
 
 
 class User(Party):
-    """User n: joins rounds on the model that follows from the last sum it accepted.
+    """User n, who joins rounds on the model that follows from the last sum it accepted.
 
-    `receive` an opening, `contribute` an update, `receive` the result, read `result`. A user
-    contributes once to each round number, and repeats the very same bytes when asked again.
+    A round is: `receive` an opening, `contribute` an update, `receive` the result, read `result`. A
+    user contributes once to each round number, and repeats the same bytes when asked again.
 
     Parameters:
-        enrolment: keys and roster. Without a tag seed user 1 draws one for everybody, and other
-            users wait for theirs.
+        enrolment: keys and roster. Without a tag seed, user 1 draws one for all users, and other
+            users wait for it.
         rng: where noise is drawn from; by default the operating system's entropy.
     """
 
@@ -134,7 +134,7 @@ class User(Party):
         self._last_round = self._contributed = self.ended = self._sums = 0
         self._parent = bytes(32)
         self._expected: bytes | None = None
-        self._tries = (0, 0)  # the round of the last result, and how many were looked at
+        self._tries = (0, 0)  # the round of the last result, and how many results were checked
         self.result: RoundSum | None = None
         settings = self.settings
         heads, keys = settings.n_holders * TagHead.SIZE, settings.n_holders * HolderKey.SIZE
@@ -150,7 +150,7 @@ class User(Party):
 
     @property
     def open_round(self) -> Header | None:
-        """The round that waits for this user's update."""
+        """The round that waits for this user's update, if there is one."""
         return self._open
 
     def _at(self) -> int:
@@ -163,11 +163,11 @@ class User(Party):
 
     @property
     def expected(self) -> bytes | None:
-        """The digest that `expect` was given, while it holds."""
+        """The digest that `expect` was given, while it is valid."""
         return self._expected
 
     def expect(self, model: bytes) -> None:
-        """Join rounds on the model with this digest only, until every group's result is there."""
+        """Join only rounds on the model with this digest, until every group has a result."""
         self._expected = bytes(model)
 
     def _handle(self, message: Message) -> list[Outgoing]:
@@ -225,8 +225,8 @@ class User(Party):
             signed = key.holds(self.agreement, self.verifiers[holder(key.index)])
             if key.public != first if key.sequence == 0 else not signed:
                 raise Refused(Code.KEYS, f"the key of holder {key.index} was not signed by it.")
-        # A holder whose state was put back offers a key that it used before, or another key under
-        # a number that it used before. It has forgotten which sums it opened.
+        # A holder that was restored from an older state offers a key that it used before, or
+        # another key under an old number. It has forgotten which sums it opened.
         for key, before in zip(keys, self._holder_keys, strict=False):
             if key.sequence < before.sequence or (
                 key.sequence == before.sequence and key.public != before.public
@@ -239,7 +239,7 @@ class User(Party):
         return keys
 
     def seeds(self) -> list[Outgoing]:
-        """The tag seed, sealed by user 1 to each other user; empty for other users."""
+        """Return the tag seed, sealed by user 1 to each other user; empty for other users."""
         if self.number != 1:
             return []
         zero = bytes(32)
@@ -284,10 +284,10 @@ class User(Party):
 
         Parameters:
             update: as many weights as the round sums.
-            noisy: the update carries its share of noise already.
+            noisy: whether the update already contains its share of noise.
 
         Returns:
-            The contribution, to be sent after the state was saved.
+            The contribution, which must be sent after the state was saved.
         """
         if self._open is None:
             raise ProtocolError(f"user {self.number} has no open round to contribute to.")
@@ -354,13 +354,13 @@ class User(Party):
 
     def _accept(self, header: Header, sum_label: bytes, users: tuple[int, ...]) -> None:
         if self.number in users:
-            # A contribution that was forgotten, because the state was put back, counts as well.
+            # Also count a contribution that was forgotten because an older state was restored.
             forgotten = header.round > self._last_round
             self._contributed += 1 if self.settings.noise is None else forgotten
         self._last_round = max(header.round, self._last_round)
         self._parent, self.ended, self._sums = sum_label, header.round, self._sums + 1
         self._open, self._sent = None, b""
-        if self._due == 0:  # the model moves on
+        if self._due == 0:  # the last group's sum: the model changes
             self._expected = None
 
     def _tag_shares(self, body: ShownSum, sum_label: bytes) -> dict[int, int]:
@@ -377,7 +377,7 @@ class User(Party):
         return shares
 
     def dump(self) -> bytes:
-        """The enrolment and everything since, sealed; secret."""
+        """Return the enrolment and the state since, sealed; secret."""
         keys = self.enrolment.keys
         needed = keys if self._private is not None else keys.without_private()
         enrolment = Enrolment(needed, self.enrolment.roster, self._seed)

@@ -1,8 +1,8 @@
 """Reading and writing bytes: little-endian numbers and length-prefixed fields, with every length
 checked.
 
-Also the sealed form in which roles keep their state: magic, version, body, SHA-256. No pickle
-anywhere.
+Also the sealed form in which roles store their state: magic, version, body, SHA-256. Pickle is not
+used.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class Writer:
         self._parts: list[bytes] = []
 
     def number(self, code: str, value: int | float) -> Writer:
-        """One number, by its `struct` letter."""
+        """Write one number, by its `struct` letter."""
         self._parts.append(struct.pack("<" + code, value))
         return self
 
     def raw(self, data: bytes) -> Writer:
-        """Bytes whose length the reader knows."""
+        """Write bytes whose length the reader knows."""
         self._parts.append(bytes(data))
         return self
 
@@ -59,7 +59,7 @@ class Writer:
 
 
 class Reader:
-    """Takes fields off in the same order; runs out only by raising `ProtocolError`."""
+    """Reads fields in the order in which they were written; raises `ProtocolError` at the end."""
 
     def __init__(self, data: bytes | memoryview) -> None:
         self._data = memoryview(data)
@@ -71,7 +71,7 @@ class Reader:
         return len(self._data) - self._at
 
     def raw(self, length: int) -> bytes:
-        """The next `length` bytes; fewer are an error."""
+        """Return the next `length` bytes; fewer are an error."""
         if not 0 <= length <= self.left:
             raise ProtocolError(
                 f"a message ends too early: {length} bytes were expected, {self.left} are left."
@@ -80,7 +80,7 @@ class Reader:
         return bytes(self._data[self._at - length : self._at])
 
     def number(self, code: str) -> int:
-        """One whole number, by its `struct` letter."""
+        """Read one whole number, by its `struct` letter."""
         return int(struct.unpack("<" + code, self.raw(struct.calcsize("<" + code)))[0])
 
     def real(self) -> float:
@@ -105,7 +105,7 @@ class Reader:
 
 
 def seal(kind: bytes, body: bytes) -> bytes:
-    """State as bytes: 'BSST', version, 4 letters of kind, body, SHA-256 of all that."""
+    """Return a state as bytes: 'BSST', version, 4 letters of kind, body, SHA-256 of all these."""
     if len(kind) != 4:
         raise AssertionError("a state's kind is four letters")
     head = b"BSST" + bytes([_SEAL_VERSION]) + kind
@@ -115,7 +115,7 @@ def seal(kind: bytes, body: bytes) -> bytes:
 
 
 def unseal(kind: bytes, data: bytes) -> Reader:
-    """A reader over the body of what `seal` wrote; anything else is refused."""
+    """Return a reader over the body of a state that `seal` wrote; anything else is refused."""
     data = bytes(data)
     if len(data) < 41 or data[:4] != b"BSST" or data[4] != _SEAL_VERSION or data[5:9] != kind:
         raise HostileFile(
@@ -128,14 +128,15 @@ def unseal(kind: bytes, data: bytes) -> Reader:
 
 
 def write_sealed(path: Path, data: bytes) -> None:
-    """Write so that a kill at any moment leaves the old state or the new one; readable by its owner
-    only.
+    """Replace a state file atomically; only its owner can read it.
+
+    A kill at any moment leaves the old state or the new one.
     """
     durable.write_file(path, data)
 
 
 def read_sealed(path: Path, *, largest: int = 1 << 32) -> bytes:
-    """Read a state file; larger than `largest` is refused before it is read."""
+    """Read a state file; one larger than `largest` bytes is refused before it is read."""
     path = Path(path)
     if path.stat().st_size > largest:
         raise HostileFile(f"a state file must have at most {largest} bytes, {path.name} has more.")
@@ -143,7 +144,7 @@ def read_sealed(path: Path, *, largest: int = 1 << 32) -> bytes:
 
 
 def read_checksum(path: Path) -> bytes:
-    """The checksum at the end of a state file, which stands for its content; empty without one."""
+    """Return the checksum at the end of a state file, or empty bytes if there is no file."""
     try:
         with open(path, "rb", buffering=0) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - CHECKSUM_BYTES))

@@ -29,7 +29,10 @@ def _pack(x: NDArray[np.uint64], bits: int, words: NDArray[np.uint64]) -> None:
 
 @njit(cache=True, nogil=True)
 def _unpack(words: NDArray[np.uint64], bits: int, out: NDArray[np.uint64]) -> np.uint64:
-    """Of one word more than the numbers need, because each is read from two neighbours."""
+    """Unpack numbers and return the largest; `words` needs one extra word at the end.
+
+    Each number is read from two neighbouring words.
+    """
     at, largest, mask = 0, np.uint64(0), (_ONE << np.uint64(bits)) - _ONE
     for i in range(out.shape[0]):
         word, offset = at >> 6, np.uint64(at & 63)
@@ -41,14 +44,14 @@ def _unpack(words: NDArray[np.uint64], bits: int, out: NDArray[np.uint64]) -> np
 
 
 def pack(numbers: NDArray[np.unsignedinteger], bits: int) -> bytes:
-    """Numbers below 2^bits (at most 56) as ⌈len · bits / 8⌉ bytes."""
+    """Return numbers below 2^bits (bits at most 56) as ⌈len · bits / 8⌉ bytes."""
     words = np.zeros(-(-len(numbers) * bits // 64), dtype=np.uint64)
     _pack(numbers, bits, words)
     return words.astype("<u8", copy=False).tobytes()[: -(-len(numbers) * bits // 8)]
 
 
 def unpack(data: bytes | memoryview, bits: int, out: NDArray[np.unsignedinteger]) -> int:
-    """Fill `out` with what `pack` wrote; the largest number found."""
+    """Fill `out` with the numbers that `pack` wrote, and return the largest."""
     if len(data) != -(-len(out) * bits // 8):
         raise AssertionError("the caller checks lengths")
     words = np.zeros(len(data) // 8 + 2, dtype="<u8")

@@ -2,9 +2,10 @@
 the secrets.
 
 A vector of whole numbers in [0, 2^value_bits) is cut into blocks of slots · N; weight w of a block
-sits in slot w // N of coefficient w % N. A block travels as residues in the transformed domain,
-prime by prime, bit-packed. The public a_k is AES-128 in counter mode under a digest of the round's
-header, masked and rejected, so exactly uniform given an ideal cipher, and nobody chooses it.
+is in slot w // N of coefficient w % N. A block is sent as residues in the transformed domain, prime
+by prime, bit-packed. The public a_k is drawn from AES-128 in counter mode under a digest of the
+round's header, by rejection sampling: it is exactly uniform given an ideal cipher, and nobody can
+choose it.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from blindsight.federated.sums.pad.sampler import LARGEST, Stream, secret
 
 __all__ = ["MOST_VALUE_BITS", "PadSum", "new_secret", "pad", "public_block"]
 
-MOST_VALUE_BITS = 28  # what one coefficient adds up stays below 2^61
+MOST_VALUE_BITS = 28  # the sums inside one coefficient stay below 2^61
 _DRAWN = 8  # blocks whose errors are drawn at once
 _32, _31 = np.uint64(32), np.uint64(31)
 _LOW31, _LOW32 = np.uint64((1 << 31) - 1), np.uint64((1 << 32) - 1)
 
 
 def new_secret(parameters: Parameters) -> NDArray[np.int8]:
-    """s: N small numbers, for one vector only."""
+    """Return s: N small numbers, to be used for one vector only."""
     return secret(parameters.degree)
 
 
@@ -68,8 +69,9 @@ def public_block(
 
 @lru_cache(maxsize=64)
 def _factors(parameters: Parameters, index: int) -> NDArray[np.uint64]:
-    """Modulo one prime: 2^(slot_bits j) for each slot, t, -64 t, then 2^31 and 1 with their
-    companions, and p.
+    """Return constants modulo one prime p.
+
+    They are 2^(slot_bits j) for each slot, t, -64 t, then 2^31 and 1 with their companions, and p.
     """
     p = parameters.primes[index]
     slots = [pow(2, parameters.slot_bits * j, p) for j in range(parameters.slots)]
@@ -86,9 +88,9 @@ def _fill(
     factors: NDArray[np.uint64],
     out: NDArray[np.uint32],
 ) -> None:
-    """Σ slot_j 2^(slot_bits j) + t e, modulo p: below 2^61 before the one reduction.
+    """Compute Σ slot_j 2^(slot_bits j) + t e modulo p; the sum is below 2^61 before its reduction.
 
-    Factors are masked to 32 bits, which they have, so that vector instructions multiply them.
+    Factors have 32 bits; they are masked so that the compiler uses vector instructions.
     """
     n, slots = out.shape[0], factors.shape[0] - 6
     t, shift, r, r_companion, unit_companion, p = factors[slots:]
@@ -114,9 +116,9 @@ def _signed(s: NDArray[np.int8], prime: int, out: NDArray[np.uint32]) -> None:
 def pad(
     parameters: Parameters, header: bytes, values: NDArray[np.uint64], s: NDArray[np.int8]
 ) -> bytes:
-    """The vector under a one-time pad: `parameters.bytes(len(values))` bytes.
+    """Return the padded vector, `parameters.bytes(len(values))` bytes.
 
-    Never use an s twice.
+    The secret s must never be used twice.
     """
     if (
         parameters.value_bits > MOST_VALUE_BITS
@@ -155,18 +157,20 @@ class PadSum:
         self._total = np.zeros(shape, dtype=np.uint32)
 
     def add(self, data: bytes | memoryview) -> None:
-        """Add one padded vector; what `check` refuses changes nothing."""
+        """Add one padded vector; if `check` refuses it, the sum is unchanged."""
         self.add_residues(self.check(data))
 
     def add_residues(self, residues: NDArray[np.uint32]) -> None:
-        """Add a padded vector's residues, as `check` gave them."""
+        """Add a padded vector's residues, as `check` returned them."""
         for i, prime in enumerate(self.parameters.primes):
             for total, row in zip(self._total[:, i], residues[:, i], strict=True):
                 ring.add_into(total, row, prime)
 
     def check(self, data: bytes | memoryview) -> NDArray[np.uint32]:
-        """The residues of one padded vector; another length, or a residue that is none, is
-        refused.
+        """Return the residues of one padded vector.
+
+        Raises:
+            ProtocolError: the length is wrong, or a residue is not below its prime.
         """
         parameters = self.parameters
         if len(data) != parameters.bytes(self.dimension):
@@ -188,9 +192,9 @@ class PadSum:
         return residues
 
     def open(self, header: bytes, secrets: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The sum of the vectors, given the sum of their secrets.
+        """Return the sum of the vectors, given the sum of their secrets.
 
-        A wrong sum of secrets gives noise.
+        A wrong sum of secrets gives random numbers.
         """
         parameters, n, stream = self.parameters, self.parameters.degree, _header_stream(header)
         fields = [ring.field(prime, n) for prime in parameters.primes]
@@ -212,11 +216,11 @@ class PadSum:
         return result.reshape(-1)[: self.dimension]
 
     def write(self) -> bytes:
-        """The residues, for a state file."""
+        """Return the residues, for a state file."""
         return self._total.astype("<u4").tobytes()
 
     def read(self, data: bytes) -> None:
-        """Go on where `write` was."""
+        """Continue from the residues that `write` returned."""
         total = np.frombuffer(data, dtype="<u4").astype(np.uint32).reshape(self._total.shape)
         if any((total[:, i] >= prime).any() for i, prime in enumerate(self.parameters.primes)):
             raise ProtocolError("malformed: a saved sum's residues must lie below their primes.")
@@ -227,8 +231,10 @@ class PadSum:
 def _chinese(
     parameters: Parameters,
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.uint64]]:
-    """Primes; the inverse of prime j modulo prime i, with its companion; and t (E + 1) modulo each,
-    which makes all numbers positive.
+    """Return the constants of the Chinese remainder theorem.
+
+    They are the primes; the inverse of prime j modulo prime i, with its companion; and t (E + 1)
+    modulo each prime, which is added to make all numbers positive.
     """
     primes = parameters.primes
     inverses = [[pow(q, -1, p) if q != p else 0 for q in primes] for p in primes]
@@ -250,8 +256,9 @@ def _read(
     slot_bits: int,
     out: NDArray[np.int64],
 ) -> None:
-    """Garner's mixed radix, then Horner modulo a power of two in 32-bit limbs; what is opened here
-    is public.
+    """Convert residues by Garner's mixed radix, then Horner modulo a power of two in 32-bit limbs.
+
+    The opened numbers are public, so the arithmetic need not be constant-time.
     """
     count, n, slots = x.shape[0], x.shape[1], out.shape[0]
     limbs = (slots * slot_bits + 31) // 32 + 2
@@ -262,7 +269,7 @@ def _read(
             p = primes[k]
             value = ring._less(np.uint64(x[k, i]) + shift[k], p)
             for j in range(k):
-                # A digit lies below 4p, because primes differ by at most one bit in length.
+                # A digit is below 4p, because primes differ by at most one bit in length.
                 digit = ring._less(ring._less(digits[j], p + p), p)
                 w, companion = inverses[0, k, j], inverses[1, k, j]
                 value = ring._less(ring._lazy(value + p - digit, w, companion, p), p)

@@ -1,15 +1,14 @@
-"""Sizes of the pad by number of users and weights: ring, slots, primes, and what keeps the sum
-exact.
+"""Sizes of the pad by number of users and weights: ring, slots, and primes for an exact sum.
 
-A coefficient holds `slots` weights of `slot_bits` = value bits + ⌈log2 users⌉ each, t = 2^(slots ·
-slot_bits). The sum is exact where |Σ e| <= E: then |t Σ e + Σ m| < t (E + 1) and 2 t (E + 1) <= q
-says it all. E is what U errors of sub-Gaussian parameter 6.4 exceed anywhere in the longest vector
-of this ring with probability at most 2^-40 (and never more than 63 U); a failure shows, because the
-vector's tag then does not fit.
+A coefficient holds `slots` weights of `slot_bits` = value bits + ⌈log2 users⌉ each, and t is
+2^(slots · slot_bits). The sum is exact if |Σ e| <= E: then |t Σ e + Σ m| < t (E + 1), and the
+condition is 2 t (E + 1) <= q. A sum of U errors of sub-Gaussian parameter 6.4 exceeds E anywhere in
+the longest vector of this ring with probability at most 2^-40 (and E is never more than 63 U). A
+failure is noticed, because the vector's tag then does not fit.
 
-log2 q is capped at 104 bits for N = 4096 and 207 for N = 8192: `python -m
-benchmarks.federated.estimate` prints what that leaves, at half the deviation, because the sum of
-the secrets is published (docs/federated-protocol.md).
+log2 q is at most 104 for N = 4096 and 207 for N = 8192. `python -m benchmarks.federated.estimate`
+prints the resulting security level, at half the deviation, because the sum of the secrets is
+published (docs/federated-protocol.md).
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from blindsight.federated.sums.pad.sampler import LARGEST, SIGMA
 __all__ = ["CAPS", "LONGEST", "SMALL", "Parameters", "choose", "primes"]
 
 CAPS = {4096: 104, 8192: 207}  # the largest modulus of each ring, in bits
-SMALL = 1 << 20  # from here on the larger ring
+SMALL = 1 << 20  # from this dimension on the larger ring is used
 LONGEST = 1 << 28
 _FAILURE_BITS = 40
 _LARGEST_PRIME = 30
@@ -35,9 +34,7 @@ _LARGEST_PRIME = 30
 
 @lru_cache(maxsize=64)
 def primes(degree: int, bits: int, count: int) -> tuple[int, ...]:
-    """The `count` largest primes of at most `bits` bits that are 1 modulo twice the degree, largest
-    first.
-    """
+    """Return the `count` largest primes of at most `bits` bits that are 1 modulo 2 · degree."""
     chosen: list[int] = []
     candidate = (1 << bits) - 2 * degree + 1
     while len(chosen) < count:
@@ -52,7 +49,7 @@ def primes(degree: int, bits: int, count: int) -> tuple[int, ...]:
 
 
 def _errors(users: int, coefficients: int) -> int:
-    """E: 2 · coefficients · exp(-E²/(2 U σ²)) <= 2^-40."""
+    """Return E with 2 · coefficients · exp(-E²/(2 U σ²)) <= 2^-40."""
     exponent = math.log(2) * (_FAILURE_BITS + 1) + math.log(coefficients)
     return min(LARGEST * users, math.ceil(float(SIGMA) * math.sqrt(2 * users * exponent)))
 
@@ -131,7 +128,7 @@ class Parameters:
 
 
 def _modulus_bits(degree: int, users: int, value_bits: int, slots: int) -> tuple[int, ...] | None:
-    """The fewest prime bits that keep a sum exact; primes of nearly equal length."""
+    """Return the fewest bits of primes of nearly equal length that keep a sum exact."""
     for total in range(slots, CAPS[degree] + 1):
         count = -(-total // _LARGEST_PRIME)
         short, longer = divmod(total, count)
@@ -150,8 +147,15 @@ def _modulus_bits(degree: int, users: int, value_bits: int, slots: int) -> tuple
 
 @lru_cache(maxsize=64)
 def choose(users: int, dimension: int, value_bits: int = 16) -> Parameters:
-    """The parameters with the fewest bytes per weight for sums of up to `users` vectors of
-    `dimension` weights.
+    """Return the parameters with the fewest bytes per weight.
+
+    Parameters:
+        users: the largest number of vectors in a sum.
+        dimension: the number of weights of a vector.
+        value_bits: the bits of a weight.
+
+    Raises:
+        InvalidParameter: no pad fits these sizes.
     """
     checks.whole("users", users)
     if not 1 <= checks.whole("dimension", dimension) <= LONGEST:
@@ -171,5 +175,5 @@ def choose(users: int, dimension: int, value_bits: int = 16) -> Parameters:
         raise InvalidParameter(
             f"no pad fits {value_bits}-bit values of {users:,} users: use fewer bits a value."
         )
-    # Bytes first; among equals the smaller modulus, which is the safer one.
+    # The fewest bytes; among equals the smaller modulus, which is more secure.
     return min(fitting, key=lambda p: (p.bytes(dimension), sum(p.prime_bits)))

@@ -1,10 +1,9 @@
 """Z_q[x]/(x^N + 1) as residues modulo a few primes below 2^30, with number-theoretic transforms.
 
-Everything on secrets is branch-free and takes no remainder by division: products with a known
-factor w go by Shoup's trick (w' = ⌊w 2^32 / p⌋; x w - ⌊x w' / 2^32⌋ p lies in [0, 2p) for any x <
-2^32), others by Barrett's reduction, and the last subtraction of p is masked. A transform leaves
-its values in bit-reversed order; all parties agree on it, because they only multiply and add values
-in that order.
+Arithmetic on secrets has no branch and no division: products with a known factor w use Shoup's
+method (w' = ⌊w 2^32 / p⌋; x w - ⌊x w' / 2^32⌋ p lies in [0, 2p) for any x < 2^32), others Barrett's
+reduction, and the last subtraction of p is masked. A transform leaves its values in bit-reversed
+order; this is consistent, because all parties only multiply and add values in this order.
 """
 
 from __future__ import annotations
@@ -40,8 +39,9 @@ def shoup(w: int, p: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Field:
-    """One prime with its tables: powers of a primitive 2N-th root in bit-reversed order, each with
-    its companion.
+    """One prime with its tables.
+
+    The tables hold powers of a primitive 2N-th root in bit-reversed order, each with its companion.
     """
 
     prime: int
@@ -52,7 +52,7 @@ class Field:
 
 
 def _primitive_root(prime: int, order: int) -> int:
-    """Some element of exactly that order, a power of two."""
+    """Return an element of exactly this order, a power of two."""
     for candidate in range(2, prime):
         root = pow(candidate, (prime - 1) // order, prime)
         if pow(root, order // 2, prime) == prime - 1:
@@ -98,7 +98,7 @@ def _less(x: np.uint64, p: np.uint64) -> np.uint64:
     return y + (p & (_ZERO - (y >> _63)))
 
 
-_SHORT = 8  # passes over fewer neighbours go across the groups, so that vectors stay full
+_SHORT = 8  # shorter passes run across the groups, so that vector instructions stay full
 
 
 @njit(cache=True, nogil=True)
@@ -184,8 +184,9 @@ def inverse(x: Residues, at: Field) -> None:
 def _product(
     x: np.uint64, y: np.uint64, p: np.uint64, barrett: np.uint64, shift: np.uint64
 ) -> np.uint64:
-    """x y modulo p: barrett = ⌊2^(2 shift) / p⌋ with p < 2^shift <= 2^30; the quotient is off by at
-    most 2.
+    """Return x y modulo p by Barrett's reduction.
+
+    barrett = ⌊2^(2 shift) / p⌋ with p < 2^shift <= 2^30; the quotient is off by at most 2.
     """
     z = x * y
     guess = ((z >> (shift - np.uint64(1))) * barrett) >> (shift + np.uint64(1))

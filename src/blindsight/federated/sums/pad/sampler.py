@@ -1,12 +1,12 @@
-"""Random-looking bytes from a key, and discrete Gaussian secrets and errors.
+"""Pseudo-random bytes from a key, and discrete Gaussian secrets and errors.
 
-Bytes come from AES in counter mode, about 2 GB per second where the processor has it. Secrets have
-sigma 6.4 and are cut off at ±63, by a table of 126-bit thresholds.
+Bytes are from AES in counter mode, about 2 GB per second with processor support. Secrets have sigma
+6.4 and are cut off at ±63, by a table of 126-bit thresholds.
 
-|x| is the number of thresholds that a uniform 126-bit number reaches; all of them are looked at for every sample and
-nothing branches, so the time tells nothing about x. Cutting off costs 2^-70 a sample, the table's
-rounding 2^-119.
-"""  # noqa: E501
+|x| is the number of thresholds that a uniform 126-bit number reaches. Every sample is compared with
+all of them without a branch, so the time reveals nothing about x. The error in distribution is
+2^-70 per sample from the cut-off and 2^-119 from the rounding of the table.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Stream:
         self._context = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
 
     def start(self, nonce: bytes) -> None:
-        """Go to the beginning of a nonce's bytes; 8 bytes leave the counter its own half."""
+        """Start the stream of a nonce, of at most 8 bytes; the other 8 bytes are the counter."""
         if len(nonce) > 8:
             raise AssertionError("the counter's half of the nonce is not ours")
         self._context.reset_nonce(nonce.ljust(16, b"\0"))
@@ -55,18 +55,19 @@ def expand(key: bytes, nonce: bytes, length: int) -> bytes:
 
 
 def secret_words(count: int) -> NDArray[np.uint64]:
-    """`count` fresh 64-bit words: AES-256 in counter mode under a key that the operating system
-    draws for this call.
+    """Return `count` fresh 64-bit words.
 
-    The key is forgotten with the call, so no state is kept that could be read, forked or restored.
+    They are from AES-256 in counter mode under a key that the operating system draws for this call.
+    The key is not kept, so there is no state that could be read, forked or restored.
     """
     return np.frombuffer(expand(os.urandom(32), b"", 8 * count), dtype="<u8")
 
 
 @lru_cache(maxsize=1)
 def thresholds() -> tuple[int, ...]:
-    """T_i = 2^126 · P(|x| < i) for i = 1..63, rounded: |x| >= i exactly where a uniform number
-    reaches T_i.
+    """Return T_i = 2^126 · P(|x| < i) for i = 1..63, rounded.
+
+    |x| >= i exactly if a uniform number is at least T_i.
     """
     with localcontext() as context:
         context.prec = 60
@@ -82,10 +83,10 @@ def thresholds() -> tuple[int, ...]:
 
 @lru_cache(maxsize=1)
 def _table() -> NDArray[np.uint64]:
-    """High and low halves of the thresholds, and a 64th that no number reaches.
+    """Return high and low halves of the thresholds, and a 64th that no number reaches.
 
-    Two rows of 64 are what the compiler turns into whole vector instructions: 63 rows of two took
-    five times as long.
+    The compiler turns two rows of 64 into whole vector instructions; 63 rows of two took five times
+    as long.
     """
     mask = (1 << _HALF_BITS) - 1
     halves = [(t >> _HALF_BITS, t & mask) for t in thresholds()]
@@ -107,7 +108,7 @@ def _scan(words: NDArray[np.uint64], table: NDArray[np.uint64], out: NDArray[np.
 
 
 def secret(count: int) -> NDArray[np.int8]:
-    """`count` fresh samples, each from 128 bits."""
+    """Return `count` fresh samples, each from 128 bits."""
     out = np.empty(count, dtype=np.int8)
     _scan(secret_words(2 * count), _table(), out)
     return out

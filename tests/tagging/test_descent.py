@@ -96,7 +96,7 @@ def test_the_noise_of_the_weights_is_what_the_noise_of_the_gradients_makes_it():
 def test_more_photos_more_epsilon_and_fewer_labels_pay_sooner():
     few, many = (forecast(DPTraining(epsilon=2), n, n_labels=20) for n in (100, 1000))
     assert (few.pays, many.pays) == (False, True)
-    assert "free start is kept" in few.line()
+    assert "free start is used unchanged" in few.line()
     assert forecast(DPTraining(epsilon=8), 100, n_labels=20).least < few.least
     assert forecast(DPTraining(epsilon=2), 100, n_labels=80).least > 2 * few.least
 

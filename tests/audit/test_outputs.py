@@ -7,6 +7,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -130,3 +131,17 @@ def test_a_run_that_charges_for_part_of_its_doors_is_caught() -> None:
 
     report = audit_door(run, X, neighbours=neighbours_of(X), rolls=2000)
     assert "ledger" in {finding.kind for finding in report.findings}, str(report)
+
+
+def test_entropy_that_an_older_thread_draws_meanwhile_does_not_change_a_run() -> None:
+    """As a server's thread does that an earlier piece of work has left running."""
+    with ThreadPoolExecutor(1) as older:
+        older.submit(int).result()
+
+        def run(disturbed: bool, _: Path) -> list[bytes]:
+            if disturbed:
+                older.submit(os.urandom, 8).result()
+            with ThreadPoolExecutor(1) as own:
+                return [os.urandom(8), own.submit(os.urandom, 8).result()]
+
+        assert collect(run, False, None).differing(collect(run, True, None)) == []

@@ -23,6 +23,7 @@ import re
 import stat
 import sys
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -93,9 +94,15 @@ def watch(*positional: object, **named: object) -> None:
 def frozen(seed: int) -> Iterator[None]:
     """Derive the entropy of the operating system, numpy, torch and `random` from one seed.
 
-    On exit the previous state is restored.
+    Threads that run already keep the system's entropy: what they draw meanwhile would change what
+    the run draws next. On exit the previous state is restored.
     """
-    source = np.random.default_rng(seed)
+    source, system = np.random.default_rng(seed), os.urandom
+    others = set(threading.enumerate()) - {threading.current_thread()}
+
+    def urandom(size: int) -> bytes:
+        return system(size) if threading.current_thread() in others else source.bytes(size)
+
     python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002
     torch = sys.modules.get("torch")
     torch_state = None if torch is None else torch.get_rng_state()
@@ -104,7 +111,7 @@ def frozen(seed: int) -> Iterator[None]:
     if torch is not None:
         torch.manual_seed(seed)
     try:
-        with mock.patch("os.urandom", source.bytes), mock.patch("random._urandom", source.bytes):
+        with mock.patch("os.urandom", urandom), mock.patch("random._urandom", urandom):
             yield
     finally:
         random.setstate(python)

@@ -118,5 +118,5 @@ def test_counts_that_noise_hides_are_said_to_be_unknown():
 def test_a_curve_of_wrong_shape_is_refused():
     with pytest.raises(InvalidData, match="one cell"):
         curve(similar=np.zeros(3))
-    with pytest.raises(InvalidData, match="grow"):
+    with pytest.raises(InvalidData, match="must increase"):
         curve(edges=np.zeros(41))

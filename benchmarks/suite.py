@@ -3,7 +3,7 @@ count failures.
 
     python -m benchmarks.suite --runs 5               # on an idle machine
     python -m benchmarks.suite --runs 5 --busy 4      # beside four processes that never rest
-    python -m benchmarks.suite --runs 6 --at-once 3   # three at a time, a load for each other
+    python -m benchmarks.suite --runs 6 --at-once 2   # two at a time (9 GB each)
     python -m benchmarks.suite --runs 3 --seed 1      # in random orders, from seeds 1, 2, 3
     python -m benchmarks.suite --runs 1 --alone       # each test in a process of its own
 

@@ -213,7 +213,8 @@ def main(arguments: list[str] | None = None) -> int:
                 python = target / ".venv" / "bin" / "python"
             else:
                 python = clone(ROOT, target)
-            command = [str(python), "-m", "pytest", "-n", str(options.workers), *options.tests]
+            command = [str(python), "-m", "pytest", "-n", str(options.workers)]
+            command += ["--max-worker-restart=0", *options.tests]
             if options.seed is not None:
                 command += ["-p", "randomly", f"--randomly-seed={options.seed + number}"]
             if options.alone:

@@ -221,7 +221,7 @@ VERBS = {
     "protect": Verb(_protect),
     "tag train": Verb(_tag_train, (RECORD, REMOVED)),
     "tag apply": Verb(_tag_publish, (RECORD,)),
-    "metric learn": Verb(_metric_learn, (("label", "replace one"), REMOVED)),
+    "compare learn": Verb(_metric_learn, (("label", "replace one"), REMOVED)),
     "send make": Verb(_send, (RECORD, REMOVED)),
     "sketch make": Verb(_sketch_make, (("pixel", "replace one"),)),
     "federate run": Verb(_federate, (RECORD, ("user", "replace one")), "parties/0/vault"),

@@ -206,14 +206,14 @@ def test_a_charge_names_its_photos_its_actor_and_its_vault(owner: Owner, verb: s
 
 def test_every_verb_that_charges_asks_for_actor_and_purpose() -> None:
     """All verbs share one definition of each option, so that none is forgotten or differs."""
-    from blindsight.cli import budget, federate, metric, protect, send, sketch, tag
+    from blindsight.cli import budget, compare, federate, protect, send, sketch, tag
     from blindsight.cli.options import ActorOption, LedgerOption, PurposeOption
 
     charging = (
         protect.protect,
         tag.train,
         tag.apply,
-        metric.learn,
+        compare.learn,
         sketch.make,
         send.make,
         federate.run,

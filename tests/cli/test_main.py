@@ -173,7 +173,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("index show release", 0, ""),
         ("tag start dog,cat --encoder lite2 --out tagger.safetensors", 4, "open-clip-torch 3.3.0"),
         ("send predict 5000 10", 0, ""),
-        ("metric predict 4000 30", 0, ""),
+        ("compare predict 4000 30", 0, ""),
         ("budget grant --ledger budget.db --dataset d --epsilon 8", 0, ""),
         ("licences", 0, ""),
         ("federate join here --name Coast --address localhost:9092", 0, ""),

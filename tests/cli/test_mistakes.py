@@ -328,8 +328,8 @@ def test_query_and_index_swapped_are_named(say: Any, photos: Path) -> None:
     [
         "train photos",
         "tag apply photos photos/0.png",
-        "metric learn photos --features photos",
-        "metric check photos",
+        "compare learn photos --features photos",
+        "compare check photos",
         "audit photos",
         "search photos photos/0.png",
         "sketch recover photos",

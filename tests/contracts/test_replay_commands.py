@@ -1,4 +1,4 @@
-"""The replay contract of what commands write: `metric learn` and `sketch make --flip-epsilon`;
+"""The replay contract of what commands write: `compare learn` and `sketch make --flip-epsilon`;
 `protect` is in `test_replay_index`.
 
 What a command prints is for the owner, who sees the data anyway; the files are what leaves.
@@ -20,7 +20,7 @@ import pytest
 from PIL import Image
 
 from blindsight.audit.engine import Neighbour
-from blindsight.cli import metric, sketch
+from blindsight.cli import compare, sketch
 from blindsight.cli.protect import protect
 from contracts.replay import ReplayContract
 from contracts.test_replay_index import SCENES_OF_PROTECT
@@ -87,7 +87,7 @@ class TestMetricLearn(ReplayContract):
                         ),
                     ]
                 )
-            metric.learn(pairs, features=features, out=folder / "metric.safetensors", **self.asked)
+            compare.learn(pairs, features=features, out=folder / "metric.safetensors", **self.asked)
 
 
 class TestMetricLearnByPair(TestMetricLearn):
@@ -177,7 +177,7 @@ WITHOUT_SCENE = {
         "large_epsilon": "releases what would be refused; the mechanism is the same",
         "card": OWNER,
     },
-    "metric learn": {
+    "compare learn": {
         "pairs": INPUT,
         "features": INPUT,
         "images": INPUT,
@@ -224,7 +224,7 @@ WITHOUT_SCENE = {
     ("command", "function", "scenes"),
     [
         ("protect", protect, SCENES_OF_PROTECT),
-        ("metric learn", metric.learn, (TestMetricLearn, TestMetricLearnByPair)),
+        ("compare learn", compare.learn, (TestMetricLearn, TestMetricLearnByPair)),
         ("sketch make", sketch.make, (TestSketchFlips,)),
     ],
 )

@@ -1,4 +1,4 @@
-"""The verbs `metric check`, `learn`, `distance` and `clusters`, from files to files, and every bad
+"""The verbs `compare check`, `learn`, `distance` and `clusters`, from files to files, and every bad
 input in one sentence.
 """
 
@@ -25,7 +25,7 @@ X, CLASSES = X[:160], CLASSES[:160]
 
 
 def run(*arguments):
-    return CliRunner().invoke(main.app, ["metric", *map(str, arguments)])
+    return CliRunner().invoke(main.app, ["compare", *map(str, arguments)])
 
 
 def fails(kind, words, *arguments):

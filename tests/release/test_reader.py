@@ -175,7 +175,7 @@ _NEEDS = {
     ("search", "flipped", "photos/3.png"): "core",
     ("protect", "photos", "--out", "new"): "encoders",
     ("watch", "photos", "--out", "new"): "watch",
-    ("metric", "learn", "photos"): "metric",
+    ("compare", "learn", "photos"): "metric",
     ("send", "fit", "sums.safetensors"): "encoders",
     ("sketch", "recover", "sums.safetensors"): "sketching",
     ("train", "sums.safetensors"): "torch",

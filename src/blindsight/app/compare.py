@@ -80,7 +80,7 @@ class Comparison(JobResult):
         return [distances] if self.files is None else [distances, files_table(self.files)]
 
     def to_dict(self) -> dict[str, object]:
-        """The fields of `blindsight metric distance --json`."""
+        """The fields of `blindsight compare distance --json`."""
         answers = self.answers or (None,) * len(self.distances)
         listed = [
             {"to": name, "distance": distance, "answer": answer}
@@ -128,7 +128,7 @@ class Clusters(JobResult):
         return [] if self.files is None else [files_table(self.files)]
 
     def to_dict(self) -> dict[str, object]:
-        """The fields of `blindsight metric clusters --json`."""
+        """The fields of `blindsight compare clusters --json`."""
         return {
             "groups": [list(group) for group in self.groups],
             "threshold": self.threshold,
@@ -389,7 +389,7 @@ def errors_text(point: OperatingPoint | None) -> str:
     if point is None:
         return (
             "not known: the plain distance has no threshold, and a metric has none if noise hides "
-            "its error rates. Learn one from labelled pairs (blindsight metric learn), "
+            "its error rates. Learn one from labelled pairs (blindsight compare learn), "
             "with more pairs or a larger epsilon."
         )
     return str(point)

@@ -182,7 +182,7 @@ class LearnedMetric(JobResult):
         return facts
 
     def to_dict(self) -> dict[str, object]:
-        """The fields of `blindsight metric learn --json`; `knn` is private."""
+        """The fields of `blindsight compare learn --json`; `knn` is private."""
         test = self.neighbour_test
         return {
             "pairs": self.n_pairs,

@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 #: Former names of verbs, which this version still accepts.
-RENAMED = {"hash": "protect", "ledger": "budget"}
+RENAMED = {"hash": "protect", "ledger": "budget", "metric": "compare"}
 #: Options that must be typed each time: a file of defaults cannot set them.
 _ONLY_TYPED = ("accept-chance", "allow-large-epsilon", "new-release", "prune", "seed", "help")
 _CONFIG = "blindsight.toml"
@@ -394,20 +394,20 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "blindsight federate simulate",
         "blindsight federate simulate --data rows.npz --users 8",
     ),
-    "metric check": ("blindsight metric check pairs.csv",),
-    "metric learn": (
-        "blindsight metric learn pairs.csv --features table.csv --epsilon 1",
-        "blindsight metric learn pairs.csv --images faces/ --unit person --person people.csv:who "
+    "compare check": ("blindsight compare check pairs.csv",),
+    "compare learn": (
+        "blindsight compare learn pairs.csv --features table.csv --epsilon 1",
+        "blindsight compare learn pairs.csv --images faces/ --unit person --person people.csv:who "
         "--select 2",
     ),
-    "metric predict": ("blindsight metric predict 4000 30 --epsilon 1",),
-    "metric distance": (
-        "blindsight metric distance metric.safetensors a.jpg b.jpg --images faces/ "
+    "compare predict": ("blindsight compare predict 4000 30 --epsilon 1",),
+    "compare distance": (
+        "blindsight compare distance metric.safetensors a.jpg b.jpg --images faces/ "
         "--false-accept 0.05",
-        "blindsight metric distance plain a.jpg --images faces/",
+        "blindsight compare distance plain a.jpg --images faces/",
     ),
-    "metric clusters": (
-        "blindsight metric clusters metric.safetensors --images faces/ --out groups.csv",
+    "compare clusters": (
+        "blindsight compare clusters metric.safetensors --images faces/ --out groups.csv",
     ),
     "sketch": (
         "blindsight sketch digits/ digits.sketches --q Q3",

@@ -334,7 +334,7 @@ def sha256_of(path: Path) -> str:
 BUNDLE_KINDS = {
     "tagger": "blindsight tag apply FILE PHOTOS writes labels for photos of your own.",
     "tags": "FILE lists the tags of each photo, by its id.",
-    "metric": "blindsight metric distance FILE ID ... compares records of your own.",
+    "metric": "blindsight compare distance FILE ID ... compares records of your own.",
     "statistics": "blindsight send fit FILE trains a classifier on it.",
     "sketches": "blindsight sketch recover FILE shows what attackers recover of it.",
     "flipped bits": "blindsight sketch recover FILE shows what attackers recover of it.",

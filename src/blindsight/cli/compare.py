@@ -1,4 +1,4 @@
-"""`blindsight metric`: learn a distance or a threshold from labelled pairs, and use it."""
+"""`blindsight compare`: learn a distance or a threshold from labelled pairs, and use it."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ Intransitive = Annotated[
 Model = Annotated[
     str,
     typer.Argument(
-        help=f"A model that `metric learn` wrote, or {PLAIN_DISTANCE}: the plain distance of whole "
-        "features, free and without a threshold."
+        help=f"A model that `compare learn` wrote, or {PLAIN_DISTANCE}: the plain distance of "
+        "whole features, free and without a threshold."
     ),
 ]
 Epsilon = Annotated[float, typer.Option(help="Budget per unit.")]
@@ -75,14 +75,15 @@ Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
 
 def register(app: typer.Typer) -> None:
-    """Add the verbs of `metric` to the command line."""
+    """Add the verbs of `compare`, and their former name `metric`, to the command line."""
     verbs = typer.Typer(
         help="Same or different: distances, thresholds and error rates from private pairs.",
         no_args_is_help=True,
     )
     for verb in (check, predict, learn, distance, clusters):
         verbs.command(verb.__name__)(verb)
-    app.add_typer(verbs, name="metric")
+    app.add_typer(verbs, name="compare")
+    app.add_typer(verbs, name="metric", hidden=True)
 
 
 def check(

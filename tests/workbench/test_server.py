@@ -231,11 +231,17 @@ def test_what_is_kept_can_be_read_by_its_owner_only(live: Server) -> None:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path.name
 
 
+def test_a_connection_before_the_server_has_started_is_not_refused() -> None:
+    with listening_socket(WorkbenchSettings(port=0)) as listener:
+        socket.create_connection(listener.getsockname(), timeout=LONG).close()
+
+
 def test_a_busy_port_and_a_used_folder_are_said_in_words(tmp_path: Path) -> None:
-    with listening_socket(WorkbenchSettings(port=0)) as taken:
-        taken.listen()
-        with pytest.raises(InvalidParameter, match="cannot be used"):
-            listening_socket(WorkbenchSettings(port=taken.getsockname()[1]))
+    with (
+        listening_socket(WorkbenchSettings(port=0)) as taken,
+        pytest.raises(InvalidParameter, match="cannot be used"),
+    ):
+        listening_socket(WorkbenchSettings(port=taken.getsockname()[1]))
     with (
         lock_state(tmp_path),
         pytest.raises(InvalidParameter, match="another workbench"),

@@ -142,7 +142,10 @@ def bound_protocol(settings: WorkbenchSettings) -> type[H11Protocol]:
 
 
 def listening_socket(settings: WorkbenchSettings) -> socket.socket:
-    """Return a socket bound to the port, before anything else is started.
+    """Return a socket that listens on the port, before anything else is started.
+
+    Connections wait until the server takes them: a browser that opens the printed address at once
+    is not refused.
 
     Raises:
         InvalidParameter: if the port cannot be used.
@@ -152,6 +155,7 @@ def listening_socket(settings: WorkbenchSettings) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((settings.host, settings.port))
+        listener.listen()
     except OSError as error:
         listener.close()
         raise InvalidParameter(

@@ -175,7 +175,8 @@ class WorkbenchSettings(BaseModel):
             raise ValueError(
                 f"keys and photos would cross the network unencrypted, because host is "
                 f"{self.host!r} and there is no TLS. Give --tls-cert and --tls-key, or listen on "
-                "127.0.0.1 behind a proxy, or name the proxy in proxies; plain_http allows it."
+                "127.0.0.1 behind a proxy, or name the proxy in BLINDSIGHT_WORKBENCH_PROXIES; "
+                "BLINDSIGHT_WORKBENCH_PLAIN_HTTP=true allows it."
             )
         if (self.oidc_issuer is None) != (self.oidc_client is None):
             raise ValueError("oidc_issuer and oidc_client belong together: give both, or neither.")

@@ -355,8 +355,8 @@ def _file_problems(
         content = b"".join(
             path.read_bytes() for path in sorted(release.path.rglob("*")) if path.is_file()
         )
-        found = _names_in(content, {Path(name).name for name in photos})
-        named = [name for name in photos if len(Path(name).name) > 5 and Path(name).name in found]
+        found = _names_in(content, {last for name in photos if len(last := Path(name).name) > 5})
+        named = [name for name in photos if Path(name).name in found]
         if named:
             problems.append(f"the names of {len(named)} photos stand in the release")
         strange = (

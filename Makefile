@@ -17,10 +17,9 @@ run: $(STAMP)
 
 # At its end: what was skipped and why, and the slowest tests. SEED=7: in a random order.
 # Tests write to memory where it is large enough: a vault's commits wait for the disk otherwise. Python keeps
-# what it compiled, even where it is told not to: tests start many processes. A test process that dies (for
-# want of memory, say) ends the run with an error: xdist waits for ever for one that takes its place.
+# what it compiled, even where it is told not to: tests start many processes.
 test: $(STAMP) apt check
-	PYTHONDONTWRITEBYTECODE= $(MEMORY) $(BIN)/python -m pytest -n $(WORKERS) --max-worker-restart=0 -rs --durations=12 $(if $(SEED),-p randomly --randomly-seed=$(SEED))
+	PYTHONDONTWRITEBYTECODE= $(MEMORY) $(BIN)/python -m pytest -p forked --workers $(WORKERS) -rs --durations=12 $(if $(SEED),-p randomly --randomly-seed=$(SEED))
 
 # The suite again and again in fresh clones: make suite RUNS=5 BUSY=4 AT_ONCE=2
 suite: $(STAMP) apt

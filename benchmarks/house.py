@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import gc
 import importlib
 import inspect
 import io
@@ -48,12 +49,18 @@ Trees = dict[str, ast.Module]
 
 def read_trees(source: Path = SOURCE) -> Trees:
     """The syntax tree of every module, by dotted name."""
-    return {
-        ".".join(path.relative_to(source.parent).with_suffix("").parts).removesuffix(
-            ".__init__"
-        ): ast.parse(path.read_text(encoding="utf-8"))
-        for path in sorted(source.rglob("*.py"))
-    }
+    collecting = gc.isenabled()
+    gc.disable()  # all nodes stay: the collector would look at them again and again
+    try:
+        return {
+            ".".join(path.relative_to(source.parent).with_suffix("").parts).removesuffix(
+                ".__init__"
+            ): ast.parse(path.read_text(encoding="utf-8"))
+            for path in sorted(source.rglob("*.py"))
+        }
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def sizes(source: Path = SOURCE) -> dict[str, tuple[int, int]]:

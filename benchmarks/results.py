@@ -108,7 +108,7 @@ _CELL = re.compile(r"\{([\w.-]+?)(?:!(paper)|:([^}]+))?\}")
 def fill_rows(text: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
     """A page whose templates are filled from the rows; an id that no row has is left as it is.
 
-    Example:
+    Examples:
         >>> page = "<!-- rows\\n{a.b:.2f} of {a.b!paper}\\n-->\\n<!-- end of rows -->"
         >>> fill_rows(page, {"a.b": {"value": 0.256, "paper": 0.3}}).splitlines()[3]
         '0.26 of 0.3'

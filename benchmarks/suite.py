@@ -3,7 +3,7 @@ count failures.
 
     python -m benchmarks.suite --runs 5               # on an idle machine
     python -m benchmarks.suite --runs 5 --busy 4      # beside four processes that never rest
-    python -m benchmarks.suite --runs 6 --at-once 2   # two at a time (9 GB each)
+    python -m benchmarks.suite --runs 6 --at-once 2   # two at a time (6 GB each)
     python -m benchmarks.suite --runs 3 --seed 1      # in random orders, from seeds 1, 2, 3
     python -m benchmarks.suite --runs 1 --alone       # each test in a process of its own
 
@@ -213,8 +213,8 @@ def main(arguments: list[str] | None = None) -> int:
                 python = target / ".venv" / "bin" / "python"
             else:
                 python = clone(ROOT, target)
-            command = [str(python), "-m", "pytest", "-n", str(options.workers)]
-            command += ["--max-worker-restart=0", *options.tests]
+            command = [str(python), "-m", "pytest", "-p", "forked"]
+            command += ["--workers", str(options.workers), *options.tests]
             if options.seed is not None:
                 command += ["-p", "randomly", f"--randomly-seed={options.seed + number}"]
             if options.alone:

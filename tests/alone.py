@@ -16,6 +16,8 @@ import traceback
 import pytest
 from _pytest.runner import runtestprotocol
 
+from forked import data_of, report_of
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sample", type=int, help="only so many tests, chosen at random")
@@ -58,21 +60,15 @@ def _reports(item: pytest.Item) -> list[pytest.TestReport]:
                 item.nodeid, item.location, {}, "failed", message, "call", duration=0.0
             )
         ]
-    hook = item.config.hook
-    return [
-        hook.pytest_report_from_serializable(config=item.config, data=data)
-        for data in json.loads(answer)
-    ]
+    return [report_of(data, item.config) for data in json.loads(answer)]
 
 
 def _answer(item: pytest.Item, stream: int) -> None:
     """Run the test, with the fixtures that it needs, and end the process."""
     code = 1
     try:
-        hook = item.config.hook
         reports = runtestprotocol(item, log=False, nextitem=None)
-        data = [hook.pytest_report_to_serializable(config=item.config, report=r) for r in reports]
-        answer = json.dumps(data, default=str).encode()
+        answer = json.dumps([data_of(report, item.config) for report in reports]).encode()
         with os.fdopen(stream, "wb") as pipe:
             pipe.write(answer)
         code = 0

@@ -11,7 +11,6 @@ import logging
 import os
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import typer.testing
@@ -29,9 +28,18 @@ from real_parts import (
     milvus,
     postgresql,
     ray_cluster,
+    words,
 )
 
-__all__ = ["browser", "fresh_database", "memory_path", "milvus", "postgresql", "ray_cluster"]
+__all__ = [
+    "browser",
+    "fresh_database",
+    "memory_path",
+    "milvus",
+    "postgresql",
+    "ray_cluster",
+    "words",
+]
 
 gc.disable()  # while modules are imported and tests collected: almost all of it stays
 use_memory()
@@ -112,11 +120,14 @@ def _parts_of(source: str) -> set[str]:
     return parts
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):  # the workers use that of the process they came from
-        warm.start()
-    # In the order below, not by how many tests a file has.
-    config.option.loadscopereorder = False
+def pytest_configure() -> None:
+    warm.start()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_test_group(item: pytest.Item) -> str:
+    """Whole groups run in one worker (tests/forked.py)."""
+    return group_of(item.nodeid.partition("::")[0])
 
 
 @pytest.hookimpl(trylast=True)  # after a random order was chosen
@@ -152,24 +163,12 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
         end_ray()
 
 
-def pytest_collection_finish() -> None:
-    # Modules and collected tests stay: the garbage collector need not look at them again and again.
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if session.config.getoption("workers", 1) > 1:
+        warm.prepare()  # once, for all workers
+    # Modules and collected tests stay: the garbage collector need not look at them again and again,
+    # nor at what a test made after every 700 objects.
     gc.enable()
     gc.collect()
     gc.freeze()
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give out whole groups.
-
-    (The mark xdist_group says so in vain: it renames tests by an attribute that pytest 9.2 no
-    longer has.)
-    """
-    from xdist.scheduler import LoadScopeScheduling
-
-    class Together(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            return group_of(nodeid.partition("::")[0])
-
-    return Together(config, log)
+    gc.set_threshold(10_000)

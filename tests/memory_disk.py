@@ -23,13 +23,13 @@ _MEMORY = Path("/dev/shm")
 
 
 def use_memory() -> None:
-    """Put every temporary file of this process, its workers and what they start where pytest has
-    its own (PYTEST_DEBUG_TEMPROOT): the Makefile names memory where it is large enough.
+    """Put every temporary file of this process and of what it starts where pytest has its own
+    (PYTEST_DEBUG_TEMPROOT): the Makefile names memory where it is large enough.
 
     The folder goes with the process, and with it what examples in pages leave behind.
     """
     root = os.environ.get("PYTEST_DEBUG_TEMPROOT")
-    if not root or "PYTEST_XDIST_WORKER" in os.environ:  # a worker has the folder of the others
+    if not root:
         return
     os.environ.setdefault("RAY_TMPDIR", tempfile.gettempdir())  # its logs need no memory
     folder, owner = tempfile.mkdtemp(prefix="tests-", dir=root), os.getpid()

@@ -1,4 +1,4 @@
-"""The real parts that tests use: PostgreSQL, Milvus Lite, Ray and Chromium.
+"""The real parts that tests use: PostgreSQL, Milvus Lite, Ray, Chromium and the files for words.
 
 Each fixture starts its part, waits until it serves, fails with a sentence that says what is missing
 where it cannot, and ends what it started. `tests/conftest.py` makes them available to all tests and
@@ -33,6 +33,7 @@ __all__ = [
     "milvus",
     "postgresql",
     "ray_cluster",
+    "words",
 ]
 
 # The part that each fixture needs.
@@ -126,6 +127,21 @@ def postgresql() -> Iterator[str]:
             run("pg_ctl", "-D", data, "-m", "immediate", *wait, "stop")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def words() -> bool:
+    """Whether the files for words are on this machine; they are fetched if they can be, so that no
+    test depends on another one that did so.
+    """
+    from blindsight.core.errors import MissingData
+    from blindsight.encoders.words import fetch_words
+
+    try:
+        fetch_words()
+    except MissingData:
+        return False
+    return True
 
 
 @pytest.fixture

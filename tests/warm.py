@@ -9,7 +9,8 @@ environment and output files of its own, and nothing else of the test's process.
     server = warm.Process(["-m", "blindsight", "serve"], output=log)  # as subprocess.Popen
 
 Where `sys.executable` is `warm.python()`, as it is in those processes, the jobs that a workbench
-starts are forked, too.
+starts are forked, too. They first run the code that the variable `warm.FIRST` of the environment
+holds, by which a test has a job stop or die at a certain place.
 """
 
 from __future__ import annotations
@@ -35,22 +36,29 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Process", "python", "run", "start"]
+__all__ = ["FIRST", "Process", "prepare", "python", "run", "start"]
 
 HEAVY = (
     "blindsight.cli.main",
     "blindsight.workbench.app",
+    "alembic.command",
     "blindsight.app",
     "blindsight.app.federation_site",
+    "blindsight.hashing",
+    "blindsight.metric",
     "matplotlib.pyplot",
     "onnxruntime",
+    "opacus",
     "pandas",
     "scipy.optimize",
     "scipy.stats",
+    "sklearn.cluster",
+    "sklearn.datasets",
     "sklearn.ensemble",
     "sklearn.linear_model",
     "torch._dynamo",
 )
+FIRST = "BLINDSIGHT_TESTS_FIRST"
 _FOLDER = "BLINDSIGHT_TESTS_WARM"  # names the folder with the socket of the process that forks
 _SIZE = 8  # bytes of a number on the wire
 
@@ -96,7 +104,11 @@ def start() -> None:
             env={**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"},
         )
 
+    owner = os.getpid()
+
     def end() -> None:
+        if os.getpid() != owner:  # a worker that was forked
+            return
         assert process.stdin is not None
         process.stdin.close()
         process.wait()
@@ -220,15 +232,12 @@ def _serve(listener: socket.socket) -> None:
     waiting = [listener, sys.stdin]
     if sys.stdin in select.select(waiting, [], [])[0]:
         return
-    filters = warnings.filters[:]
-    for name in HEAVY:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
-    warnings.filters[:] = filters  # without those that libraries add when they are imported
+    prepare()
     program = python()
     # What is imported is not looked at again by the collector: pages stay shared with the children.
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000)
     running: dict[int, socket.socket] = {}
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
@@ -280,6 +289,28 @@ def _serve(listener: socket.socket) -> None:
             line.sendall(_encoded(pid))
 
 
+def prepare() -> None:
+    """Do what many processes would do first: import the heavy libraries, and compute numba's tables
+    of types and functions and the public pictures of the small encoders, which are the same on
+    every call.
+    """
+    filters = warnings.filters[:]
+    for name in HEAVY:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    warnings.filters[:] = filters  # without those that libraries add when they are imported
+    with contextlib.suppress(ImportError):
+        from numba.core.registry import cpu_target
+
+        from blindsight.encoders.builtin import BUILT_IN
+        from blindsight.encoders.public_pictures import built_in_images
+
+        cpu_target.typing_context.refresh()
+        cpu_target.target_context.refresh()
+        for name in ("pixels", "gradients"):
+            built_in_images(800, BUILT_IN[name].size)
+
+
 def _encoded(number: int) -> bytes:
     return number.to_bytes(_SIZE, "big", signed=True)
 
@@ -319,6 +350,7 @@ def _main(arguments: list[str]) -> int:
         warnings.simplefilter(arguments[1])  # type: ignore[arg-type]
         arguments = arguments[2:]
     if arguments[0] == "-m":
+        exec(os.environ.get(FIRST, ""), {})  # noqa: S102
         sys.path.insert(0, os.getcwd())
         sys.argv = arguments[1:]
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)

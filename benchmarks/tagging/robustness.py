@@ -43,7 +43,7 @@ def estimated_weights(outputs: ArrayLike, x: ArrayLike, *, ridge: float = 0.0) -
         x: the features (d, n), one column an image.
         ridge: λ; 0 is least squares, for which x x' must be invertible.
 
-    Example:
+    Examples:
         >>> x = np.array([[1.0, 0.0, 1.0], [0.0, 2.0, 0.0]])
         >>> estimated_weights([[3.0, 4.0, 3.0]], x)
         array([[3., 2.]])
@@ -72,7 +72,7 @@ def weight_variance(x: ArrayLike, *, noise: float, labels: int = 1, ridge: float
         labels: C; the paper's own lines have one.
         ridge: λ; at 0 this is σ² tr((x x')⁻¹).
 
-    Example:
+    Examples:
         >>> weight_variance(2 * np.eye(3), noise=1.0)
         0.75
     """
@@ -100,7 +100,7 @@ def loss_bias(
         labels: C, how many outputs carry noise.
         bound_factor: S_b.
 
-    Example:
+    Examples:
         >>> loss_bias(10.0, sensitivity=20.0, labels=20)
         20.0
     """
@@ -112,7 +112,7 @@ def loss_bias(
 def printed_loss_bias(epsilon: float, *, sensitivity: float, bound_factor: float = 1.0) -> float:
     """Equation 22 as printed, S_b S/(4 ε²); with S_b = 1 this is Equation 13.
 
-    Example:
+    Examples:
         >>> printed_loss_bias(10.0, sensitivity=20.0)
         0.05
     """

@@ -44,7 +44,7 @@ from blindsight.tagging.guarantee import AnswerCodebook
 
 __all__ = ["VERBS", "Owner", "Verb", "work_in_this_process"]
 
-PHOTOS, SIDE = 30, 4
+PHOTOS, SIDE = 16, 4
 RECORD, REMOVED = ("record", "replace one"), ("record", "add or remove one")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +33,7 @@ from blindsight.index.release_folder import ReleaseFolder
 from blindsight.metric import DPPMetric
 from blindsight.sketching import FeatureStatistics
 from blindsight.tagging import PrivateTagger
+from public_knowledge import few_public_names_and_pictures
 
 KINDS = ("pair", "embeddings", "lite0")
 REFUSAL = r"was made with the encoder .*(differs|not built in)"
@@ -74,6 +75,12 @@ class Case:
     def refused(self, use: Callable[[Encoder], object]) -> None:
         with pytest.raises(InvalidParameter, match=REFUSAL):
             use(self.other)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_names() -> Iterator[None]:
+    with few_public_names_and_pictures("flower", "temple", "dog", "car", "beach"):
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -133,8 +140,8 @@ def embeddings(
 ) -> tuple[Embeddings, Embeddings]:
     """The pair's vectors of the photos, with texts, and of the sorted photos."""
     folder = tmp_path_factory.mktemp("vectors")
-    words = ["flower", "temple", "dog", "car", "beach"]
-    np.savez(folder / "texts.npz", vectors=conse.texts(words), ids=np.array(words))
+    texts = ["flower", "temple", "dog", "car", "beach"]
+    np.savez(folder / "texts.npz", vectors=conse.texts(texts), ids=np.array(texts))
     file = vectors(conse, photos, folder / "vectors.npz")
     sorted_file = vectors(conse, sorted_photos, folder / "sorted.npz")
     return (
@@ -248,8 +255,8 @@ def by_picture_vector_and_words(case: Case) -> None:
     asked = {"encoder": case.given, "k": 4}
     hits = search(target, vector=rows[case.names.index(flowers[0])], **asked).hits
     assert sum(hit.names[0].startswith("flower") for hit in hits) >= 3
-    words = search(target, text="flower", **asked).hits
-    assert sum(hit.names[0].startswith("flower") for hit in words) >= 3
+    hits = search(target, text="flower", **asked).hits
+    assert sum(hit.names[0].startswith("flower") for hit in hits) >= 3
     case.refused(lambda other: search(target, text="flower", encoder=other))
     if isinstance(case.encoder, Embeddings):
         with pytest.raises(InvalidParameter, match="a picture cannot be compared"):
@@ -277,7 +284,8 @@ def statistics(case: Case) -> None:
         given = case.public
         with pytest.raises(InvalidParameter, match="give public vectors of the same model"):
             send_statistics(case.sorted, sent, epsilon=16, encoder=encoder)
-    send_statistics(case.sorted, sent, epsilon=16, encoder=encoder, public=given)
+    options = {"encoder": encoder, "public": given, "random_state": 0}
+    send_statistics(case.sorted, sent, epsilon=16, **options)
     assert FeatureStatistics.load(sent).public_["encoder"] == encoder.identity()
     learned = learn_from_statistics(sent, test=case.sorted, encoder=encoder)
     assert learned.accuracy is not None and learned.accuracy > 0.9

@@ -6,6 +6,7 @@ whichever copy is older is named. The pages have the same table in `tests/workbe
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import threading
@@ -27,34 +28,37 @@ from blindsight.privacy.reconcile import join
 from blindsight.privacy.vault import Vault
 from memory_disk import folder_in_memory
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::blindsight.core.errors.UnchargedRelease"),
-    pytest.mark.xdist_group("state matrix"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore::blindsight.core.errors.UnchargedRelease")
 
 
 @pytest.fixture(scope="module")
-def prepared() -> Iterator[Path]:
-    """An owner's folder from which nothing was released."""
+def prepared() -> Iterator[Callable[[str], Path]]:
+    """An owner's folder from which nothing was released, with budgets for a verb; only read."""
     with folder_in_memory() as folder:
         Owner.create(folder / "base")
-        yield folder / "base"
+
+        @functools.cache
+        def with_budgets(verb: str) -> Path:
+            shutil.copytree(folder / "base", folder / verb)
+            Owner(folder / verb).grant(verb)
+            return folder / verb
+
+        yield with_budgets
 
 
 @pytest.fixture
-def owner(prepared: Path, memory_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str) -> Owner:
+def owner(
+    prepared: Callable[[str], Path], memory_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> Owner:
     for target, name in ((ConfinedReader, "decode"), (labelled_images, "BUILT_IN_PICTURES")):
         monkeypatch.setattr(target, name, getattr(target, name))  # put back afterwards
     releasing_verbs.work_in_this_process()
-    return copied(prepared, memory_path / "here", verb)
+    return copied(prepared(verb), memory_path / "here")
 
 
-def copied(prepared: Path, base: Path, verb: str) -> Owner:
-    """A copy of the prepared folder, with budgets for a verb."""
+def copied(prepared: Path, base: Path) -> Owner:
     shutil.copytree(prepared, base)
-    made = Owner(base)
-    made.grant(verb)
-    return made
+    return Owner(base)
 
 
 def backup(owner: Owner, *names: str) -> Callable[[], None]:
@@ -163,7 +167,7 @@ def run_and_die(verb: str, base: Path, commits: int) -> tuple[list[str], bool]:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_kill_9_at_any_write_charges_once_and_releases_once(
-    prepared: Path,
+    prepared: Callable[[str], Path],
     owner: Owner,
     verb: str,
     memory_path: Path,
@@ -177,7 +181,7 @@ def test_kill_9_at_any_write_charges_once_and_releases_once(
     first = VERBS[verb].run(owner)  # what was given away before it was killed, and free
     assert owner.spent() == paid
     for commits in sorted({1, (writes + 1) // 2, writes}):
-        again = copied(prepared, memory_path / f"killed at {commits}", verb)
+        again = copied(prepared(verb), memory_path / f"killed at {commits}")
         said, killed = run_and_die(verb, again.base, commits)
         assert killed, said
         second = VERBS[verb].run(again)

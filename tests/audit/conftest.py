@@ -31,7 +31,7 @@ def small() -> Iterator[None]:
     from blindsight.audit.methods import sketching as figures
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(papers, "_RUNS", 2000)
+        patch.setattr(papers, "_RUNS", 1000)
         patch.setattr(figures, "_TRAIN", 200)
         patch.setattr(figures, "_TEST", 10)
         patch.setattr(figures, "_STEPS", 10)

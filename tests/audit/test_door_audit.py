@@ -42,6 +42,9 @@ from contracts.toys import CENTRAL, LOCAL, Counted, Descent, Local, Summed
 X = np.random.default_rng(0).normal(size=(14, 3))
 Y = np.random.default_rng(1).permutation(np.arange(14) % 3)
 FLOATS = ("sum", "answers", "gradient")
+# Enough draws where it is not the distribution of the noise that is wrong: sound noise is rejected
+# with the same small probability whatever their number.
+FEW_ROLLS = 6000
 
 
 def _run(make: Any) -> Any:
@@ -75,36 +78,40 @@ def _audited(make: Any, data: Any = X, *, seed: int = 0, **options: Any) -> Door
 
 @pytest.fixture
 def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tenth of the draws by which the scale of noise is measured, for bugs that are not in the
-    noise. What is measured is an upper bound with any number of draws.
+    """A tenth of the draws by which the scale of noise is measured, for sound noise and for bugs
+    that are not in the scale. What is measured is an upper bound with any number of draws.
     """
     scale = functools.partial(independent_checks.measured_scale, rolls=20_000)
     monkeypatch.setattr(independent_checks, "measured_scale", scale)
 
 
+@pytest.mark.usefixtures("few_draws")
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("kind", CENTRAL)
 def test_sound_central_releases_are_not_refuted(kind: str, seed: int) -> None:
-    found = _audited(lambda: Summed(kind), seed=seed)
+    found = _audited(lambda: Summed(kind), seed=seed, rolls=FEW_ROLLS)
     assert not found.refuted, str(found)
     assert found.reached[0].share > 0.2
 
 
+@pytest.mark.usefixtures("few_draws")
 @pytest.mark.parametrize("kind", LOCAL)
 def test_sound_local_releases_are_not_refuted(kind: str) -> None:
-    found = _audited(lambda: Local(kind))
+    found = _audited(lambda: Local(kind), rolls=FEW_ROLLS)
     assert not found.refuted, str(found)
     assert found.reached[0].share == 1
 
 
+@pytest.mark.usefixtures("few_draws")
 def test_sound_counts_are_not_refuted() -> None:
-    found = _audited(Counted, (X, Y))
+    found = _audited(Counted, (X, Y), rolls=FEW_ROLLS)
     assert not found.refuted, str(found)
 
 
+@pytest.mark.usefixtures("few_draws")
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_sound_descent_is_not_refuted(seed: int) -> None:
-    found = _audited(Descent, seed=seed)
+    found = _audited(Descent, seed=seed, rolls=FEW_ROLLS)
     assert not found.refuted, str(found)
     assert found.reached[0].share > 0.9
 
@@ -361,8 +368,10 @@ def _stuck(real: Any) -> Any:
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_noise_that_is_not_what_it_states_is_caught(make: Any, mechanism: Any, bug: Any) -> None:
+    # A wrong stream and equal noise in a row show at once; a scale that is 3% off takes many draws.
+    rolls = FEW_ROLLS if bug in (_elsewhere, _fixed, _rowwise) else 200_000
     with mock.patch.object(mechanism, "release", bug(mechanism.release)):
-        found = _audited(make, rolls=200_000)
+        found = _audited(make, rolls=rolls)
     assert {finding.kind for finding in found.findings} & {"noise", "price"}, str(found)
 
 
@@ -394,8 +403,9 @@ class SilentUnlessHeard(Summed):
         return super().through(door, X)
 
 
+@pytest.mark.usefixtures("few_draws")
 def test_an_estimator_that_drops_its_noise_when_nobody_listens_is_caught() -> None:
-    found = _audited(SilentUnlessHeard)
+    found = _audited(SilentUnlessHeard, rolls=FEW_ROLLS)
     assert {finding.kind for finding in found.findings} == {"listener"}, str(found)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 from pathlib import Path
@@ -61,6 +62,49 @@ def test_a_test_that_leans_on_another_fails_alone(tmp_path: Path) -> None:
     assert "ended with code 3 before it reported" in (tmp_path / "suite.log").read_text()
     sample = run_suite(tmp_path, [*command, "--sample=1"], {"PYTHONPATH": str(tests)})
     assert sample.passed + len(sample.failed) == 1
+
+
+GROUPED = """
+import os, pytest
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    yield tmp_path_factory.mktemp("kept")
+    print("the session's fixture ends")
+def test_writes(folder): (folder / "pid").write_text(str(os.getpid()))
+def test_reads(folder): assert (folder / "pid").read_text() == str(os.getpid())
+def test_is_forked(): assert str(os.getpid()) != os.environ["MAIN"]
+def test_skipped(): pytest.skip("not here")
+def test_fails(tmp_path): print(tmp_path); assert os.environ["SUITE"] == "green"
+"""
+MAIN = "import os; os.environ['MAIN'] = str(os.getpid())"
+
+
+def test_forked_workers_run_whole_files_and_report_as_one_process_would(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / f"test_{name}.py").write_text(GROUPED)
+    (tmp_path / "conftest.py").write_text(MAIN)
+    tests = str(Path(__file__).parents[1])
+    command = [*PYTEST, "-rs", "-p", "forked", "--workers=2", "--basetemp=temporary"]
+    red = run_suite(tmp_path, command, {"SUITE": "red", "PYTHONPATH": tests})
+    assert (red.passed, red.skipped, red.exit_code) == (9, 3, 1)
+    assert sorted(red.failed) == [f"test_{name}::test_fails" for name in ("a", "b", "c")]
+    log = (tmp_path / "suite.log").read_text()
+    assert "SKIPPED [1] test_a.py:10: not here" in log
+    assert len(set(re.findall(r"temporary/(worker\d)/test_fails", log))) == 2  # both had work
+    green = run_suite(tmp_path, command, {"SUITE": "green", "PYTHONPATH": tests})
+    assert (green.passed, green.skipped, green.failed, green.exit_code) == (12, 3, (), 0)
+
+
+def test_a_worker_that_dies_fails_its_test_and_ends_the_run(tmp_path: Path) -> None:
+    (tmp_path / "test_some.py").write_text(LEANING)
+    (tmp_path / "test_other.py").write_text("def test_passes(): pass")
+    tests = str(Path(__file__).parents[1])
+    died = run_suite(tmp_path, [*PYTEST, "-p", "forked", "--workers=2"], {"PYTHONPATH": tests})
+    assert died.failed == ("test_some::test_ends_its_process",)
+    assert died.exit_code == 1
+    log = (tmp_path / "suite.log").read_text()
+    assert "its process ended with code 3" in log
+    assert "died while it ran test_some.py::test_ends_its_process" in log
 
 
 def test_runs_at_once_are_a_load_for_each_other_and_the_lines_say_so(

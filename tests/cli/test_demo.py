@@ -5,17 +5,16 @@ releases once.
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
 from blindsight.cli import main
-from blindsight.core.errors import MissingData
-from blindsight.data import catalogue
+from blindsight.data import catalogue, fetch
 from blindsight.encoders import words as words_module
 from blindsight.release import page
 
@@ -23,20 +22,27 @@ KINDS = ("cat", "coffee", "retina", "tissue")
 
 
 @pytest.fixture(autouse=True, scope="module")
-def small() -> Iterator[None]:
-    """Four photographs of seventeen, and no network: what words and tags need is not here."""
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[object]]:
+    """Four photographs of seventeen, an empty cache, and no network: what words and tags need is
+    not here. Yields what was asked of the network.
+    """
+    requests: list[object] = []
 
-    def missing(*_: Any, **__: Any) -> Any:
-        raise MissingData("no network.")
+    def ask(*arguments: object, **_: object) -> None:
+        requests.append(arguments)
+        raise OSError("the network was asked")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("blindsight.audit.release._EPSILONS", (8.0,))
         patch.setattr(catalogue, "ALBUM", {kind: catalogue.ALBUM[kind] for kind in KINDS})
-        patch.setattr("blindsight.encoders.words.get", missing)
-        patch.setattr("blindsight.encoders.words.words_available", lambda: False)
-        patch.setattr("blindsight.tagging.photos.encoder_prior", missing)
+        patch.setattr(fetch, "download", ask)
+        patch.setattr(socket.socket, "connect", ask)
+        patch.setattr(socket, "getaddrinfo", ask)
+        patch.setenv("BLINDSIGHT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("BLINDSIGHT_OFFLINE", "0")
+        patch.delenv("BLINDSIGHT_WEIGHTS", raising=False)
         forget_words()
-        yield
+        yield requests
     forget_words()
 
 
@@ -48,10 +54,10 @@ def forget_words() -> None:
 
 
 @pytest.fixture(scope="module")
-def first_run(small: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
-    """The folder of a demo that ran once, and what it printed."""
+def first_run(asked: list[object], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    """The folder of a demo that ran once, offline, and what it printed."""
     place = tmp_path_factory.mktemp("demo")
-    words = ["demo", "--out", str(place / "o"), "--no-papers"]
+    words = ["demo", "--offline", "--out", str(place / "o"), "--no-papers"]
     return place, CliRunner(env={"COLUMNS": "80"}).invoke(main.app, words)
 
 
@@ -75,6 +81,30 @@ def test_the_demo_fits_eighty_columns_and_leaves_its_report(
         "What can be reconstructed of your photos"
     )
     assert (place / "o" / "search.jpg").read_bytes()[:2] == b"\xff\xd8"
+
+
+def test_offline_the_demo_runs_with_what_is_installed_and_says_how_to_get_what_is_missing(
+    first_run: tuple[Path, Result], asked: list[object]
+) -> None:
+    _, shown = first_run
+    said = " ".join(shown.output.split())
+    assert asked == []
+    assert "Left out: class-names is not on this machine (1.5 MB, package open-clip-torch" in said
+    assert "On a machine with a network run: blindsight data get words." in said
+    assert said.count("it needs the files that step 4 could not find") == 2  # tags, statistics
+
+
+def test_what_the_demo_says_to_run_fetches_all_that_words_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BLINDSIGHT_CACHE", str(tmp_path))
+    for recipe in words_module.WORDS:
+        (tmp_path / "sets" / recipe.name).mkdir(parents=True)
+    ran = CliRunner().invoke(main.app, ["data", "get", "words", "--json"])
+    assert json.loads(ran.stdout) == {
+        "name": "words",
+        "folders": [str(tmp_path / "sets" / recipe.name) for recipe in words_module.WORDS],
+    }
 
 
 def test_a_second_run_releases_and_charges_nothing(first_run: tuple[Path, Result]) -> None:

@@ -132,6 +132,22 @@ def test_sentences_and_tables_fit_a_terminal_and_paths_stay_whole(
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 
+def test_an_id_in_a_table_is_not_broken_where_other_columns_can_give_way(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from blindsight.cli import terminal
+
+    columns = ("rank", "photo", "in its cell", "unchanged by noise")
+    photo = "f2d36141110a2191daa2f19b4b8b759d"
+    for width, whole in ((80, True), (40, False)):
+        monkeypatch.setattr(terminal, "console", type(terminal.console)(width=width))
+        terminal.table("hits", columns, [("1-2", photo, "with 1 other", "87.2%")])
+        printed = capsys.readouterr().out
+        assert max(map(len, printed.splitlines())) <= width
+        pieces = [line.split("│")[2].strip() for line in printed.splitlines() if "│" in line]
+        assert "".join(pieces) == photo and (photo in pieces) == whole
+
+
 @pytest.fixture(scope="module")
 def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with three photos, their release by pixels, a request for one of them, sketches with

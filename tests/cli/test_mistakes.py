@@ -91,7 +91,7 @@ def test_a_refusal_for_want_of_a_budget_says_the_whole_command(say: Any, photos:
 
 MISTAKES = [
     # what is typed, the exit code, and what the answer must name
-    ("hsah photos", 2, ("Did you mean", "hash")),
+    ("hsah photos", 2, ("Did you mean", "protect")),
     ("protect --out x", 2, ("give a folder of photos", "--embeddings", "blindsight protect")),
     ("protect nosuch --out x", 2, ("nosuch is not a folder",)),
     ("protect empty --out x", 2, ("holds no images: it is empty",)),
@@ -123,7 +123,11 @@ MISTAKES = [
     ("search index --like nosuch.jpg", 2, ("--like nosuch.jpg", "blindsight index show")),
     ("search index --since 2019-13-01 photos/0.png", 2, ("'2019-13-01' is not a day", "YYYY-MM")),
     ("search index --words dog", 2, ("cannot be searched by words",)),
-    ("search index --in Reisen/ photos/0.png", 2, ("no photo's name begins with 'Reisen/'",)),
+    (
+        "search index --in Reisen/ photos/0.png",
+        2,
+        ("no photo's name begins with 'Reisen/'", "index show"),
+    ),
     ("search index scans/0.dcm", 2, ("0.dcm",)),
     ("budget grant --ledger b.db --dataset photos --epsilon 4", 2, ("cannot be less than",)),
     ("budget grant --ledger b.db --dataset photos --epsilon eight", 2, ("is not a number",)),
@@ -471,6 +475,26 @@ def test_a_typo_is_answered_by_one_suggestion(say: Any, line: str) -> None:
     assert err.lower().count("did you mean") == 1
 
 
+def test_a_typo_of_a_former_name_is_answered_by_the_present_one(say: Any) -> None:
+    code, _, err = say("hsah photos")
+    assert code == 2
+    assert "'protect'" in err and "'hash'" not in err
+
+
+def test_an_option_without_its_value_is_told_what_to_type(say: Any, photos: Path) -> None:
+    code, _, err = say("search release --words")
+    assert code == 2
+    assert '--words "dog on a beach"' in _lines(err)
+
+
+def test_photos_that_are_searched_are_not_named_as_the_place_of_an_index(
+    say: Any, photos: Path
+) -> None:
+    code, _, err = say("search photos photos/0.png")
+    assert code == 2
+    assert "protect FOLDER --out INDEX, and search that" in err
+
+
 def test_what_a_verb_needs_is_said_whole_and_before_anything_is_written(
     say: Any, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -540,6 +564,15 @@ def test_every_verb_speaks_json_unless_it_runs_until_it_is_stopped() -> None:
         if not any("--json" in each.opts for each in one.params)
     }
     assert silent == RUNS_UNTIL_STOPPED
+
+
+def test_every_verb_accepts_offline_after_its_name() -> None:
+    refusing = {
+        path
+        for path, command in LEAVES.items()
+        if not any("--offline" in each.opts for each in command.params)
+    }
+    assert refusing == set()
 
 
 def test_every_verb_shows_examples_of_options_that_exist() -> None:

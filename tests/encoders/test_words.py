@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,8 +11,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from blindsight.core.errors import HostileFile, InvalidParameter, MissingData
+from blindsight.core.errors import HostileFile, InvalidParameter, MissingData, MissingDependency
 from blindsight.encoders import words
+from blindsight.encoders.words import sentence_vectors
 
 
 @pytest.fixture(autouse=True)
@@ -112,6 +114,17 @@ def _small_minilm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, 
 
     monkeypatch.setattr(words, "get", unreachable)
     return files
+
+
+def test_nothing_is_fetched_where_the_extra_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fetched() -> Path:
+        raise AssertionError("the sentence vectors were asked for")
+
+    monkeypatch.setattr(words, "minilm_folder", fetched)
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    words._tower.cache_clear()
+    with pytest.raises(MissingDependency, match=r"blindsight\[words\]"):
+        sentence_vectors(["a dog"])
 
 
 def test_sentence_vectors_come_from_a_folder_of_one_s_own_by_checksum(

@@ -20,7 +20,7 @@ from blindsight.privacy import Cost, Ledger
 
 DATA = load_digits()
 X, Y = DATA.data, DATA.target
-STORED, QUERIES = slice(300, None), slice(0, 300)
+STORED, QUERIES = slice(300, 1000), slice(0, 300)
 
 
 def precision(hasher, released=None) -> float:

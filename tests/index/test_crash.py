@@ -7,31 +7,34 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
 
+import warm
 from blindsight.core.errors import InvalidData
 from blindsight.index import HammingIndex
 from core.small_disk import can_mount, small_disk
 
-# Writes batches of 50 codes under one batch number and says so after each acknowledgement.
+# Writes batches of 50 codes under one batch number and says so after each acknowledgement, until an
+# alarm, which no handler catches, ends the process wherever it is.
 WRITER = """
+import signal
 import sys
 import numpy as np
 from blindsight.index import HammingIndex
 index = HammingIndex.open(sys.argv[1])
-start = int(sys.argv[2])
-print("ready", flush=True)
+start, delay = int(sys.argv[2]), float(sys.argv[3])
+if start > 0:
+    signal.setitimer(signal.ITIMER_REAL, delay)
 for batch in range(start, start + 100_000):
     codes = np.full((50, 2048), batch % 251, dtype=np.uint8)
     codes[:, :4] = np.frombuffer(batch.to_bytes(4, "little"), dtype=np.uint8)
     index.add(codes, ids=np.arange(50) + 50 * (batch % 20))
     sys.stdout.write(f"{batch}\\n")
     sys.stdout.flush()
+    if batch == 0:
+        signal.setitimer(signal.ITIMER_REAL, delay)
 """
 
 
@@ -39,15 +42,9 @@ def acknowledged_after_kill(path, start: int, delay: float) -> int:
     """The last batch that a writer acknowledged before it was killed `delay` seconds into its work;
     the first of all writers has written a batch by then, however busy the machine is.
     """
-    with subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(path), str(start)], stdout=subprocess.PIPE, text=True
-    ) as writer:
-        assert writer.stdout is not None
-        assert writer.stdout.readline() == "ready\n"
-        first = writer.stdout.readline() if start == 0 else ""
-        time.sleep(delay)
-        os.kill(writer.pid, signal.SIGKILL)
-        lines = (first + writer.stdout.read()).split()
+    writer = warm.run(["-c", WRITER, path, str(start), str(max(delay, 1e-6))])
+    assert writer.returncode == -signal.SIGALRM, writer.stderr
+    lines = writer.stdout.split()
     return int(lines[-1]) if lines else start - 1
 
 

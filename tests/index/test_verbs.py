@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+import warm
 from blindsight.cli.main import app
 from blindsight.core.errors import BudgetExceeded, HostileFile, InvalidData, InvalidParameter
 from blindsight.index import HammingIndex
@@ -184,27 +181,19 @@ def test_a_stopped_run_continues_and_releases_nothing_twice(photos, tmp_path, mo
 
 def test_after_kill_9_released_codes_stay_as_they_were(photos, tmp_path):
     program = (
-        "import blindsight.index.release_folder as p, time\n"
+        "import os, signal\n"
+        "import blindsight.index.release_folder as p\n"
         "real = p.HammingIndex.add\n"
-        "def slow(self, codes, ids=None):\n"
-        "    out = real(self, codes, ids)\n"
-        "    print('stored', flush=True)\n"
-        "    time.sleep(600)\n"
-        "    return out\n"
-        "p.HammingIndex.add = slow\n"
+        "def deadly(self, codes, ids=None):\n"
+        "    real(self, codes, ids)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "p.HammingIndex.add = deadly\n"
         "from blindsight.cli.main import run\n"
         "run()\n"
     )
     words = ["protect", str(photos), "--out", str(tmp_path / "ix"), *CLEAR]
-    with subprocess.Popen(
-        [sys.executable, "-c", program, *words], stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line == "stored\n":
-                break
-        time.sleep(0.05)
-        os.kill(process.pid, signal.SIGKILL)
+    killed = warm.run(["-c", program, *words])
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
     before = codes_of(tmp_path / "ix", stopped=True)
     assert len(before) == 64
     run(*words)

@@ -72,8 +72,9 @@ guarantees = st.builds(
 
 @given(guarantees)
 def test_json_round_trip_gives_an_equal_value(guarantee: Guarantee) -> None:
-    assert Guarantee.from_json(guarantee.to_json()) == guarantee
-    json.loads(guarantee.to_json(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    text = guarantee.to_json()
+    assert Guarantee.from_json(text) == guarantee
+    json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
 
 
 @given(guarantees)

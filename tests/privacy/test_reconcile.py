@@ -11,6 +11,7 @@ import sys
 import numpy as np
 import pytest
 
+import warm
 from blindsight.core.errors import BudgetExceeded, HostileFile, InvalidData, MissingData, RolledBack
 from blindsight.privacy.cost import Cost
 from blindsight.privacy.ledger import Ledger
@@ -203,7 +204,7 @@ vault.charge(ledger, Cost(epsilon=4, unit="record"), release=vault.release_of("s
 @pytest.mark.parametrize("at", ["_require_agreement", "_join", "_note", "_post", "_settle"])
 def test_a_charge_that_is_killed_charges_at_most_once(owner, at):
     for _ in range(2):
-        done = subprocess.run([sys.executable, "-c", KILLED, owner.folder, at], check=False)
+        done = warm.run(["-c", KILLED, owner.folder, at])
         assert done.returncode == -signal.SIGKILL
         assert owner.spent() == (8 if at in ("_post", "_settle") else 4)
         assert owner.reconcile().agrees

@@ -10,12 +10,11 @@ import os
 import pickle
 import sqlite3
 import stat
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
+import warm
 from blindsight.core import durable
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, MissingData
 from blindsight.privacy.mechanisms import KaryResponse, to_fields
@@ -98,21 +97,36 @@ def test_the_first_code_of_a_record_stands(vault):
         vault.keep_codes("r", ["a"], np.zeros((1, 5), np.uint8))
 
 
+AT_ONCE = """
+import os, sys
+import numpy as np
+from blindsight.privacy.vault import Vault
+
+names = [str(number) for number in range(40)]
+ready, go = os.pipe(), os.pipe()
+for _ in range(4):
+    if os.fork() == 0:
+        os.close(go[1])
+        vault = Vault(sys.argv[1])
+        os.write(ready[1], b".")
+        os.read(go[0], 1)  # ends for all of them at the same moment
+        codes = np.frombuffer(os.urandom(160), np.uint8).reshape(40, 4)
+        print(vault.keep_codes("r", names, codes).tobytes().hex(), flush=True)
+        os._exit(0)
+os.close(ready[1])
+for _ in range(4):
+    os.read(ready[0], 1)
+os.close(go[1])
+sys.exit(sum(os.wait()[1] != 0 for _ in range(4)))
+"""
+
+
 def test_many_processes_agree_on_one_code(tmp_path):
     Vault.create(tmp_path / "v")
-    program = (
-        "import sys, os, numpy as np\n"
-        "from blindsight.privacy.vault import Vault\n"
-        "vault = Vault(sys.argv[1])\n"
-        "names = [str(i) for i in range(40)]\n"
-        "kept = vault.keep_codes('r', names, np.frombuffer(os.urandom(160), np.uint8).reshape(40, "
-        "4))\n"
-        "print(kept.tobytes().hex())\n"
-    )
-    command = [sys.executable, "-c", program, str(tmp_path / "v")]
-    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
-    assert len({process.communicate()[0] for process in running}) == 1
-    assert all(process.returncode == 0 for process in running)
+    done = warm.run(["-c", AT_ONCE, tmp_path / "v"])
+    codes = done.stdout.split()
+    assert done.returncode == 0 and len(codes) == 4, done.stderr
+    assert len(set(codes)) == 1
 
 
 def test_a_person_has_at_most_so_many_records_and_nobody_decides_over_another(vault):

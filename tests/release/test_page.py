@@ -58,7 +58,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def releases(folder):
+def releases(folder, words):
     """One release of each kind of codebook that the machine can make."""
     options = {
         "pixels": {"encoder": "pixels"},
@@ -75,11 +75,18 @@ def releases(folder):
     }
 
 
-def opened(browser, path: Path):
+@pytest.fixture(scope="module")
+def window(browser):
+    """One window for all tests that only open a page in it: a new one is a process of its own."""
     page = browser.new_page(viewport={"width": 1200, "height": 800})
-    page.goto(path.as_uri())
-    page.wait_for_selector("body[data-ready], #results h2")
-    return page
+    yield page
+    page.close()
+
+
+def opened(window, path: Path):
+    window.goto(path.as_uri())
+    window.wait_for_selector("body[data-ready], #results h2")
+    return window
 
 
 def searched(page, path: Path) -> str:
@@ -108,13 +115,13 @@ def check_hits(found: list[dict], wanted: list, rounding: float) -> int:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_page_finds_what_the_package_finds(kind, releases, folder, browser):
+def test_the_page_finds_what_the_package_finds(kind, releases, folder, window):
     if kind not in releases:
         pytest.skip("the network's weights are not installed")
     if kind == "pairs":
         book = Codebook.load(releases[kind].release / "codebook.safetensors")
         assert isinstance(book.cells, PairCells)
-    page = opened(browser, releases[kind].release / "search.html")
+    page = opened(window, releases[kind].release / "search.html")
     assert releases[kind].fingerprint in page.text_content("#signature")
     queries = sorted((folder / "queries").iterdir())
     for query in search(releases[kind].release, queries, k=10):
@@ -122,7 +129,6 @@ def test_the_page_finds_what_the_package_finds(kind, releases, folder, browser):
         assert answer["status"].startswith("Searched in"), answer
         assert answer["present"] == query.present
         check_hits(answer["hits"], [each.hit for each in query.hits], 5e-3)
-    page.close()
 
 
 @pytest.fixture(scope="module")
@@ -144,9 +150,9 @@ def of_vectors(tmp_path_factory):
     return base, made, queries
 
 
-def test_a_page_without_its_encoder_takes_vectors_and_says_so(of_vectors, browser):
+def test_a_page_without_its_encoder_takes_vectors_and_says_so(of_vectors, window):
     base, made, queries = of_vectors
-    page = opened(browser, made.release / "search.html")
+    page = opened(window, made.release / "search.html")
     assert "vector of a model <b>" in page.inner_text("#status")
     for number, row in enumerate(queries):
         path = base / f"query.{'npy' if number % 2 else 'json'}"
@@ -165,10 +171,9 @@ def test_a_page_without_its_encoder_takes_vectors_and_says_so(of_vectors, browse
     ):
         (base / name).write_bytes(content)
         assert sentence in ask(page, base / name)["status"]
-    page.close()
 
 
-def test_the_largest_page_opens_and_a_larger_one_is_refused(browser, tmp_path, monkeypatch):
+def test_the_largest_page_opens_and_a_larger_one_is_refused(window, tmp_path, monkeypatch):
     """200,000 entries in 75,000 cells, which two bytes cannot number."""
     rng = np.random.default_rng(0)
     # Atoms that 16-bit floats hold exactly, as a page stores them.
@@ -180,7 +185,7 @@ def test_the_largest_page_opens_and_a_larger_one_is_refused(browser, tmp_path, m
     facts = PageFacts("0" * 32, "random", book.guarantee(), encoder="a model")
     path = tmp_path / "search.html"
     path.write_text(search_page(facts, index, book, None))
-    page = opened(browser, path)
+    page = opened(window, path)
     assert page.evaluate("page.ids.length") == MAX_ENTRIES == 200_000
     assert page.evaluate("page.book.k") == book.k == 75_000
     queries = atoms[[0, 100, 200, 270, 299]] + rng.normal(size=(5, 16)) / 8
@@ -194,7 +199,6 @@ def test_the_largest_page_opens_and_a_larger_one_is_refused(browser, tmp_path, m
         assert check_hits(found, list(wanted), 1e-5) >= 3
     assert ranked.cells.max() > 65_535, "hits among them whose cells two bytes cannot number"
     assert page.evaluate("[LIMITS.entries, LIMITS.cells]") == [MAX_ENTRIES, MAX_CELLS]
-    page.close()
     index.add_cells([0], ["one more"])
     with pytest.raises(InvalidParameter, match="at most 200,000 entries, the release has 200,001"):
         search_page(facts, index, book, None)
@@ -205,12 +209,14 @@ def test_the_largest_page_opens_and_a_larger_one_is_refused(browser, tmp_path, m
 
 
 @pytest.mark.parametrize("shown_by", ["file", "workbench"])
-def test_words_are_understood_or_named(shown_by, releases, browser):
+def test_words_are_understood_or_named(shown_by, releases, browser, words):
     if "network" not in releases:
         pytest.skip("the network's weights are not installed")
+    if not words:
+        pytest.skip("the files for words are not on this machine and cannot be fetched")
     path = releases["network"].release / "search.html"
     if shown_by == "file":
-        page = opened(browser, path)
+        page = opened(browser.new_page(), path)
     else:  # in the sandbox in which the workbench shows somebody else's release
         page = browser.new_page()
         sandboxed = {"Content-Type": "text/html", **OTHERS_PAGE}
@@ -220,8 +226,6 @@ def test_words_are_understood_or_named(shown_by, releases, browser):
         page.goto("http://received.test/")
         page.wait_for_selector("body[data-ready]")
         assert page.evaluate("self.origin") == "null"
-    if not page.is_visible("#text"):
-        pytest.skip("the words are not installed")
     page.fill("#text", "dogs on a xqzt beach")
     page.click("#search")
     assert "Searched for: dog, beach" in page.inner_text("#results")
@@ -238,7 +242,7 @@ def test_the_page_can_reach_nobody(releases, browser):
     A frame is left out: Chromium connects to its address before it looks at the policy, and sends
     nothing. Only the page's own code, which makes no frame, can run.
     """
-    page = opened(browser, releases["pixels"].release / "search.html")
+    page = opened(browser.new_page(), releases["pixels"].release / "search.html")
     with listening() as (port, arrived):
         requests: list[str] = []
         page.on("requestfinished", lambda request: requests.append(request.url))
@@ -281,14 +285,13 @@ def test_the_page_can_reach_nobody(releases, browser):
 
 
 @pytest.mark.parametrize("block", ["codes", "book", "about"])
-def test_a_changed_page_says_so(releases, browser, tmp_path, block):
+def test_a_changed_page_says_so(releases, window, tmp_path, block):
     text = (releases["pixels"].release / "search.html").read_text()
     at = text.index(f'id="{block}">') + len(f'id="{block}">') + 30
     other = "A" if text[at] != "A" else "B"
     (tmp_path / "search.html").write_text(text[:at] + other + text[at + 1 :])
-    page = opened(browser, tmp_path / "search.html")
+    page = opened(window, tmp_path / "search.html")
     assert "Do not use this page" in page.inner_text("#results")
-    page.close()
 
 
 def test_changed_code_does_not_run(releases, browser, tmp_path):
@@ -330,19 +333,18 @@ def test_hostile_names_are_shown_as_text(folder, browser, tmp_path):
 
 
 def test_what_is_no_picture_and_what_is_too_large_is_refused_with_a_sentence(
-    releases, browser, tmp_path
+    releases, window, tmp_path
 ):
-    page = opened(browser, releases["pixels"].release / "search.html")
+    page = opened(window, releases["pixels"].release / "search.html")
     (tmp_path / "no.jpg").write_bytes(b"\xff\xd8hello")
     assert ask(page, tmp_path / "no.jpg")["status"].startswith("This picture cannot be read.")
     header = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + (60_000).to_bytes(4, "big") * 2 + bytes(9)
     (tmp_path / "bomb.png").write_bytes(header)
     assert "60 million pixels" in ask(page, tmp_path / "bomb.png")["status"]
-    page.close()
 
 
-def test_a_request_is_saved_and_names_the_hits(releases, folder, browser, tmp_path):
-    page = opened(browser, releases["pixels"].release / "search.html")
+def test_a_request_is_saved_and_names_the_hits(releases, folder, window, tmp_path):
+    page = opened(window, releases["pixels"].release / "search.html")
     answer = ask(page, folder / "queries" / "100.png")
     page.click("#results .chips li button >> nth=1")
     page.fill("#message", 'for a "study" \u2028 in Köln')
@@ -355,7 +357,6 @@ def test_a_request_is_saved_and_names_the_hits(releases, folder, browser, tmp_pa
     assert 'for a "study"' in found.message
     assert found.signed_by is not None
     page.wait_for_selector(f"text={found.signed_by}")
-    page.close()
     fields = json.loads(path.read_bytes())
     for change in ({"message": "for fun"}, {"ids": []}, {"signature": "00"}, {"key": "zz"}):
         path.write_text(json.dumps(fields | change))

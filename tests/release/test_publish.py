@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import warm
 from blindsight import open_release, protect
 from blindsight.core import durable
 from blindsight.core.errors import InvalidData
@@ -20,7 +19,6 @@ from blindsight.release import contents
 from blindsight.release.contents import publish
 from blindsight.release.manifest import check_folder
 
-KILLED = 9
 # What changes files. Reading does not, so a kill while reading is a kill before the next of these.
 OPERATIONS = [(os, name) for name in ("open", "fsync", "replace", "rename", "unlink", "chmod")]
 OPERATIONS += [(durable, "_exchange"), (shutil, "rmtree")]
@@ -48,7 +46,7 @@ class Prepared:
         made = partial(protect, release=self.target, **options)
         made(photos(base / "photos", 0, 1, 2))
         self.old = files(self.target)
-        shutil.copytree(self.target, self.stored)
+        shutil.copytree(self.target, self.stored / "release")
         photos(base / "photos", 3, 4)
         steps: list[Callable[[], object]] = []
 
@@ -63,104 +61,93 @@ class Prepared:
         self.publish()
         self.new = files(self.target)
 
-    def restore(self) -> None:
-        for path in self.target.parent.glob(".release.*"):
+    def folders(self) -> list[Path]:
+        """The release and the unfinished folders beside it."""
+        return [*self.target.parent.glob(".release.*"), *self.target.parent.glob("release")]
+
+    def restore(self, state: Path) -> None:
+        """Put the folders of a state in place of those that are there."""
+        for path in self.folders():
             shutil.rmtree(path)
-        if self.target.exists():
+        shutil.copytree(state, self.target.parent, dirs_exist_ok=True)
+
+    def killed(self, states: Path, *, first: bool = False, exchange: bool = True) -> list[Path]:
+        """Run the step, and copy what stands on the disk before each of its operations: what a
+        process leaves that is killed there, because nothing of its own runs afterwards.
+
+        Parameters:
+            states: where the copies go.
+            first: nothing was shared before.
+            exchange: the system can exchange two folders in one step.
+        """
+        self.restore(self.stored)
+        if first:
             shutil.rmtree(self.target)
-        shutil.copytree(self.stored, self.target)
+        taken: list[Path] = []
+        looking = False
 
-    def killed_at(self, number: int, *, exchange: bool = True) -> bool:
-        """Run the step in a process that dies before its operation of that number."""
-        child = os.fork()
-        if child == 0:
-            left = [number]
+        def watched(operation: Callable[..., object], *words: object, **named: object) -> object:
+            nonlocal looking
+            if not looking:
+                looking = True
+                taken.append(states / f"{len(taken):03}")
+                taken[-1].mkdir(parents=True)
+                for path in self.folders():
+                    shutil.copytree(path, taken[-1] / path.name)
+                looking = False
+            return operation(*words, **named)
 
-            def deadly(operation: Callable[..., object], *words: object, **named: object) -> object:
-                left[0] -= 1
-                if left[0] < 0:
-                    os._exit(KILLED)
-                return operation(*words, **named)
-
+        with pytest.MonkeyPatch.context() as patched:
             for module, name in OPERATIONS:
-                setattr(module, name, partial(deadly, getattr(module, name)))
+                patched.setattr(module, name, partial(watched, getattr(module, name)))
             if not exchange:
-                durable._exchange = lambda first, second: False
-            try:
-                self.publish()
-            finally:
-                os._exit(0)
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == KILLED
+                patched.setattr(durable, "_exchange", lambda first, second: False)
+            self.publish()
+        assert len(taken) > 30, "the step was looked at nearly nowhere"
+        return taken
 
 
-def in_small_process(check: Callable[[Prepared], None], base: Path) -> None:
-    """Run a check in a process that shares nothing with this one.
-
-    It forks for each operation, and a fork of a worker that has run many tests copies gigabytes of
-    page tables each time.
-    """
-    code = "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[2]); "
-    code += "from release import test_publish as here; "
-    code += f"here.{check.__name__}(here.Prepared(Path(sys.argv[1])))"
-    done = warm.run(["-c", code, base, Path(__file__).parents[1]], cwd=base, timeout=1800)
-    assert done.returncode == 0, done.stderr
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory) -> Prepared:
+    return Prepared(tmp_path_factory.mktemp("publish"))
 
 
-def kills(prepared: Prepared, **options: bool) -> Iterator[int]:
-    """Kill the step at each of its operations in turn."""
-    number = 0
-    while True:
-        prepared.restore()
-        if not prepared.killed_at(number, **options):
-            break
-        yield number
-        number += 1
-    assert number > 30, "the step was killed at nearly nothing"
-
-
-def leaves_the_old_folder_or_the_new_one(prepared: Prepared) -> None:
+def test_a_killed_run_leaves_the_old_folder_or_the_new_one_whole(prepared, tmp_path):
     seen = set()
-    for number in kills(prepared):
-        held = files(prepared.target)
+    for number, state in enumerate(prepared.killed(tmp_path)):
+        held = files(state / "release")
         assert held in (prepared.old, prepared.new), number
         seen.add(held == prepared.new)
-        check_folder(prepared.target)
+        check_folder(state / "release")
         if number % 8 == 0:
+            prepared.restore(state)
             prepared.publish()
             assert files(prepared.target) == prepared.new
             assert not list(prepared.target.parent.glob(".release.*"))
     assert seen == {False, True}
 
 
-def test_a_killed_run_leaves_the_old_folder_or_the_new_one_whole(tmp_path):
-    in_small_process(leaves_the_old_folder_or_the_new_one, tmp_path)
-
-
-def leaves_no_folder_that_looks_whole(prepared: Prepared) -> None:
-    for number in kills(prepared, exchange=False):
-        held = files(prepared.target)
+def test_where_folders_cannot_be_exchanged_a_killed_run_leaves_no_folder_that_looks_whole(
+    prepared, tmp_path
+):
+    seen = set()
+    for number, state in enumerate(prepared.killed(tmp_path, exchange=False)):
+        held = files(state / "release")
+        seen.add(held in (prepared.old, prepared.new))
         if held not in (prepared.old, prepared.new):
             with pytest.raises(InvalidData, match="no manifest"):
-                check_folder(prepared.target)
+                check_folder(state / "release")
         if number % 8 == 0:
+            prepared.restore(state)
             prepared.publish()
             assert files(prepared.target) == prepared.new
+    assert seen == {False, True}
 
 
-def test_where_folders_cannot_be_exchanged_a_killed_run_leaves_no_folder_that_looks_whole(tmp_path):
-    in_small_process(leaves_no_folder_that_looks_whole, tmp_path)
-
-
-def first_folder_appears_whole(prepared: Prepared) -> None:
-    for number in range(0, 60, 7):
-        prepared.restore()
-        shutil.rmtree(prepared.target)
-        prepared.killed_at(number)
-        assert not prepared.target.exists() or files(prepared.target) == prepared.new
-
-
-def test_the_first_folder_appears_whole(tmp_path):
-    in_small_process(first_folder_appears_whole, tmp_path)
+def test_the_first_folder_appears_whole(prepared, tmp_path):
+    states = [state / "release" for state in prepared.killed(tmp_path, first=True)]
+    assert not states[0].exists()
+    assert all(not state.exists() or files(state) == prepared.new for state in states)
 
 
 def test_nothing_is_written_again_where_nothing_changed(tmp_path):

@@ -137,7 +137,7 @@ def test_the_informed_attacker_wants_a_goal_it_can_miss_and_images_to_know(refer
 
 
 def photos(n, seed):
-    """Colour tiles of 48 x 48 pixels from the photos that come with scikit-learn."""
+    """Colour tiles of 32 x 32 pixels from the photos that come with scikit-learn."""
     from sklearn.datasets import load_sample_images
 
     rng = np.random.default_rng(seed)
@@ -145,8 +145,8 @@ def photos(n, seed):
     tiles = []
     for k in range(n):
         whole = wholes[k % 2]
-        top, left = (int(rng.integers(side - 48)) for side in whole.shape[:2])
-        tiles.append(whole[top : top + 48, left : left + 48])
+        top, left = (int(rng.integers(side - 32)) for side in whole.shape[:2])
+        tiles.append(whole[top : top + 32, left : left + 32])
     return np.stack(tiles)
 
 

@@ -40,8 +40,10 @@ def sketched(q, digits):
     return sketcher.sketch(x, y), sketcher.sketch(x_test, y_test)
 
 
-@pytest.mark.parametrize("inputs", ["mean", "bits", "both"])
-@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+# Inputs and optimizer do not depend on each other: every value of each occurs.
+@pytest.mark.parametrize(
+    ("inputs", "optimizer"), [("mean", "adam"), ("bits", "sgd"), ("both", "adam")]
+)
 def test_a_network_learns_digits_from_sketches(digits, inputs, optimizer):
     train, test = sketched("Q6", digits)
     rate = 3e-3 if optimizer == "adam" else 0.05
@@ -50,7 +52,7 @@ def test_a_network_learns_digits_from_sketches(digits, inputs, optimizer):
         optimizer=optimizer,
         learning_rate=rate,
         batch_size=64,
-        epochs=12,
+        epochs=8,
         random_state=0,
     )
     assert model.fit(train).score(test) > 0.85  # 0.93 to 0.96 in trials; chance is 0.1
@@ -112,13 +114,13 @@ def test_onnx_gives_the_networks_logits_in_the_runtime(network, digits, tmp_path
 
 
 def test_colour_of_32_pixels_gets_the_whitened_network_and_learns(tmp_path):
-    images, labels = colour(300)
+    images, labels = colour(180)
     sketcher = NegativeSketcher("Q6", random_state=0).fit(images)
     train, test = (
-        sketcher.sketch(images[:240], labels[:240]),
-        sketcher.sketch(images[240:], labels[240:]),
+        sketcher.sketch(images[:120], labels[:120]),
+        sketcher.sketch(images[120:], labels[120:]),
     )
-    model = NegDL(epochs=6, batch_size=40, random_state=0).fit(train)
+    model = NegDL(epochs=6, batch_size=20, random_state=0).fit(train)
     assert (
         model.network_ == "whitened" and model.recipe_.inputs == "mean" and model.recipe_.bfloat16
     )

@@ -17,6 +17,7 @@ import warm
 from blindsight import protect
 from blindsight.app.library.accounts import set_spending_limit
 from blindsight.workbench import WorkbenchSettings, create_app
+from blindsight.workbench.infra.database import Database
 from ports import held_port
 from workbench import web
 from workbench.photos import album, released, scanned
@@ -50,8 +51,16 @@ def stocked(stock: Path, tmp_path: Path) -> Path:
     return tmp_path / "stocked"
 
 
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The database of a new workbench: its tables, made once, and no rows."""
+    path = tmp_path_factory.mktemp("database") / "workbench.db"
+    Database(f"sqlite:///{path}").close()
+    return path
+
+
 @pytest.fixture
-def make(state: Path) -> Iterator[Callable[..., Any]]:
+def make(state: Path, empty_database: Path) -> Iterator[Callable[..., Any]]:
     """Apps with settings of one's own."""
     made: list[Any] = []
 
@@ -65,7 +74,12 @@ def make(state: Path) -> Iterator[Callable[..., Any]]:
             "upload_seconds": 60.0,
             "job_niceness": 0,  # other tests run beside it
         }
-        app = create_app(WorkbenchSettings(**{**usual, **settings}))
+        given = WorkbenchSettings(**{**usual, **settings})
+        if given.database_url == f"sqlite:///{state / empty_database.name}" and not any(
+            state.iterdir()
+        ):
+            shutil.copy(empty_database, state)
+        app = create_app(given)
         made.append(app)
         return app
 

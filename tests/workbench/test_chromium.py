@@ -71,6 +71,7 @@ class Visit:
         """Wait for a job's result; fail at once where the page says that it went wrong."""
         trouble = self.page.locator("#status.bad:visible, [data-again]:visible")
         self.page.locator(selector).or_(trouble).first.wait_for()
+        self.page.wait_for_load_state("load")  # the scripts of a new page have run
         assert trouble.count() == 0, self.text("main")
 
     def text(self, selector: str) -> str:
@@ -313,8 +314,14 @@ def test_a_newcomer_protects_a_folder_searches_compares_and_attacks(
     page = visit.go("?token=a-secret-of-this-start-up")
     assert "Share what your images know" in visit.text("main")
     clean(page, axe)
-    page.locator("main a", has_text="Protect a folder").click()
+    # What is typed before the page's script has come must not be lost.
+    held: list[Any] = []
+    page.route("**/static/protect.js", lambda route: held.append(route))
+    with page.expect_request("**/static/protect.js"):
+        page.locator("main a", has_text="Protect a folder").click()
     page.locator("#find").fill("COAST ARCH")
+    held.pop().continue_()
+    page.unroute("**/static/protect.js")
     page.wait_for_function("() => document.querySelectorAll('#folders input').length > 1")
     page.get_by_role("radio", name=str(here), exact=True).check()
     page.get_by_role("radio", name=str(here / "sand")).wait_for()
@@ -381,6 +388,7 @@ def test_a_newcomer_protects_a_folder_searches_compares_and_attacks(
     assert "Everybody who gets the file can read them" in visit.text("#confirm-names")
     page.get_by_role("button", name="Use these names").click()
     page.locator("#confirm-names").wait_for(state="detached")
+    page.wait_for_load_state("load")
     page.locator("#photos .kinds button").first.click()
     page.wait_for_selector("#photos img")
     clean(page, axe)
@@ -397,7 +405,8 @@ def test_a_newcomer_protects_a_folder_searches_compares_and_attacks(
     assert "3 answered: 1 same, 1 different, 1 not sure" in visit.text("#tally")
     clean(page, axe)
     page = visit.go("")
-    page.get_by_role("link", name="Attack it: the search index").click()
+    with page.expect_navigation():
+        page.get_by_role("link", name="Attack it: the search index").click()
     page.get_by_role("button", name="Attack it now").click()
     visit.wait(".verdict")
     assert "The promise held" in visit.text(".verdict")

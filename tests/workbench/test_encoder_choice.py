@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,15 @@ from blindsight.privacy import Ledger
 from blindsight.sketching import FeatureStatistics
 from blindsight.workbench.infra.federations import Federations
 from blindsight.workbench.pages import budget, compare, protect, send, tags
+from public_knowledge import few_public_names_and_pictures
 from workbench.asgi import Client
 from workbench.photos import album, as_bytes, confirm_names, light, photo, scanned, work  # noqa: F401
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_names() -> Iterator[None]:
+    with few_public_names_and_pictures("beach", "sunset", "forest", "sand", "sea", "dusk"):
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -448,8 +448,10 @@ def test_metrics_count_routes_not_addresses(make: Callable[..., Any]) -> None:
     app = client(make())
     app.get("/api/jobs/0123456789abcdef")
     app.get("/some/secret/name")
+    app.post("/api/compare/0123456789ab/learn", headers={"Origin": "https://elsewhere.example"})
     text = app.get("/metrics").text
     assert 'route="/api/jobs/{job}",status="404"' in text
-    assert "0123456789abcdef" not in text
+    assert 'route="/api/compare/{dataset}/learn",status="403"' in text, "also where it was refused"
+    assert "0123456789ab" not in text
     assert "secret" not in text
     assert "blindsight_resident_bytes" in text

@@ -6,11 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import io
 import json
-import os
-import signal
 import stat
 import sys
 import time
@@ -58,6 +55,21 @@ def agreed(sites: int, port: int, rounds: int = 2) -> Run:
     )
 
 
+# A site's process dies once, right after it wrote that it has seen a round.
+DIES = """
+import json, os, signal
+from blindsight.app import federation_site
+write = federation_site.write_file
+def deadly(path, content, *words, **named):
+    write(path, content, *words, **named)
+    if str(path) == {progress!r} and json.loads(content).get("rounds"):
+        if not os.path.exists({died!r}):
+            open({died!r}, "x").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+federation_site.write_file = deadly
+"""
+
+
 def rows(seed: int) -> tuple[Any, Any]:
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, 2, 60)
@@ -91,17 +103,20 @@ def test_sites_learn_one_model_in_processes_of_their_own_although_one_is_killed(
         with pytest.raises(Problem):
             place.join(invited, parties, *rows(number))
 
+    died = tmp_path / "died"
+    if sites == 4:
+        progress = places[1].root / run.id / "progress.json"
+        monkeypatch.setenv(warm.FIRST, DIES.format(progress=str(progress), died=str(died)))
+
     async def everybody() -> None:
         for place in places:
             place.go_on(place.get(run.id))
-        if sites == 4:
-            await until(lambda: bool(places[1].progress(run).get("rounds")))
-            os.kill(child_of(places[1].root), signal.SIGKILL)
         await until(lambda: all(place.get(run.id).state == "done" for place in places))
         for place in places:
             await place.close()
 
     asyncio.run(everybody())
+    assert died.exists() == (sites == 4)
     models = {(place.root / run.id / "model.safetensors").read_bytes() for place in places}
     assert len(models) == 1
     shared = unpacked(places[1].shared_model(run), tmp_path / "received")
@@ -139,17 +154,6 @@ async def until(there: Callable[[], bool], seconds: float = 600) -> None:
     while not there():
         assert time.monotonic() < end, "it took too long"
         await asyncio.sleep(0.1)
-
-
-def child_of(root: Path) -> int:
-    """The process whose party's lock lies under a folder."""
-    for process in filter(str.isdecimal, os.listdir("/proc")):
-        with contextlib.suppress(OSError):  # processes come and go, and so do their files
-            for each in os.listdir(f"/proc/{process}/fd"):
-                with contextlib.suppress(OSError):
-                    if str(root) in os.readlink(f"/proc/{process}/fd/{each}"):
-                        return int(process)
-    raise AssertionError("no process has its folder open")
 
 
 def test_invitations_that_are_not_whole_are_refused_with_the_same_words(tmp_path: Path) -> None:

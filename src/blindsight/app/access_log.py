@@ -39,7 +39,7 @@ class AccessRecord:
         previous: hash of the previous record.
         hash: hash of this record.
 
-    Example:
+    Examples:
         >>> first = AccessRecord.after(EMPTY, time="2026-11-17T10:00:00", actor="ann",
         ...                            action="sign in", outcome="done")
         >>> verify([first], head=first.head).sequence

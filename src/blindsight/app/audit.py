@@ -135,7 +135,7 @@ def audit_release(
     Raises:
         InvalidParameter: if an option does not apply to what is audited.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from PIL import Image
         >>> from blindsight.app.protect import protect

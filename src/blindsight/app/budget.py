@@ -10,7 +10,7 @@ from typing import Literal, cast
 
 from blindsight.app import defaults
 from blindsight.app.defaults import no_progress
-from blindsight.app.result import JobResult, Progress, ResultTable
+from blindsight.app.result import JobResult, Progress, ResultTable, counted
 from blindsight.core.errors import InvalidParameter, LedgerTampered
 from blindsight.privacy import Cost
 from blindsight.privacy import ledger as ledgers
@@ -233,7 +233,7 @@ class BudgetBackup(JobResult):
 
     @property
     def title(self) -> str:
-        return f"{len(self.heads)} data sets are in {self.out}, verified."
+        return f"{counted(len(self.heads), 'data set')} copied to {self.out}, verified."
 
     def facts(self) -> list[tuple[str, str]]:
         return [(name, f"{head.sequence}:{head.hash}") for name, head in self.heads.items()]
@@ -255,7 +255,10 @@ class BudgetExport(JobResult):
 
     @property
     def title(self) -> str:
-        return f"{self.entries:,} entries of {len(self.datasets)} data sets are in {self.out}."
+        return (
+            f"{counted(self.entries, 'entry', 'entries')} of "
+            f"{counted(len(self.datasets), 'data set')} written to {self.out}."
+        )
 
     def facts(self) -> list[tuple[str, str]]:
         return [("data sets", ", ".join(self.datasets))]
@@ -291,7 +294,7 @@ def budget(ledger: PathText, dataset: str | None = None) -> BudgetSummary:
     Raises:
         InvalidParameter: if the ledger has no such data set.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> ledger = Path(tempfile.mkdtemp()) / "budget.db"
         >>> granted = grant_budget(ledger, "holiday", epsilon=8)

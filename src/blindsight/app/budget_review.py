@@ -110,7 +110,7 @@ def budget_statement(
         InvalidParameter: if the ledger has no such data set.
         LedgerTampered: if the ledger's entries were changed.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from blindsight.app.budget import grant_budget
         >>> ledger = Path(tempfile.mkdtemp()) / "budget.db"

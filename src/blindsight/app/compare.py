@@ -234,7 +234,7 @@ def cluster(
     Raises:
         InvalidParameter: if there are too many records, or neither a threshold nor a number.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> table = Path(tempfile.mkdtemp()) / "features.csv"
         >>> _ = table.write_text("id,x,y\\na,1,0\\nb,.9,.1\\nc,0,1\\nd,.1,.9")

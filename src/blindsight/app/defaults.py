@@ -152,7 +152,7 @@ def code_recipe(**options: object) -> CodeRecipe:
     Raises:
         InvalidParameter: if a value is out of range or two of them exclude each other.
 
-    Example:
+    Examples:
         >>> code_recipe(epsilon=4.0, features="pixels").method
         'codebook'
         >>> code_recipe(method="phashing-itq", epsilon=8.0, features="pixels").bits

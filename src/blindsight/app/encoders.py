@@ -114,7 +114,7 @@ def check_encoder(source: PathText | Encoder, *, offline: bool = False) -> Check
     Returns:
         The result. For an encoder that cannot be opened it has a problem; no error is raised.
 
-    Example:
+    Examples:
         >>> checked = check_encoder("pixels")
         >>> checked.good, checked.offers
         (True, ('768 numbers per image',))

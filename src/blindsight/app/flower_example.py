@@ -194,10 +194,17 @@ clinics' updates and nothing of a single one: `secure_sum_mod` in `secure_digits
     flower-supernode --insecure --superlink 127.0.0.1:8000 --port 9094 \\
         --node-config 'partition-id=0 blindsight-folder="/full/path/parties/node-0"'
     (the same with 1 and 2, and another --port each)
-    flwr run . --stream --run-config 'parties="/full/path/parties"'
-With TLS: --ssl-ca-certfile, --ssl-certfile and --ssl-keyfile instead of --insecure at the
-SuperLink, --root-certificates at the SuperNodes. With --enable-supernode-auth at the SuperLink only
-nodes whose public key was registered (`flwr supernode register KEY.pub`) are let in; each starts
+    flwr run . clinics --stream --run-config 'parties="/full/path/parties"'
+`clinics` is a SuperLink in Flower's file ~/.flwr/config.toml; without a name, `flwr run` simulates:
+
+    [superlink.clinics]
+    address = "127.0.0.1:8000"
+    insecure = true
+
+With TLS, that file has root-certificates = "/full/path/ca.pem" instead of insecure. Give
+--ssl-ca-certfile, --ssl-certfile and --ssl-keyfile instead of --insecure to the SuperLink, and
+--root-certificates to the SuperNodes. With --enable-supernode-auth at the SuperLink only nodes
+whose public key was registered (`flwr supernode register KEY.pub clinics`) are let in; each starts
 with --auth-supernode-private-key. A node that is killed continues when it is started again; with
 --database FILE the SuperLink finds its nodes again, and the next `flwr run` continues from the last
 sum.

@@ -98,7 +98,7 @@ def require_package(name: str, *, extra: str) -> None:
 def write_file(path: str | Path, content: bytes) -> None:
     """Replace a file atomically: after a crash there is the old content or the new.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp()) / "note.txt"
         >>> write_file(path, b"text")
@@ -197,7 +197,7 @@ class ImageDecoder:
 def file_kind(data: bytes) -> str:
     r"""Return the kind of confined reader that decodes a file, by its first bytes.
 
-    Example:
+    Examples:
         >>> file_kind(b"\x89PNG")
         'pictures'
     """

@@ -41,6 +41,7 @@ __all__ = [
     "encode_images",
     "encoder_of_model",
     "fetch_dataset",
+    "fetch_words",
     "known_datasets",
     "list_images",
     "public_basis",
@@ -141,6 +142,20 @@ def fetch_dataset(name: str, *, progress: Callable[[int, int], None] | None = No
     from blindsight import data
 
     return data.get(name, progress=progress)
+
+
+def fetch_words() -> tuple[Path, Path]:
+    """Fetch what search by words and tags need, unless it is on this machine.
+
+    Returns:
+        The folders of the sentence vectors and of the names of the classes.
+
+    Raises:
+        MissingData: if they cannot be fetched.
+    """
+    from blindsight.encoders import words
+
+    return words.fetch_words()
 
 
 @dataclass(frozen=True)

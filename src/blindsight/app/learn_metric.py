@@ -302,7 +302,7 @@ def predict_metric(
     Returns:
         The forecast, which prints as a sentence.
 
-    Example:
+    Examples:
         >>> predict_metric(4000, 30).learns, predict_metric(4000, 1280).learns
         (True, False)
     """
@@ -394,7 +394,7 @@ def learn_metric(
         InvalidData: if a file does not have the expected content.
         InvalidParameter: if `out` contains another model and `force` is False.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> rng, folder = np.random.default_rng(0), Path(tempfile.mkdtemp())
         >>> rows = [f"r{i},{x:.3f},{y:.3f}" for i, (x, y) in enumerate(rng.normal(size=(40, 2)))]

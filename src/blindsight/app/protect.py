@@ -184,11 +184,14 @@ class ProtectedPhotos(JobResult):
         content = "no vectors, no names" if noun == "vector" else "no pixels, no file names"
         content = f"and the {noun}s' names" if self.names == "keep" else content
         seed = "; a simulation, because the seed is fixed" if promise.simulation else ""
+        persons = [cost for cost in promise.also if cost.unit == "person"]
+        odds = f"odds change by at most e^{promise.epsilon:g}"
+        odds += f"; {persons[0]}" if persons else ""
         return "\n".join(
             [
                 f"Privacy card ({proven}{seed}; --card prints the whole of it)",
                 f"  released       one noisy code per {noun}{people}; {content}",
-                f"  promise        {promise.cost}: odds change by at most e^{promise.epsilon:g}",
+                f"  promise        {promise.cost}: {odds}",
                 f"  not protected  that a {unit} exists, how many there are, what several share",
             ]
         )
@@ -327,7 +330,7 @@ def protect(
         InvalidParameter: if an option is out of range, or differs from what `release` was made
             with, or search is expected to find little more than chance.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from PIL import Image
         >>> folder = Path(tempfile.mkdtemp())
@@ -683,7 +686,11 @@ def _charge(
             most=most,
             releases=shown,
         )
-    if opened is None:
-        return "not charged: no ledger was given"
+        if opened is None:
+            return "not charged: no ledger was given"
+        units = {balance.unit for balance in opened.balances()}
     account = f"charged to {opened.dataset}"
-    return f"{guarantee.cost} {account}" if charged.new else f"{account} by an earlier run"
+    if not charged.new:
+        return f"{account} by an earlier run"
+    costs = [str(cost) for cost in guarantee.costs if cost.unit in units]
+    return f"{' and '.join(costs)} {account}"

@@ -67,7 +67,7 @@ class OpenedRelease(JobResult):
         guarantee: what is promised for each photo.
         card: the privacy card, as JSON values.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from PIL import Image
         >>> from blindsight import open_release, protect
@@ -381,7 +381,7 @@ def release_contents(
     Raises:
         InvalidData: if the folder is no release, or an id is not in it.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from PIL import Image
         >>> from blindsight import protect

@@ -71,7 +71,7 @@ def tqdm_progress(tqdm: Callable[..., _Bar]) -> Progress:
     Returns:
         The value for `progress=` of every function in `blindsight.app`.
 
-    Example:
+    Examples:
         >>> import io
         >>> from tqdm import tqdm
         >>> from functools import partial
@@ -123,7 +123,7 @@ class JobResult(ABC):
     A subclass is a frozen dataclass that defines `title`, `facts` and optionally `tables`, which
     printing, rendering in a notebook and conversion to JSON values use.
 
-    Example:
+    Examples:
         >>> @dataclasses.dataclass(frozen=True)
         ... class Count(JobResult):
         ...     photos: int
@@ -195,7 +195,7 @@ def to_plain(value: object) -> object:
     Raises:
         TypeError: if the value is none of these.
 
-    Example:
+    Examples:
         >>> to_plain({"folder": Path("photos"), "scores": (0.5, float("nan"))})
         {'folder': 'photos', 'scores': [0.5, None]}
     """

@@ -295,7 +295,7 @@ def search(
         InvalidData: if the release, the vault or a query cannot be read.
         InvalidParameter: if options exclude each other, or the release does not support them.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from PIL import Image
         >>> from blindsight.app.protect import protect
@@ -554,6 +554,9 @@ def _asked(
     if vector is not None:
         if isinstance(vector, (str, PathLike)):
             titles, vectors = QueryVectors(vector).take(_MAX_QUERY_VECTORS)
+            if (path := Path(vector)).suffix == ".npy":  # without ids, its vectors are numbered
+                several = len(titles) > 1
+                titles = [f"{path.name}, row {row}" if several else path.name for row in titles]
             rows = encoder.prepared(vectors)
         else:
             array = checks.finite_array("vector", np.atleast_2d(vector), ndim=2)

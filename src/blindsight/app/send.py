@@ -325,7 +325,7 @@ def send_statistics(
         BudgetExceeded: if the remaining budget is too small; nothing is released.
         InvalidData: if the images cannot be used.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from PIL import Image
         >>> folder = Path(tempfile.mkdtemp())

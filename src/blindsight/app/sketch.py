@@ -77,6 +77,7 @@ class SketchedImages(JobResult):
         simulation: whether the noise has a fixed seed.
         charged: whether a ledger was charged.
         files: number of images that were read, and the files that were not, by kind.
+        records: files of the first image's records, one per channel, which reveal it.
 
     Examples:
         >>> import tempfile
@@ -100,6 +101,7 @@ class SketchedImages(JobResult):
     simulation: bool = False
     charged: bool = False
     files: FilesRead | None = None
+    records: tuple[Path, ...] = ()
 
     def tables(self) -> list[ResultTable]:
         return [] if self.files is None else [files_table(self.files)]
@@ -141,6 +143,7 @@ class SketchedImages(JobResult):
             "epsilon_per_pixel": self.epsilon_per_pixel,
             "verdict": None if self.disclosure is None else self.disclosure.verdict,
             "simulation": self.simulation,
+            "records": [str(path) for path in self.records],
         }
 
 
@@ -172,6 +175,7 @@ class RecoveredImages(JobResult):
         parameters: the name of the sketches' parameters.
         verdict: a sentence on what the best attack recovers.
         gallery: the file with original and recovered images.
+        settings: the file with the originals as recovered with Q1 to Q12.
         files: the files of originals and public images that were read and that were not.
 
     Examples:
@@ -188,6 +192,7 @@ class RecoveredImages(JobResult):
     parameters: str
     verdict: str
     gallery: Path | None = None
+    settings: Path | None = None
     files: FilesRead | None = None
 
     @property
@@ -195,7 +200,8 @@ class RecoveredImages(JobResult):
         return f"{self.parameters}: {self.verdict}"
 
     def facts(self) -> list[tuple[str, str]]:
-        return [] if self.gallery is None else [("gallery", str(self.gallery))]
+        drawings = (("gallery", self.gallery), ("with Q1 to Q12", self.settings))
+        return [(label, str(path)) for label, path in drawings if path is not None]
 
     def tables(self) -> list[ResultTable]:
         files = [] if self.files is None else [files_table(self.files)]
@@ -227,6 +233,7 @@ class RecoveredImages(JobResult):
             "not_tried": self.not_tried,
             "verdict": self.verdict,
             "gallery": None if self.gallery is None else str(self.gallery),
+            "settings": None if self.settings is None else str(self.settings),
             "files": to_plain(self.files),
         }
 
@@ -295,7 +302,7 @@ def sketch(
         InvalidParameter: if options exclude each other.
         BudgetExceeded: if the remaining budget is too small; nothing is written.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from PIL import Image
         >>> folder = Path(tempfile.mkdtemp())
@@ -367,10 +374,12 @@ def sketch(
         sketches = _write(path, images, sketcher, prepare, ray, "sketching", progress)
         card = "" if sketcher.disclosure_ is None else sketcher.disclosure_.card()
         share_file(path, "sketches", None, opened_vault, card=card)
+        records: list[Path] = []
         if unsafe_records:
             databases = sketcher.records(prepare(images[:1])[0], unsafe_records=True)
             for number, database in enumerate(databases):
-                database.save(path.with_name(f"{path.name}.records-{number}"), unsafe_records=True)
+                records.append(path.with_name(f"{path.name}.records-{number}"))
+                database.save(records[-1], unsafe_records=True)
         return SketchedImages(
             file=path,
             n_sketches=len(sketches),
@@ -381,6 +390,7 @@ def sketch(
             epsilon_per_pixel=sketcher.leak_.epsilon_pixel,
             simulation=random_state is not None,
             files=files,
+            records=tuple(records),
         )
 
 
@@ -478,6 +488,7 @@ def recover_sketches(
         parameters=stored.parameters.name,
         verdict=verdict,
         gallery=None if gallery is None else Path(gallery),
+        settings=None if settings is None else Path(settings),
         files=files,
     )
 

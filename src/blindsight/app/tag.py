@@ -139,7 +139,7 @@ def tag_format(out: str | Path, format: str | None = None) -> str:
     Raises:
         InvalidParameter: if the format is unknown, or neither given nor known by the suffix.
 
-    Example:
+    Examples:
         >>> tag_format("tags.parquet")
         'parquet'
     """

@@ -40,6 +40,7 @@ class TrainedOnSketches(JobResult):
         network: the name of the network.
         losses: the training loss of each epoch.
         model: the file of the network, if it was saved.
+        onnx: the file of the network as ONNX, if it was exported.
 
     Examples:
         >>> print(
@@ -61,6 +62,7 @@ class TrainedOnSketches(JobResult):
     network: str
     losses: tuple[float, ...]
     model: Path | None = None
+    onnx: Path | None = None
 
     @property
     def title(self) -> str:
@@ -93,7 +95,11 @@ class TrainedOnSketches(JobResult):
     def facts(self) -> list[tuple[str, str]]:
         facts = [("note", sentence) for sentence in self.warnings()]
         facts.append(("network", self.network))
-        return facts if self.model is None else [*facts, ("model", str(self.model))]
+        if self.model is not None:
+            facts.append(("model", str(self.model)))
+        if self.onnx is not None:
+            facts.append(("ONNX", f"{self.onnx}, for other programs"))
+        return facts
 
     def to_dict(self) -> dict[str, object]:
         """The fields of `blindsight train --json`."""
@@ -107,6 +113,7 @@ class TrainedOnSketches(JobResult):
             "network": self.network,
             "loss": list(self.losses),
             "model": None if self.model is None else str(self.model),
+            "onnx": None if self.onnx is None else str(self.onnx),
         }
 
 
@@ -205,4 +212,5 @@ def train_on_sketches(
         network=str(model.network_),
         losses=tuple(float(loss) for loss in model.losses_),
         model=None if out is None else Path(out),
+        onnx=None if onnx is None else Path(onnx),
     )

@@ -297,7 +297,7 @@ def train_tagger(
         InvalidParameter: if `publish` and `random_state` are given together.
         MissingData: if the folder, the labels or a data set do not exist.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from PIL import Image
         >>> folder = Path(tempfile.mkdtemp())

@@ -134,7 +134,7 @@ def watch(
         BudgetExceeded: if the remaining budget is too small; that run releases nothing.
         MissingDependency: if watchfiles is not installed.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from PIL import Image
         >>> folder = Path(tempfile.mkdtemp())

@@ -273,7 +273,9 @@ def witness(
         return
     for name, head in result.heads.items():
         console.print(
-            f"{name}: head {head.sequence}:{head.hash} is witnessed.", soft_wrap=True, markup=False
+            f"{name}: head {head.sequence}:{head.hash} is noted in {to}.",
+            soft_wrap=True,
+            markup=False,
         )
 
 

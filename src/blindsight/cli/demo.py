@@ -9,8 +9,8 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
-from contextlib import redirect_stdout
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
@@ -83,10 +83,12 @@ def demo(
             "protected": _protect(folders),
             "opened": _open(folders),
             "searched": _search(folders),
-            "words": _words(folders),
-            "tagged": _tag(folders),
-            "sent": _send(folders),
+            "words": (words := _words(folders)),
         }
+        # Tags and statistics use the same public words, which are not fetched in vain again.
+        with _without_fetching() if words is None else nullcontext():
+            results["tagged"] = _tag(folders, words_found=words is not None)
+            results["sent"] = _send(folders, words_found=words is not None)
         attacked = _attack(folders)
         results["attacked"] = attacked.to_dict()
         results["numbers"] = _report(folders, results, attacked, papers=papers, seed=seed)
@@ -290,7 +292,29 @@ def _words(folders: DemoFolder) -> dict[str, Any] | None:
     return {"hits": hits}
 
 
-def _tag(folders: DemoFolder) -> dict[str, Any] | None:
+@contextmanager
+def _without_fetching() -> Iterator[None]:
+    """Switch fetching off for a while, as `--offline` does."""
+    before = os.environ.get("BLINDSIGHT_OFFLINE")
+    os.environ["BLINDSIGHT_OFFLINE"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["BLINDSIGHT_OFFLINE"]
+        else:
+            os.environ["BLINDSIGHT_OFFLINE"] = before
+
+
+def _leave_out(error: Exception, words_found: bool) -> None:
+    """Say why a step is left out; what step 4 said is not repeated."""
+    same = isinstance(error, MissingData) and not words_found
+    _say(
+        "Left out: it needs the files that step 4 could not find." if same else f"Left out: {error}"
+    )
+
+
+def _tag(folders: DemoFolder, *, words_found: bool) -> dict[str, Any] | None:
     """Tag the queries with a model that was made from words alone."""
     model = folders.out / "tagger.safetensors"
     _step(
@@ -302,7 +326,7 @@ def _tag(folders: DemoFolder) -> dict[str, Any] | None:
     try:
         run_verb("tag", "start", ",".join(_TAGS), "--out", model)
     except (MissingData, MissingDependency) as error:
-        _say(f"Left out: {error}")
+        _leave_out(error, words_found)
         return None
     answers = {
         Path(answer["image"]).stem: answer["tags"]
@@ -318,7 +342,7 @@ def _tag(folders: DemoFolder) -> dict[str, Any] | None:
     return {"tags": answers}
 
 
-def _send(folders: DemoFolder) -> dict[str, Any] | None:
+def _send(folders: DemoFolder, *, words_found: bool) -> dict[str, Any] | None:
     """Release noisy statistics, from which others fit a classifier; only in the first run."""
     file = folders.out / "album.statistics"
     words = ("send", folders.photos, file, "--epsilon", "8", "--encoder", _STATISTICS_ENCODER)
@@ -329,7 +353,7 @@ def _send(folders: DemoFolder) -> dict[str, Any] | None:
     try:
         sent = run_verb(*words)
     except (MissingData, MissingDependency) as error:
-        _say(f"Left out: {error}")
+        _leave_out(error, words_found)
         return None
     except InvalidParameter as error:  # too few photographs: refused before anything is charged
         _say(f"Refused: {error}")

@@ -28,6 +28,7 @@ from blindsight.cli.terminal import (
     progress_bar,
     show_card,
     show_files,
+    show_shared,
     stage_bar,
     table,
 )
@@ -234,7 +235,11 @@ def accept(
         emit_json({"fingerprint": agreed.fingerprint, "users": agreed.users})
         return
     _show_roster(agreed)
-    console.print(f"next: blindsight federate run {folder}")
+    console.print(
+        f"next: blindsight federate run {folder} (a user adds --data photos/ or --data rows.npz)",
+        markup=False,
+        soft_wrap=True,
+    )
 
 
 def run(
@@ -374,6 +379,8 @@ def simulate(
                 encrypt=encrypt, out=out, progress=progress,
             )  # fmt: skip
         print_result(trained, as_json=json)
+        if not json:
+            show_shared(out)
         return
     with progress_bar("rounds") as bar:
         model = simulate_federation(
@@ -383,11 +390,15 @@ def simulate(
         )  # fmt: skip
     rounds_ = [asdict(entry) for entry in model.rounds_]
     if json:
-        emit_json({"rounds": rounds_, "guarantee": model.guarantee_.cost.to_dict()})
+        saved = None if out is None else str(out)
+        emit_json({"rounds": rounds_, "guarantee": model.guarantee_.cost.to_dict(), "model": saved})
         return
     table("simulation", _COLUMNS, [_cells(entry, users) for entry in rounds_])
     show_card(model.disclosure_.card())
     console.print(model.guarantee_.line())
+    if out is not None:
+        console.print(f"The model is in {out}.", markup=False, soft_wrap=True)
+        show_shared(out)
     if model.advice_ is not None:
         errors.print(f"note: {model.advice_}")
 

@@ -38,6 +38,7 @@ from typer.models import DefaultPlaceholder  # noqa: E402
 from blindsight.cli.options import (  # noqa: E402
     EXAMPLES,
     FIRST,
+    OFFLINE_HELP,
     RENAMED,
     TeachingCommand,
     TeachingGroup,
@@ -135,6 +136,18 @@ class _InOrder(TeachingGroup):
             args = [*args[1:], "--help"]
         return super().parse_args(ctx, args)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the verb; for a typo, suggest present names and no former ones."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            message = error.format_message()
+            for former, present in RENAMED.items():
+                message = message.replace(f"'{former}'", f"'{present}'")
+            raise click.UsageError(message, ctx) from None
+
 
 app = typer.Typer(
     name="blindsight",
@@ -163,9 +176,7 @@ def _main(
     ] = False,
     offline: Annotated[
         bool,
-        typer.Option(
-            "--offline", help="Fetch nothing: weights and words must already be on this machine."
-        ),
+        typer.Option("--offline", help=OFFLINE_HELP),
     ] = False,
 ) -> None:
     """Learn from images, and search them, without anyone seeing them."""

@@ -9,7 +9,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import click
 import typer
@@ -21,6 +21,7 @@ from blindsight.core.errors import BlindsightError, InvalidParameter
 __all__ = [
     "EXAMPLES",
     "FIRST",
+    "OFFLINE_HELP",
     "RENAMED",
     "ActorOption",
     "LargeEpsilonOption",
@@ -41,6 +42,9 @@ _ONLY_TYPED = ("accept-chance", "allow-large-epsilon", "new-release", "prune", "
 _CONFIG = "blindsight.toml"
 _MAX_CONFIG_BYTES = 1 << 16
 _UNITS = {"photo": "record", "image": "record"}
+
+#: What the option does that every verb has.
+OFFLINE_HELP = "Fetch nothing: weights and words must already be on this machine."
 
 #: The ledger to charge.
 LedgerOption = Annotated[
@@ -94,6 +98,22 @@ LargeEpsilonOption = Annotated[
 ]
 
 
+def _switch_off(ctx: click.Context, param: click.Parameter, offline: bool) -> bool:
+    """Switch fetching off for this process, and for those that it starts."""
+    if offline:
+        os.environ["BLINDSIGHT_OFFLINE"] = "1"
+    return offline
+
+
+def _accept_offline(command: click.Command) -> None:
+    """Add the option `--offline`, unless the command has one of its own."""
+    if not any("--offline" in param.opts for param in command.params):
+        option = click.Option(
+            ["--offline"], is_flag=True, expose_value=False, callback=_switch_off, help=OFFLINE_HELP
+        )
+        command.params.append(option)
+
+
 def unit_name(value: str | None) -> str | None:
     """Accept "photo" and "image" where a unit of privacy is "record"."""
     return None if value is None else _UNITS.get(value, value)
@@ -106,7 +126,13 @@ def present_name(path: str) -> str:
 
 
 class TeachingCommand(TyperCommand):
-    """A command whose errors name its own options and show what to type."""
+    """A command whose errors name its own options and show what to type, and which accepts
+    `--offline` like the program itself.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        _accept_offline(self)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse as usual; on an error, explain what the option is for or how it is written."""
@@ -127,6 +153,10 @@ class TeachingCommand(TyperCommand):
                 f"{error.option_name} {_path_of(ctx)} ...",
                 ctx,
             ) from None
+        except click.BadOptionUsage as error:
+            param = next((each for each in self.params if error.option_name in each.opts), None)
+            message = f"{error.message} {_what_is_missing(ctx, param)}"
+            raise click.BadOptionUsage(error.option_name, message, ctx) from None
         except click.BadParameter as error:
             message = _plain_type_error(error.message)
             raise click.BadParameter(message, ctx, error.param, error.param_hint) from None
@@ -143,6 +173,11 @@ class TeachingCommand(TyperCommand):
 
 class TeachingGroup(TyperGroup):
     """A group of verbs whose errors say where an option belongs that was typed before the verb."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        if self.invoke_without_command:
+            _accept_offline(self)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse as usual; on an unknown option, name the verb that has it."""
@@ -174,7 +209,9 @@ def _what_is_missing(ctx: click.Context, param: click.Parameter | None) -> str:
         )
     examples = EXAMPLES.get(present_name(_path_of(ctx)), ())
     if examples:
-        parts.append(f"For example: {examples[0]}")
+        words = () if param is None else param.opts
+        fitting = (line for line in examples if any(word in line.split() for word in words))
+        parts.append(f"For example: {next(fitting, examples[0])}")
     return " ".join(parts)
 
 
@@ -338,9 +375,13 @@ All verbs, and one of them:      blindsight help, blindsight help protect
 Completion in your shell:        blindsight --install-completion"""
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
-    "demo": ("blindsight demo", "blindsight demo --out trial --no-papers"),
+    "demo": (
+        "blindsight demo",
+        "blindsight demo --out trial --no-papers",
+        "blindsight demo --offline",
+    ),
     "data list": ("blindsight data list", "blindsight data list --json"),
-    "data get": ("blindsight data get fashion-mnist",),
+    "data get": ("blindsight data get fashion-mnist", "blindsight data get words"),
     "encoder check": ("blindsight encoder check clip/",),
     "encoder export": ("blindsight encoder export lite2 lite2-onnx",),
     "watch": (

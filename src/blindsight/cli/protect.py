@@ -244,7 +244,8 @@ def protect(
     elif result.created:  # a continued release has its card in card.json
         show_card(result.short_card())
     for name, reason in result.counts.refused:
-        errors.print(visible(f"left out {name}: {reason}"), markup=False)
+        words = reason if reason.startswith(name) else f"{name}: {reason}"
+        errors.print(visible(f"Left out: {words}"), markup=False, soft_wrap=True)
     console.print("\n".join(result.sentences()), markup=False)
     if not result.recipe.of_vectors:
         show_files(result.files)

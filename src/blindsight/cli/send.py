@@ -15,7 +15,15 @@ from blindsight.cli.options import (
     MakeByDefault,
     PurposeOption,
 )
-from blindsight.cli.terminal import console, emit_json, notes, print_result, show_card, stage_bar
+from blindsight.cli.terminal import (
+    console,
+    emit_json,
+    notes,
+    print_result,
+    show_card,
+    show_shared,
+    stage_bar,
+)
 
 __all__ = ["register"]
 
@@ -154,6 +162,7 @@ def make(
         return
     show_card(sent.guarantee.card())
     console.print(str(sent), markup=False, soft_wrap=True)
+    show_shared(sent.file)
 
 
 def predict(

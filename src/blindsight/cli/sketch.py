@@ -25,6 +25,7 @@ from blindsight.cli.terminal import (
     print_result,
     show_card,
     show_files,
+    show_shared,
     show_tables,
     stage_bar,
 )
@@ -158,6 +159,15 @@ def make(
     show_card(sketched.card)
     if sketched.guarantee is not None:
         console.print("ledger charged." if sketched.charged else "not charged: no --ledger.")
+    show_shared(sketched.file)
+    if vault is not None:
+        console.print(f"Keep private: {vault} (the key of the noise).", markup=False)
+    for path in sketched.records:
+        console.print(
+            f"Keep private: {path} (records of the first image, which reveal it).",
+            markup=False,
+            soft_wrap=True,
+        )
     show_files(sketched.files)
 
 

@@ -17,6 +17,7 @@ from blindsight.cli.terminal import (
     errors,
     notes,
     show_files,
+    show_shared,
     show_tables,
     stage_bar,
     table,
@@ -270,6 +271,7 @@ def _report(tagger: TrainedTagger, card: bool, json: bool) -> None:
         if tagger.answer_guarantee is not None:
             table("Privacy card: each answer", ("field", "value"), tagger.answer_guarantee.rows())
     console.print(str(tagger), markup=False, soft_wrap=True)
+    show_shared(tagger.model)
     if tagger.quality is not None and tagger.quality.learning_curve:
         curve = tagger.quality.learning_curve
         console.print(f"  mAP step by step  {_sparkline(curve)}", markup=False)

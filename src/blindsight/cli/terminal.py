@@ -11,12 +11,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from blindsight.app.result import JobResult, ResultTable
     from blindsight.data.listing import FilesRead
 
@@ -30,6 +33,7 @@ __all__ = [
     "progress_bar",
     "show_card",
     "show_files",
+    "show_shared",
     "show_tables",
     "stage_bar",
     "table",
@@ -130,13 +134,26 @@ def table(
     filled = [
         i for i in range(len(columns)) if not rows or any(row[i] not in ("", None) for row in rows)
     ]
-    for index in filled:
+    printer = errors if err else console
+    texts = [
+        [visible(f"{row[i]:.4g}" if isinstance(row[i], float) else str(row[i])) for i in filled]
+        for row in rows
+    ]
+    contents = [(columns[i], *(cells[place] for cells in texts)) for place, i in enumerate(filled)]
+    # Where every word fits, columns of several words give way, and no id is broken into two lines.
+    words = [max(map(cell_len, " ".join(content).split()), default=0) for content in contents]
+    fits = sum(words) + 3 * len(words) + 1 <= printer.width
+    for index, content in zip(filled, contents, strict=True):
         numeric = bool(rows) and all(isinstance(row[index], (int, float)) for row in rows)
-        grid.add_column(columns[index], justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        cells = (f"{row[i]:.4g}" if isinstance(row[i], float) else str(row[i]) for i in filled)
-        grid.add_row(*(Text(visible(cell)) for cell in cells))
-    (errors if err else console).print(grid)
+        grid.add_column(
+            columns[index],
+            justify="right" if numeric else "left",
+            overflow="fold",
+            no_wrap=fits and not any(" " in text for text in content),
+        )
+    for cells in texts:
+        grid.add_row(*(Text(cell) for cell in cells))
+    printer.print(grid)
 
 
 def show_tables(tables: Iterable[ResultTable], *, err: bool = False) -> None:
@@ -158,6 +175,20 @@ def show_files(files: FilesRead | None, *, err: bool = False) -> None:
         show_tables([files_table(files)], err=err)
     elif files is not None and files.read > 1:
         (errors if err else console).print(f"Files: {files.read:,} photos read.")
+
+
+def show_shared(file: Path | None) -> None:
+    """Name the folder in which a verb put a signed copy of its file for others, if there is one."""
+    folder = None if file is None else file.with_name(f"{file.name}.shared")
+    if folder is not None and folder.is_dir():
+        console.print(
+            visible(
+                f"Share {folder}: the file with its card and a signature, which a receiver checks "
+                f"with: blindsight open {folder.name}"
+            ),
+            markup=False,
+            soft_wrap=True,
+        )
 
 
 def visible(text: str) -> str:

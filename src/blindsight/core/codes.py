@@ -87,7 +87,7 @@ def tie_order(cells: NDArray[np.uint32]) -> NDArray[np.int64]:
     """Rows by cell, the largest number first; rows of one cell in the order in which an index that
     was read from a file lists them.
 
-    Example:
+    Examples:
         >>> tie_order(np.array([0, 2, 1], np.uint32)).tolist()
         [1, 2, 0]
     """

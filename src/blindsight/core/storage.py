@@ -107,7 +107,7 @@ def seal_json(fields: Mapping[str, Any]) -> bytes:
     Raises:
         InvalidParameter: if the fields are not plain JSON values, or name a "sha256" themselves.
 
-    Example:
+    Examples:
         >>> open_json(seal_json({"format": "example 1", "name": "holidays"}), "example.json")
         {'format': 'example 1', 'name': 'holidays'}
     """

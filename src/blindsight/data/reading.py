@@ -107,9 +107,13 @@ def decode_dicom(
 ) -> NDArray[np.uint8]:
     """The picture as uint8, (h, w) if grey and (h, w, 3) if it has colour; metadata stay behind."""
     module = silent_pydicom()
+    compression = ""
     try:
         with quiet():
             dataset = module.dcmread(io.BytesIO(data), specific_tags=_PICTURE)
+            syntax = dataset.file_meta.get("TransferSyntaxUID")
+            if syntax in module.uid.AllTransferSyntaxes and syntax.is_encapsulated:
+                compression = f"; it is compressed as {syntax.name}"
             frames = _checked_frames(dataset, name, limits)
             _check_decoder(dataset, name)
             pixels: Any = optional_module("pydicom.pixels", extra="dicom")
@@ -119,7 +123,7 @@ def decode_dicom(
     except Exception as error:
         # Decoders raise any exception for hostile bytes, and its message quotes them.
         raise HostileFile(
-            f"{name} is no DICOM picture that can be read ({type(error).__name__})."
+            f"{name} is no DICOM picture that can be read ({type(error).__name__}{compression})."
         ) from None
 
 

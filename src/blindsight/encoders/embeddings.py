@@ -140,7 +140,7 @@ class Embeddings:
         Raises:
             InvalidData: The rows are not vectors of one length, or the ids do not fit them.
 
-        Example:
+        Examples:
             >>> Embeddings.from_rows(np.eye(3), ["a", "b", "c"], name="my-model")
             Embeddings('my-model', rows=3, dimensions=3)
         """

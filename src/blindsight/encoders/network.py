@@ -29,6 +29,7 @@ from functools import lru_cache
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -62,6 +63,7 @@ __all__ = [
     "image_graph",
     "image_model",
     "network",
+    "onnx_runtime",
     "read_weights",
     "sentence_graph",
     "weights_path",
@@ -327,8 +329,22 @@ def _folded(
     return layer, leaving
 
 
+def onnx_runtime() -> ModuleType:
+    """Import onnxruntime with its telemetry switched off.
+
+    Its official builds (1.31, for example) store an identifier in the user's cache folder and send
+    events about the machine and the model to their makers, unless ORT_DISABLE_TELEMETRY is set
+    before the import. Users who want the telemetry set the variable to 0.
+
+    Raises:
+        MissingDependency: onnxruntime is not installed.
+    """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    return optional_module("onnxruntime", extra="encoders")
+
+
 def _on_onnxruntime(layers: list[Convolution], size: int, threads: int) -> Network:
-    runtime = optional_module("onnxruntime", extra="encoders")
+    runtime = onnx_runtime()
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

@@ -37,6 +37,7 @@ from blindsight.encoders.base import (
     file_digest,
     unit_rows,
 )
+from blindsight.encoders.network import onnx_runtime
 
 if TYPE_CHECKING:
     from onnx import GraphProto, TensorProto
@@ -411,7 +412,7 @@ class TextTower:
 
 def open_session(model: Path | bytes, threads: int = 1) -> _Session:
     """An onnxruntime session on the processor, from a file (by its path) or from our own bytes."""
-    runtime = optional_module("onnxruntime", extra="encoders")
+    runtime = onnx_runtime()
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

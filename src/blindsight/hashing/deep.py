@@ -302,7 +302,7 @@ class DPSH(DeepHasher):
         hidden: width of the hidden layer.
         random_state: seed or generator for training; None uses fresh entropy.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> X = np.random.default_rng(0).standard_normal((40, 8))
         >>> y = np.repeat([0, 1], 20)
@@ -336,7 +336,7 @@ class DSH(DeepHasher):
         hidden: width of the hidden layer.
         random_state: seed or generator for training; None uses fresh entropy.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> X = np.random.default_rng(0).standard_normal((40, 8))
         >>> y = np.repeat([0, 1], 20)
@@ -370,7 +370,7 @@ class HashNet(DeepHasher):
         hidden: width of the hidden layer.
         random_state: seed or generator for training; None uses fresh entropy.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> X = np.random.default_rng(0).standard_normal((40, 8))
         >>> y = np.repeat([0, 1], 20)
@@ -408,7 +408,7 @@ class ADSH(DeepHasher):
         gamma: weight of the difference between an image's output and its free code.
         random_state: seed or generator for training; None uses fresh entropy.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> X = np.random.default_rng(0).standard_normal((40, 8))
         >>> y = np.repeat([0, 1], 20)

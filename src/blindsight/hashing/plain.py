@@ -90,7 +90,7 @@ class LSH(Hasher):
         center: subtract the mean of the images first.
         random_state: seed or generator for learning; None uses fresh entropy.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> X = np.random.default_rng(0).standard_normal((40, 8))
         >>> LSH(16, random_state=0).fit(X).transform(X).shape
@@ -130,7 +130,7 @@ class SH(Hasher):
         n_bits: length of a code.
         random_state: accepted for consistency with the other hashers; SH draws nothing at random.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> X = np.random.default_rng(0).standard_normal((40, 8))
         >>> SH(16, random_state=0).fit(X).transform(X).shape
@@ -181,7 +181,7 @@ class ITQ(Hasher):
         n_iterations: how often codes and rotation are updated.
         random_state: seed or generator for learning; None uses fresh entropy.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> X = np.random.default_rng(0).standard_normal((40, 8))
         >>> ITQ(16, random_state=0).fit(X).transform(X).shape
@@ -281,7 +281,7 @@ class KSH(_KernelHasher):
         n_steps: gradient steps for each bit.
         random_state: seed or generator for learning; None uses fresh entropy.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> X = np.random.default_rng(0).standard_normal((40, 8))
         >>> y = np.repeat([0, 1], 20)
@@ -384,7 +384,7 @@ class SDH(_KernelHasher):
         nu: weight of the difference between codes and hash function.
         random_state: seed or generator for learning; None uses fresh entropy.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> X = np.random.default_rng(0).standard_normal((40, 8))
         >>> y = np.repeat([0, 1], 20)

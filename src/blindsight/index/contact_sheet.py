@@ -405,7 +405,9 @@ class OwnerPhotos:
             for key in set(hits.ids.tolist())
         }
         if not any(known.values()):
-            raise InvalidData(f"no photo's name begins with {begins!r}.")
+            raise InvalidData(
+                f"no photo's name begins with {begins!r}. blindsight index show lists the names."
+            )
         return np.array([known[key] for key in hits.ids], dtype=bool)
 
     def taken(self, key: Any) -> datetime.date | None:

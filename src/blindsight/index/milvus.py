@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import threading
 import time
 import warnings
@@ -448,6 +449,8 @@ def _connect(uri: str, token: str) -> Any:
         pymilvus = checks.optional_module("pymilvus", extra="cluster")
         if _is_lite(uri):
             checks.optional_module("milvus_lite", extra="cluster")
+            # It has no server's clock, of which the client warns at every search.
+            logging.getLogger("pymilvus").setLevel(logging.ERROR)
             return _connect_lite(pymilvus, uri)
         try:
             return pymilvus.MilvusClient(uri, token=token, dedicated=True)

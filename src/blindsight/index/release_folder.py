@@ -144,7 +144,7 @@ class ReleaseFolder:
         if not about_file.is_file():
             raise InvalidData(
                 f"{path} is not an index of photos: make one with blindsight protect FOLDER --out "
-                f"{path}."
+                "INDEX, and search that."
             )
         try:
             if about_file.stat().st_size > _LARGEST_ABOUT:
@@ -397,7 +397,7 @@ def scan(
                 photos.append(Photo(name, record, person, size, changed_at))
             except (OSError, BlindsightError) as error:
                 words = str((isinstance(error, OSError) and error.strerror) or error)
-                unnamed = words.removeprefix("the image ")
+                unnamed = words.removeprefix("the image ").removeprefix(f"{name} ")
                 whole = (
                     f"{name} cannot be read: {words}" if unnamed == words else f"{name} {unnamed}"
                 )
@@ -412,6 +412,13 @@ def scan(
     if changed or absent:
         vault.keep_photos(changed, gone=[photo.name for photo in absent], dataset=dataset)
     return Scan(tuple(photos), tuple(refused), gone)
+
+
+_NAMED = 3
+_NO_PERSON = {
+    "folder": "they are in no subfolder",
+    "dicom": "their PatientID is empty, or they are not DICOM files",
+}
 
 
 def persons_of(
@@ -431,9 +438,12 @@ def persons_of(
         persons = read_column(rule, names, option="--people")
     missing = [name for name in names if not persons.get(name)]
     if missing and all_known:
+        first = ", ".join(missing[:_NAMED]) + (", ..." if len(missing) > _NAMED else "")
         raise InvalidData(
-            f"{len(missing)} of {len(names)} photos have no person by --people {rule}. Every photo "
-            "needs one."
+            f"{len(missing)} of {len(names)} photos have no person by --people {rule} ({first}): "
+            f"{_NO_PERSON.get(rule, 'the table does not name one')}. Every photo needs one. Move "
+            "these files out of the folder, or name the people in a table (--people "
+            "FILE.csv:COLUMN)."
         )
     return {name: persons[name] for name in names if persons.get(name)}
 

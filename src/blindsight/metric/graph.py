@@ -92,7 +92,7 @@ class PairGraph:
 
     Use `from_pairs` to construct a graph; it checks its arguments.
 
-    Example:
+    Examples:
         >>> PairGraph.from_pairs([[0, 1], [1, 2]], [1, 0])
         PairGraph(3 records, 2 pairs, transitive=True)
     """

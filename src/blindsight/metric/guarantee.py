@@ -103,7 +103,7 @@ def bins_for(n_pairs: int, noise: float) -> int:
         n_pairs: number of pairs.
         noise: standard deviation of the noise on a count, if the whole budget were spent on it.
 
-    Example:
+    Examples:
         >>> bins_for(160, 5.2), bins_for(4000, 5.2)
         (8, 40)
     """

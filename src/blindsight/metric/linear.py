@@ -508,7 +508,7 @@ class ErrorCurve:
         each: how many counts one pair or tuple adds to the two histograms together: 1 for a pair,
             2 for a tuple, which is counted in both.
 
-    Example:
+    Examples:
         >>> near, far = np.array([0.0, 90, 10, 0]), np.array([0.0, 5, 35, 60])
         >>> curve = ErrorCurve(np.linspace(0, 2, 5), near, far, noise=0.1, n_pairs=200)
         >>> point = curve.best()

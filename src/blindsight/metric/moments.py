@@ -277,7 +277,7 @@ def worth_learning(columns: int, noise: float) -> int | None:
     Returns:
         The number of pairs; None if there are more than 256 columns.
 
-    Example:
+    Examples:
         >>> worth_learning(30, 7.0), worth_learning(1280, 7.0)
         (1680, None)
     """

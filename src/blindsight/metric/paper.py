@@ -109,7 +109,7 @@ class DPPDML(_Algorithm1):
         `guarantee_` states the paper's claim and what is proven. For DPP-S and for margin="mean" no
         finite epsilon is proven.
 
-    Example:
+    Examples:
         >>> rng = np.random.default_rng(0)
         >>> pairs, y = rng.normal(size=(20, 2, 3)), np.repeat([0, 1], 10)
         >>> DPPDML(margin=1.0, random_state=0).fit(pairs, y).pair_distance(pairs).shape

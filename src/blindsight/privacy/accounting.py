@@ -316,7 +316,7 @@ def shuffled_epsilon(local_epsilon: float, cells: int, records: int, delta: floa
     Returns:
         float: An upper bound, at most `local_epsilon` (which holds with delta = 0), rounded up.
 
-    Example:
+    Examples:
         >>> shuffled_epsilon(4.0, 29, 100_000, 1e-6) < 0.2
         True
         >>> shuffled_epsilon(8.0, 414, 2, 1e-9)
@@ -427,13 +427,15 @@ def _more_than(count: ArrayLike, trials: ArrayLike, share: float) -> NDArray[np.
 
 def _window(trials: int, share: float, cut: float) -> tuple[int, int]:
     """The least and the largest count outside which a Binomial has at most `cut` on each side."""
+    betainc = checks.core_module("scipy.special").betainc
     ends = []
     # The lower end follows from the upper end of the number of failures.
     for chance in (1.0 - share, share):
         low, high = 0, trials
         while low < high:
             middle = (low + high) // 2
-            if _more_than(middle, trials, chance) <= cut:
+            # `_more_than`, without arrays: the middle is at least 0 and below the trials.
+            if betainc(middle + 1.0, float(trials - middle), chance) <= cut:
                 high = middle
             else:
                 low = middle + 1

@@ -309,7 +309,7 @@ def entries_of(index: CodeIndex, *, cells: bool) -> list[tuple[str, int | str]]:
         index: the released codes.
         cells: whether the codes are numbers of cells.
 
-    Example:
+    Examples:
         >>> index = HammingIndex(2, names=True)
         >>> _ = index.add(np.array([[3], [1]], np.uint8), ["b", "a"])
         >>> entries_of(index, cells=True), entries_of(index, cells=False)

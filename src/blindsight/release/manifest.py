@@ -79,7 +79,7 @@ class Signer:
         public_key: the 32 bytes that others verify with.
         fingerprint: what the owner tells the receiver.
 
-    Example:
+    Examples:
         >>> signer = Signer(bytes(32))
         >>> len(signer.public_key), len(signer.sign(b"text"))
         (32, 64)
@@ -100,7 +100,7 @@ class Signer:
 def fingerprint_of(public_key: bytes) -> str:
     """Return 8 groups of 4 hexadecimal digits that identify a public key.
 
-    Example:
+    Examples:
         >>> fingerprint_of(bytes(32))
         '6668 7aad f862 bd77 6c8f c18b 8e9f 8e20'
     """
@@ -279,7 +279,7 @@ def _read(folder: Path) -> Manifest:
 def is_signed(key: bytes, signature: bytes, text: bytes) -> bool:
     """Whether an Ed25519 key signed some bytes.
 
-    Example:
+    Examples:
         >>> signer = Signer(bytes(32))
         >>> is_signed(signer.public_key, signer.sign(b"text"), b"text")
         True

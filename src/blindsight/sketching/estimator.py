@@ -51,7 +51,7 @@ class FlippedBits(TransformerMixin, Protected):  # type: ignore[misc]
         number of pixels and channels. `transform` releases, and charges its ledger. Labels that are
         sent with the images are not protected.
 
-    Example:
+    Examples:
         >>> images = np.arange(32, dtype=np.uint8).reshape(2, 4, 4)
         >>> len(FlippedBits(epsilon=8.0, random_state=0).fit(images).sketch(images))
         2
@@ -150,7 +150,7 @@ class CodebookSketcher(TransformerMixin, Protected):  # type: ignore[misc]
         Pure local epsilon per record (image), if `fit` uses public images only. `transform`
         releases, and charges its ledger. Labels that are sent with the images are not protected.
 
-    Example:
+    Examples:
         >>> public = np.random.default_rng(0).integers(0, 256, (12, 4, 4), dtype=np.uint8)
         >>> CodebookSketcher(k=3, random_state=0).fit(public).transform(public[:2]).shape
         (2,)

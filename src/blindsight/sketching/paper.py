@@ -73,7 +73,7 @@ class NegativeSketcher(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         pixel, the paper's G) and `disclosure_` who sees what. For a proven guarantee use
         `FlippedBits` or `CodebookSketcher`.
 
-    Example:
+    Examples:
         >>> images = np.arange(32, dtype=np.uint8).reshape(2, 4, 4)
         >>> len(NegativeSketcher("Q3", random_state=0).fit(images).sketch(images))
         2

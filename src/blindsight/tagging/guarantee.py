@@ -73,7 +73,7 @@ class Exact:
             there are no rates, and the threshold is 0.2.
         quotas: for each label the logit above which it is a tag; set by training.
 
-    Example:
+    Examples:
         >>> Exact(threshold=0.5).threshold
         0.5
     """
@@ -115,7 +115,7 @@ class CodebookAnswers:
         k: number of words; None derives it from epsilon.
         words: a public codebook of your own; None learns one in training.
 
-    Example:
+    Examples:
         >>> CodebookAnswers(epsilon=4.0, k=16).k
         16
     """

@@ -514,7 +514,7 @@ class P2MLGCN(_GraphModel):
         guarantee per training record: `training_guarantee_` names the noise of training and states
         why it proves nothing.
 
-    Example:
+    Examples:
         >>> rng = np.random.default_rng(0)
         >>> X, y = rng.normal(size=(20, 4)), rng.integers(0, 2, (20, 3))
         >>> quick = {"head": GraphHead(hidden=4), "schedule": Schedule(epochs=1)}
@@ -635,7 +635,7 @@ class RP2MLGCN(P2MLGCN):
         classes: the names of the labels; None numbers them.
         random_state: None draws from the operating system; a seed makes a simulation.
 
-    Example:
+    Examples:
         >>> rng = np.random.default_rng(0)
         >>> X, y = rng.normal(size=(20, 4)), rng.integers(0, 2, (20, 3))
         >>> quick = {"head": GraphHead(hidden=4), "schedule": Schedule(epochs=1)}

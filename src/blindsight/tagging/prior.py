@@ -245,9 +245,11 @@ class Prior:
         scenes = np.zeros((n, self.things.shape[1]))
         for _ in range(2):
             drawn = rng.random(len(label)) * reach[label, -1]
-            thing = np.array(
-                [np.searchsorted(reach[c], u) for c, u in zip(label, drawn, strict=True)]
-            ).clip(max=len(self.things) - 1)
+            thing = np.zeros(len(label), np.intp)
+            for each in np.unique(label):
+                rows = label == each
+                thing[rows] = np.searchsorted(reach[each], drawn[rows])
+            thing = thing.clip(max=len(self.things) - 1)
             part = _LABEL_PART / 2 * np.exp(_LABEL_SPREAD * rng.standard_normal(len(label)))
             scenes += sparse.csr_matrix((part, (scene, thing)), (n, len(self.things))) @ self.things
         # A column of `directions` has norm size^-1/2, so this is the axis times its size.

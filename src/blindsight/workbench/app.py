@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from fastapi.templating import Jinja2Templates
@@ -101,14 +101,11 @@ def create_app(settings: WorkbenchSettings | None = None) -> FastAPI:
     app.state.workbench = workbench
     app.state.templates = Jinja2Templates(_HERE / "templates")
     own = (system, home, protect, search, tags, compare, together, send, budget, people)
-    for module in own:
-        app.include_router(module.router)
-    app.include_router(system.jobs_router)
-    app.include_router(budget.ledger_router)
-    app.include_router(search.answers_router)
+    further = (system.jobs_router, budget.ledger_router, search.answers_router)
+    _add_routes(app, *(module.router for module in own), *further)
     app.mount("/static/swagger", StaticFiles(directory=_swagger()), name="swagger")
     app.mount("/static", StaticFiles(directory=_HERE / "static"), name="static")
-    app.include_router(sign_in.router)
+    _add_routes(app, sign_in.router)
     _answer_errors(app, workbench)
     _document_keys(app)
     app.add_middleware(
@@ -120,6 +117,16 @@ def create_app(settings: WorkbenchSettings | None = None) -> FastAPI:
         routes=app.routes,
     )
     return app
+
+
+def _add_routes(app: FastAPI, *routers: APIRouter) -> None:
+    """Let an application answer the routes of routers.
+
+    `app.include_router` would read all signatures and make all models a second time, at the first
+    request to each application, for prefixes and dependencies that are not used here.
+    """
+    for router in routers:
+        app.routes.extend(router.routes)
 
 
 @contextlib.asynccontextmanager

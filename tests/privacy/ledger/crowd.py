@@ -43,8 +43,11 @@ def charge(where: str, dataset: str, processes: int, times: int) -> dict[str, in
     ledger = Ledger(where, dataset=dataset)
     ledger.head()  # a connection is open when we fork, as it would be in an application
     reader, writer = os.pipe()
+    waiting, started = os.pipe()
 
     def work() -> None:
+        os.close(started)
+        os.read(waiting, 1)  # until the last process was forked
         done = refused = 0
         for _ in range(times):
             try:
@@ -54,7 +57,9 @@ def charge(where: str, dataset: str, processes: int, times: int) -> dict[str, in
                 refused += 1
         os.write(writer, f"{done} {refused}\n".encode())
 
-    failed = failures([in_child(work) for _ in range(processes)])
+    pids = [in_child(work) for _ in range(processes)]
+    os.close(started)
+    failed = failures(pids)
     os.close(writer)
     with os.fdopen(reader) as lines:
         counts = [tuple(map(int, line.split())) for line in lines]

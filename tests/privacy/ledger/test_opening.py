@@ -5,14 +5,13 @@ from __future__ import annotations
 import gc
 import json
 import sqlite3
-import subprocess
-import sys
 import traceback
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
+import warm
 from blindsight.core.errors import InvalidParameter, LedgerError, UnitMismatch
 from blindsight.privacy.guarantee import Cost, Neighbours, Unit
 from blindsight.privacy.ledger import Ledger, datasets, store
@@ -23,8 +22,7 @@ CROWD = Path(__file__).with_name("crowd.py")
 
 def test_a_new_ledger_can_be_opened_by_many_at_once(tmp_path):
     path = tmp_path / "ledger.db"
-    command = [sys.executable, str(CROWD), "open", str(path), "ward-7", "12"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    done = warm.run([CROWD, "open", path, "ward-7", "12"])
     assert json.loads(done.stdout) == {"failed": 0}, done.stderr
     with Ledger(path, dataset="ward-7") as ledger:
         assert ledger.verify().sequence == 1

@@ -109,7 +109,10 @@ def frozen(seed: int) -> Iterator[None]:
     random.seed(seed)
     np.random.set_state(np.random.RandomState(seed).get_state())  # noqa: NPY002  (code under audit may use it)
     if torch is not None:
-        torch.manual_seed(seed)
+        # `torch.manual_seed` sets the same, but formats a stack trace for each kind of device.
+        torch.default_generator.manual_seed(seed)
+        if torch.cuda.is_available():
+            torch.cuda.manual_seed_all(seed)
     try:
         with mock.patch("os.urandom", urandom), mock.patch("random._urandom", urandom):
             yield

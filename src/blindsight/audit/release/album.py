@@ -117,7 +117,7 @@ def folder_kinds(names: Sequence[str]) -> Kinds | None:
     Returns:
         None if there is only one folder, or if folders hold fewer than about two photos each.
 
-    Example:
+    Examples:
         >>> folder_kinds([f"{year}/{kind}/1.jpg" for year in "ab" for kind in ("cat", "dog")]).names
         ('cat', 'dog')
     """

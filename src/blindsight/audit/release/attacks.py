@@ -356,9 +356,15 @@ def _by_ridge(x: Floats, shows: Array, z: Floats, truth: Array) -> float:
     kinds, index = np.unique(shows, return_inverse=True)
     centre = x.mean(axis=0)
     centred, wanted = x - centre, np.eye(len(kinds))[index]
-    gram = centred.T @ centred
-    gram[np.diag_indices_from(gram)] += 1e-2 * max(np.trace(gram) / len(gram), 1e-12) + 1e-9
-    weights = np.linalg.solve(gram, centred.T @ (wanted - wanted.mean(axis=0)))
+    answers = wanted - wanted.mean(axis=0)
+    # Of the two equations for the same weights, the one with fewer unknowns.
+    wide = x.shape[1] > len(x)
+    gram = centred @ centred.T if wide else centred.T @ centred
+    gram[np.diag_indices_from(gram)] += 1e-2 * max(np.trace(gram) / x.shape[1], 1e-12) + 1e-9
+    if wide:
+        weights = centred.T @ np.linalg.solve(gram, answers)
+    else:
+        weights = np.linalg.solve(gram, centred.T @ answers)
     return float(
         (kinds[((z - centre) @ weights + wanted.mean(axis=0)).argmax(axis=1)] == truth).mean()
     )

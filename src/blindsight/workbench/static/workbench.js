@@ -123,14 +123,15 @@ function reload() {
   sessionStorage.setItem(SAVED, JSON.stringify(saved));
   location.reload();
 }
+// The same holds for what was typed or chosen before the scripts ran, and for what the browser restored by itself.
 document.addEventListener("DOMContentLoaded", () => {
   const saved = new Map(JSON.parse(sessionStorage.getItem(SAVED) ?? "[]"));
   sessionStorage.removeItem(SAVED);
   for (const field of fields()) {
     const value = saved.get(key(field));
-    if (value === undefined || field.disabled || value === false) continue;
-    if (value === true) field.checked = true; else field.value = value;
-    field.dispatchEvent(new Event("change", { bubbles: true }));
+    if (value && !field.disabled) { if (value === true) field.checked = true; else field.value = value; }
+    if (!chosen(field) || (field.type === "radio" && !field.checked)) continue;
+    for (const event of ["input", "change"]) field.dispatchEvent(new Event(event, { bubbles: true }));
   }
 });
 

@@ -8,6 +8,7 @@ import json
 import pickle
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -122,6 +123,43 @@ def test_what_is_not_plain_is_not_written(tmp_path: Path) -> None:
     ):
         with pytest.raises(BlindsightError):
             storage.save(tmp_path / "m", kind="test", arrays=arrays, fields=fields)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_is_filled_is_not_deleted_by_another_who_replaces_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, waits, lock = tmp_path / "release", threading.Event(), durable.lock
+
+    def replace(text: str) -> None:
+        with durable.staging_folder(target) as staging:
+            (staging / "text").write_text(text)
+            durable.replace_folder(staging, target, last="text")
+
+    def announced(descriptor: int, *, wait: bool = True) -> None:
+        waits.set()
+        lock(descriptor, wait=wait)
+
+    second = threading.Thread(target=replace, args=("second",))
+    with durable.staging_folder(target) as staging:
+        monkeypatch.setattr(durable, "lock", announced)
+        second.start()
+        assert waits.wait(600)
+        (staging / "text").write_text("first")
+        durable.replace_folder(staging, target, last="text")
+        assert (target / "text").read_text() == "first"
+    second.join()
+    assert (target / "text").read_text() == "second"
+    assert [path.name for path in tmp_path.iterdir()] == ["release"]
+
+
+def test_a_folder_that_was_not_finished_is_deleted(tmp_path: Path) -> None:
+    with pytest.raises(KeyError), durable.staging_folder(tmp_path / "release") as staging:
+        (staging / "half").touch()
+        raise KeyError
+    (tmp_path / f".release.{'0' * 16}.part").mkdir()  # a killed process left it
+    with durable.staging_folder(tmp_path / "release") as staging:
+        assert list(tmp_path.iterdir()) == [staging]
     assert not list(tmp_path.iterdir())
 
 

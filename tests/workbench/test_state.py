@@ -12,6 +12,7 @@ import json
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,11 @@ from blindsight.app.library import photos as photo_library
 from blindsight.app.library import sending
 from blindsight.app.library.accounts import charge_training, check_state, has_own_vault
 from blindsight.app.library.datasets import DataSet
+from blindsight.core import durable
 from blindsight.core.errors import BlindsightError, InvalidParameter, MissingData, RolledBack
 from blindsight.privacy import Ledger
 from blindsight.workbench import WorkbenchSettings, create_app
-from blindsight.workbench.pages import compare, send, tags
+from blindsight.workbench.pages import compare, protect, send, tags
 from blindsight.workbench.pages.home import open_account
 from memory_disk import folder_in_memory
 from workbench.asgi import Client
@@ -343,6 +345,14 @@ def test_an_account_that_is_closed_releases_nothing_more(
     close(app)
 
 
+def _tagger_beforehand(state: Path) -> None:
+    """Make the model whose answers are published, once for all runs."""
+    app = opened(state)
+    dataset = only(app)
+    _plain_tagger(app, dataset, app.state.workbench.datasets.vault(dataset) / "tagger.safetensors")
+    close(app)
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_two_runs_at_once_release_the_same_once(here: Path, page: str) -> None:
     results: list[Any] = []
@@ -353,12 +363,8 @@ def test_two_runs_at_once_release_the_same_once(here: Path, page: str) -> None:
         except BlindsightError as error:
             results.append(error)
 
-    if page == "publish":  # the model is made before, once
-        app = opened(here)
-        dataset = only(app)
-        path = app.state.workbench.datasets.vault(dataset) / "tagger.safetensors"
-        _plain_tagger(app, dataset, path)
-        close(app)
+    if page == "publish":
+        _tagger_beforehand(here)
     threads = [threading.Thread(target=run) for _ in range(2)]
     for thread in threads:
         thread.start()
@@ -370,6 +376,66 @@ def test_two_runs_at_once_release_the_same_once(here: Path, page: str) -> None:
     once = spent(here)
     assert release(here, page) == made[0]
     assert spent(here) == once
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_nothing_is_written_into_a_release_that_another_run_may_replace(
+    here: Path, page: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All files are written beside the release, by one run at a time, and put in place together."""
+    original, releases = durable.write_file, (here / "releases").resolve()
+    written: list[Path] = []
+
+    def recorded(path: str | Path, *arguments: Any, **options: Any) -> None:
+        folder = Path(path).resolve().parent
+        if folder.is_relative_to(releases):
+            written.append(folder)
+            with pytest.raises(BlockingIOError), durable.only_writer(releases, wait=False):
+                pass
+        original(path, *arguments, **options)
+
+    monkeypatch.setattr(durable, "write_file", recorded)
+    release(here, page)
+    assert written
+    assert all(folder.name.endswith(".part") for folder in written)
+    assert not list(releases.glob(".*"))
+
+
+def test_a_release_that_is_being_written_is_no_damaged_one(
+    here: Path, first_release: Callable[[str, Path], dict[str, str]]
+) -> None:
+    first_release("send", here)
+    unfinished = here / "releases" / f".half.{'0' * 16}.part"
+    unfinished.mkdir()
+    (unfinished / "release.json").write_bytes(b"{")
+    app = opened(here)
+    workbench, data_set = app.state.workbench, only(app)
+    assert check_state(workbench.datasets, data_set, workbench.ledger(data_set)).may_release
+    close(app)
+
+
+def test_a_release_that_ends_while_a_page_changes_the_data_set_stays_listed(
+    here: Path,
+    first_release: Callable[[str, Path], dict[str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first_release("send", here)
+    app = opened(here)
+    datasets, (stored,) = app.state.workbench.datasets, only(app).releases
+    read = protect.scanned
+
+    def overtaken(*arguments: Any, **options: Any) -> DataSet:
+        data_set: DataSet = read(*arguments, **options)
+        datasets.keep_release(data_set, replace(stored, id="0" * 12))
+        return data_set
+
+    monkeypatch.setattr(protect, "scanned", overtaken)
+    answer = Client(app).post(f"/api/protect/{only(app).id}/look")
+    assert answer.status_code == 202, answer.text
+    changed = only(app)
+    assert changed.looked
+    assert [release.id for release in changed.releases] == [stored.id, "0" * 12]
+    close(app)
 
 
 def test_one_photo_in_many_data_sets_has_one_vault_and_is_charged_to_each(

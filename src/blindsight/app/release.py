@@ -553,8 +553,7 @@ def hand_over(
     if names.vault is None or names.source is None:
         raise InvalidData("the vault does not know where the photos lie. Run protect again.")
     copies = []
-    staging = durable.staging_folder(target.resolve())
-    try:
+    with durable.staging_folder(target.resolve()) as staging:
         for number, key in enumerate(dict.fromkeys(ids)):
             photo = names.source / known[key][0]
             if not photo.is_file():
@@ -566,8 +565,6 @@ def hand_over(
             copies.append(f"{name}{photo.suffix.lower()}")
             shutil.copyfile(photo, staging / copies[-1])
         durable.replace_folder(staging, target.resolve(), last="")
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
     log_request(names.vault, folder.release, handed_over=len(copies))
     return tuple(target / name for name in copies)
 

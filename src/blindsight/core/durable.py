@@ -295,19 +295,24 @@ def only_writer(folder: Path, name: str | None = None, *, wait: bool = True) -> 
         os.close(descriptor)
 
 
-def staging_folder(target: Path) -> Path:
+@contextlib.contextmanager
+def staging_folder(target: Path) -> Iterator[Path]:
     """Make an empty folder beside `target`, to be filled and given to `replace_folder`.
 
-    What an earlier run left unfinished is deleted, so the caller must be the only writer.
+    Other threads and processes that replace a folder in the same place wait meanwhile. What was not
+    given to `replace_folder` is deleted at the end, and what an earlier run left is deleted first.
     """
-    unfinished = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{16}}\.part")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    for path in target.parent.iterdir():
-        if unfinished.fullmatch(path.name):
-            shutil.rmtree(path)
-    staging = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
-    make_folder(staging)
-    return staging
+    with only_writer(target.parent):
+        unfinished = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{16}}\.part")
+        for path in target.parent.iterdir():
+            if unfinished.fullmatch(path.name):
+                shutil.rmtree(path)
+        staging = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
+        make_folder(staging)
+        try:
+            yield staging
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
 
 
 def replace_folder(staging: Path, target: Path, *, last: str) -> None:

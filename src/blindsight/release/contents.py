@@ -181,8 +181,8 @@ def publish(
         The manifest, which is on the disk.
     """
     target = folder.path.resolve()
-    staged = dataclasses.replace(folder, path=durable.staging_folder(target))
-    try:
+    with durable.staging_folder(target) as staging:
+        staged = dataclasses.replace(folder, path=staging)
         staged.write()
         encoder.save(staged.path)
         index.save(staged.codes)
@@ -197,8 +197,6 @@ def publish(
         manifest = _write_contents(staged, index, encoder, facts, signer, source)
         durable.replace_folder(staged.path, target, last=SIGNATURE)
         return manifest
-    finally:
-        shutil.rmtree(staged.path, ignore_errors=True)
 
 
 def amend_release(path: Path, files: Mapping[str, bytes], signer: Signer) -> Manifest:
@@ -213,11 +211,11 @@ def amend_release(path: Path, files: Mapping[str, bytes], signer: Signer) -> Man
         The new manifest, which states the same as the old one.
     """
     target = path.resolve()
-    manifest = check_folder(target)
-    if all(manifest.files.get(n) == hashlib.sha256(data).hexdigest() for n, data in files.items()):
-        return manifest
-    staging = durable.staging_folder(target)
-    try:
+    digests = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    with durable.staging_folder(target) as staging:
+        manifest = check_folder(target)
+        if digests.items() <= manifest.files.items():
+            return manifest
         for name in manifest.files.keys() - files.keys():
             durable.write_file(staging / name, (target / name).read_bytes())
         for name, data in files.items():
@@ -227,8 +225,6 @@ def amend_release(path: Path, files: Mapping[str, bytes], signer: Signer) -> Man
         )
         durable.replace_folder(staging, target, last=SIGNATURE)
         return amended
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
 
 
 def _source_digest(staging: Path, facts: SharedFacts, encoder: PhotoEncoder) -> str:

@@ -25,7 +25,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -391,17 +390,19 @@ def share_folder(
     guarantee: Guarantee | None,
     card: str = "",
     vault: Vault | None = None,
+    note: bytes | None = None,
 ) -> Manifest:
     """Make a folder to share, with card, manifest and signature, in one step.
 
     Parameters:
-        target: the folder, which is replaced; only its note for the workbench stays.
+        target: the folder, which is replaced.
         name: the file that is shared.
         write: puts that file, and what belongs to it, into the folder that it is called with.
         kind: one of `BUNDLE_KINDS`.
         guarantee: what is promised; None where nothing is.
         card: the card in words, where there is no guarantee.
         vault: the owner's vault, from which the key is derived; without one it is used this once.
+        note: the workbench's note on the release, written to `NOTE_FILE`.
 
     Returns:
         The manifest, which is on the disk.
@@ -414,31 +415,27 @@ def share_folder(
         "guarantee": None if guarantee is None else json.loads(guarantee.to_json()),
         "text": card if guarantee is None else guarantee.card(),
     }
-    with durable.only_writer(target.parent):
-        staging = durable.staging_folder(target)
-        try:
-            write(staging)
-            if (target / NOTE_FILE).is_file():
-                durable.write_file(staging / NOTE_FILE, (target / NOTE_FILE).read_bytes())
-            release = sha256_of(staging / name)[:32]
-            signer = Signer(os.urandom(32) if vault is None else vault.signing_seed(release))
-            readme = (
-                f"# {kind.capitalize()}: {name}\n\n"
-                f"What it promises about the data behind it: {promise} (see `card.txt`).\n\n"
-                f"1. {BUNDLE_KINDS[kind].replace('FILE', name)}\n"
-                "2. To check that nothing was changed: `blindsight open FOLDER`. The fingerprint "
-                f"must be the one that the owner told you:\n\n       {signer.fingerprint}\n"
-            )
-            durable.write_file(staging / "README.md", readme.encode())
-            text = json.dumps(fields, indent=2, ensure_ascii=False)
-            durable.write_file(staging / "card.json", text.encode() + b"\n")
-            durable.write_file(staging / "card.txt", str(fields["text"]).encode() + b"\n")
-            facts = {"file": name, "guarantee": promise}
-            manifest = write_manifest(staging, signer, kind=kind, release=release, facts=facts)
-            durable.replace_folder(staging, target, last=SIGNATURE)
-            return manifest
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
+    with durable.staging_folder(target) as staging:
+        write(staging)
+        if note is not None:
+            durable.write_file(staging / NOTE_FILE, note)
+        release = sha256_of(staging / name)[:32]
+        signer = Signer(os.urandom(32) if vault is None else vault.signing_seed(release))
+        readme = (
+            f"# {kind.capitalize()}: {name}\n\n"
+            f"What it promises about the data behind it: {promise} (see `card.txt`).\n\n"
+            f"1. {BUNDLE_KINDS[kind].replace('FILE', name)}\n"
+            "2. To check that nothing was changed: `blindsight open FOLDER`. The fingerprint "
+            f"must be the one that the owner told you:\n\n       {signer.fingerprint}\n"
+        )
+        durable.write_file(staging / "README.md", readme.encode())
+        text = json.dumps(fields, indent=2, ensure_ascii=False)
+        durable.write_file(staging / "card.json", text.encode() + b"\n")
+        durable.write_file(staging / "card.txt", str(fields["text"]).encode() + b"\n")
+        facts = {"file": name, "guarantee": promise}
+        manifest = write_manifest(staging, signer, kind=kind, release=release, facts=facts)
+        durable.replace_folder(staging, target, last=SIGNATURE)
+        return manifest
 
 
 def read_card(folder: Path) -> dict[str, object]:

@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from blindsight.app.library.datasets import DataSet, DataSets, LibrarySettings, Release
+from blindsight.app.library.datasets import DataSet, DataSets, LibrarySettings
 from blindsight.core import checks
 from blindsight.core.errors import (
     BlindsightError,
@@ -84,7 +84,6 @@ __all__ = [
     "hold_state",
     "join_account",
     "mark_restored",
-    "name_release",
     "open_account",
     "owner_vault",
     "release_note",
@@ -408,20 +407,13 @@ def _overlaps(datasets: DataSets, data_set: DataSet, earlier: DataSet) -> bool:
     return False
 
 
-def name_release(
-    datasets: DataSets, data_set: DataSet, release: Release, number: str, costs: Sequence[Cost]
-) -> None:
-    """Write the release's number into its folder, so that an older vault can be detected."""
-    folder = datasets.folder(release)
-    folder.mkdir(parents=True, exist_ok=True)
-    note = release_note(datasets, data_set, number, costs)
-    write_atomically(folder / NOTE_FILE, note)
-
-
 def release_note(
     datasets: DataSets, data_set: DataSet, number: str, costs: Sequence[Cost]
 ) -> bytes:
-    """Return the file that states the number, the vault and the costs of a release."""
+    """Return the file that states the number, the vault and the costs of a release.
+
+    It lies in the release's folder, so that a vault that is older than the release is detected.
+    """
     fields = {
         "format": "blindsight release 1",
         "vault": vault_of(datasets, data_set).number,
@@ -434,7 +426,8 @@ def release_note(
 
 def _releases_on_disk(datasets: DataSets, data_set: DataSet) -> list[ReleaseOnDisk]:
     releases = []
-    for path in sorted(datasets.given.glob(f"*/{NOTE_FILE}")):
+    # Names that begin with a dot are folders that another thread is just writing.
+    for path in sorted(datasets.given.glob(f"[!.]*/{NOTE_FILE}")):
         try:
             if path.stat().st_size > _LARGEST_RELEASE_FILE:
                 raise ValueError
@@ -445,6 +438,8 @@ def _releases_on_disk(datasets: DataSets, data_set: DataSet) -> list[ReleaseOnDi
                 releases.append(
                     ReleaseOnDisk(name, str(fields["vault"]), str(fields["release"]), costs)
                 )
+        except FileNotFoundError:
+            continue  # the release was deleted meanwhile
         except (ValueError, KeyError, TypeError, OSError, BlindsightError) as error:
             raise HostileFile(
                 f"{path} is damaged. Restore it from a copy, or delete the folder of this release."

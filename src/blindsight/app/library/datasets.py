@@ -266,9 +266,15 @@ class DataSets:
 
     def keep_release(self, data_set: DataSet, release: Release) -> DataSet:
         """Store a release of a data set, in place of one with the same id."""
-        data_set = self.get(data_set.id)
-        others = tuple(earlier for earlier in data_set.releases if earlier.id != release.id)
-        return self.save(replace(data_set, releases=(*others, release)))
+        with durable.only_writer(self.vault(data_set)):
+            data_set = self.get(data_set.id)
+            others = tuple(earlier for earlier in data_set.releases if earlier.id != release.id)
+            return self.save(replace(data_set, releases=(*others, release)))
+
+    def change(self, data_set: DataSet, **fields: Any) -> DataSet:
+        """Change fields of the stored data set; what others stored meanwhile stays."""
+        with durable.only_writer(self.vault(data_set)):
+            return self.save(replace(self.get(data_set.id), **fields))
 
     def vault(self, data_set: DataSet) -> Path:
         """Return the private folder of a data set."""

@@ -22,7 +22,7 @@ from blindsight.app.defaults import METRIC_EPSILON as PAIR_EPSILON
 from blindsight.app.defaults import no_progress
 from blindsight.app.library.accounts import (
     account_ledger,
-    name_release,
+    release_note,
     require_agreement,
     vault_of,
 )
@@ -138,7 +138,6 @@ def learn_to_compare(
     number = charged[-1]
     release = datasets.release_numbered(data_set, number, "metric", PAIR_EPSILON, len(used))
     costs = _all_units(metric.guarantee_.costs, persons=bool(data_set.most))
-    name_release(datasets, data_set, release, number, costs)
     share_folder(
         datasets.folder(release),
         METRIC_FILE,
@@ -146,6 +145,7 @@ def learn_to_compare(
         "metric",
         guarantee=metric.guarantee_,
         vault=vault,
+        note=release_note(datasets, data_set, number, costs),
     )
     progress("looking at the answers that were kept aside", 2, 3)
     datasets.keep_release(data_set, release)

@@ -164,14 +164,16 @@ def scan(
     files = _inventory(datasets, data_set).files_read(
         read=len(photos), copies=copies, damaged=refused
     )
-    updated = replace(
-        datasets.get(data_set.id),
+    updated = datasets.change(
+        data_set,
         photos=len(photos),
         refused=tuple(refused),
         files=tuple(files.rows()),
         people=people,
+        scanned=True,
+        features=features,
+        vault=number,
     )
-    updated = datasets.save(replace(updated, scanned=True, features=features, vault=number))
     with account_ledger(datasets, data_set) as ledger:
         if number and ledger.balances():
             join_account(datasets, updated, ledger, actor=actor)

@@ -278,9 +278,8 @@ def copy_chosen(
     when = datetime.now(UTC).strftime("%Y-%m-%d %H%M%S.%f")
     target = datasets.settings.state / "handed over" / when
     durable.make_folder(target.parent)
-    staging = durable.staging_folder(target)
     names = []
-    try:
+    with durable.staging_folder(target) as staging:
         for position, key in enumerate(dict.fromkeys(chosen), start=1):
             photo = Path(requested.data_set.source) / photo_of[key].name
             if not photo.is_file():
@@ -288,8 +287,6 @@ def copy_chosen(
             names.append(f"{position:03d}-{key[:12]}{photo.suffix.lower()}")
             shutil.copyfile(photo, staging / names[-1])
         durable.replace_folder(staging, target, last="")
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
     log_request(vault_of(datasets, requested.data_set).path, number, handed_over=len(names))
     return tuple(target / name for name in names)
 

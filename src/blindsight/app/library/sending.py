@@ -18,7 +18,7 @@ from blindsight.app.defaults import no_progress
 from blindsight.app.labelled_images import public_basis
 from blindsight.app.library.accounts import (
     account_ledger,
-    name_release,
+    release_note,
     require_agreement,
     vault_of,
 )
@@ -232,7 +232,6 @@ def release_statistics(
     folder = datasets.named(data_set, "statistics", epsilon, number)
     # Pages multiply a release's epsilon by the photos per person; this epsilon is per person.
     release = Release(number[:12], "statistics", folder, epsilon / most, 0, today(), False)
-    name_release(datasets, data_set, release, number, sender.guarantee_.costs)
     sender.public_["release"] = number
     share_folder(
         datasets.folder(release),
@@ -241,6 +240,7 @@ def release_statistics(
         "statistics",
         guarantee=sender.guarantee_,
         vault=vault,
+        note=release_note(datasets, data_set, number, sender.guarantee_.costs),
     )
     datasets.keep_release(data_set, replace(release, photos=len(records)))
     return {"photos": len(records), "classes": len(plan.classes)}

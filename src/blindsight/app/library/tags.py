@@ -19,7 +19,7 @@ from scipy.optimize import brentq
 from blindsight.app.defaults import DELTA, no_progress
 from blindsight.app.library.accounts import (
     account_ledger,
-    name_release,
+    release_note,
     require_agreement,
     vault_of,
 )
@@ -128,8 +128,8 @@ def learn_tags(
     digest = hashlib.sha256(model).hexdigest()
     release = datasets.release_numbered(data_set, digest, "tags", TRAINING_EPSILON)
     costs = _with_persons(tagger.guarantee_.costs, data_set.most)
-    name_release(datasets, data_set, release, charged[-1], costs)
-    _share(datasets, release, tagger.guarantee_, {_MODEL_FILE: model}, "tagger", vault)
+    note = release_note(datasets, data_set, charged[-1], costs)
+    _share(datasets, release, tagger.guarantee_, {_MODEL_FILE: model}, "tagger", vault, note)
     datasets.keep_release(data_set, replace(release, photos=len(used)))
     return measured
 
@@ -228,8 +228,8 @@ def publish_data_set_tags(
         "tags.csv": sheet.getvalue().encode(),
         "guarantee.json": seal_json(json.loads(guarantee.to_json())),
     }
-    name_release(datasets, data_set, release, number, guarantee.costs)
-    _share(datasets, release, guarantee, files, "tags", vault)
+    note = release_note(datasets, data_set, number, guarantee.costs)
+    _share(datasets, release, guarantee, files, "tags", vault, note)
     datasets.keep_release(
         data_set, replace(release, photos=len(records), left_out=len(where) - len(records))
     )
@@ -424,15 +424,16 @@ def _share(
     files: dict[str, bytes],
     kind: str,
     vault: Vault,
+    note: bytes,
 ) -> None:
-    """Write files into a release's folder with card and signature; the first is the main file."""
+    """Write files into a release's folder, with card and signature; the first is the main file."""
 
     def write(folder: Path) -> None:
         for name, data in files.items():
             durable.write_file(folder / name, data)
 
     folder, (first, *_) = datasets.folder(release), files
-    share_folder(folder, first, write, kind, guarantee=guarantee, vault=vault)
+    share_folder(folder, first, write, kind, guarantee=guarantee, vault=vault, note=note)
 
 
 def plain_cell(text: str) -> str:

@@ -8,7 +8,7 @@ import contextlib
 import itertools
 import secrets
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path as Places
 from typing import Annotated, Any, Literal
 from urllib.parse import unquote
@@ -341,7 +341,7 @@ def start_scan(dataset: DataSetId, workbench: Parts, asker: Owner) -> Next:
 def look(dataset: DataSetId, workbench: Parts, asker: Owner) -> Next:
     """The result stays here; the cards of later releases state that the photos were measured."""
     data_set = scanned(workbench, dataset, least=1)
-    workbench.datasets.save(replace(data_set, looked=True))
+    workbench.datasets.change(data_set, looked=True)
     job = workbench.jobs.add("protect", {"step": "look", "dataset": data_set.id}, asker.name)
     return Next(next=f"/protect/{data_set.id}?look=own", job=job["id"])
 

@@ -9,7 +9,8 @@ count failures.
 
 Each run clones the last commit, so that what is not committed is not tested. A clone uses the
 packages of the environment that runs this script; with --install it makes an environment of its
-own, as `make test` does for a newcomer.
+own, as `make test` does for a newcomer. A failure is written to suite-failures-N.log as soon as it
+is known, and the whole output of a run that failed to suite-failed-N.log when it has ended.
 """
 
 from __future__ import annotations
@@ -220,6 +221,8 @@ def main(arguments: list[str] | None = None) -> int:
             if options.alone:
                 command += ["-p", "alone", f"--sample-seed={number}"]
                 command += [] if options.sample is None else [f"--sample={options.sample}"]
+            failures = Path.cwd() / f"suite-failures-{number + 1}.log"
+            command += [f"--failures={failures}"]
             made = run_suite(target, command, {**os.environ, "HOME": str(home)})
             if not made.green:
                 kept = Path.cwd() / f"suite-failed-{number + 1}.log"

@@ -29,6 +29,7 @@ STOP = -1  # in place of a group's number: there are no more
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--workers", type=int, default=1, help="processes that run the tests")
+    parser.addoption("--failures", help="a file that names each failure as soon as it is known")
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -131,6 +132,9 @@ def _give_out(session: pytest.Session, groups: int, workers: list[_Worker]) -> N
             else:
                 report = report_of(message["report"], session.config)
                 hook.pytest_runtest_logreport(report=report)
+                if report.failed and session.config.option.failures:
+                    with open(session.config.option.failures, "a", encoding="utf-8") as file:
+                        file.write(f"{report.nodeid}\n{report.longreprtext}\n\n")
 
 
 def data_of(report: pytest.TestReport, config: pytest.Config) -> object:

@@ -65,7 +65,11 @@ def test_a_test_that_leans_on_another_fails_alone(tmp_path: Path) -> None:
 
 
 GROUPED = """
-import os, pytest
+import os, pathlib, pytest, time
+@pytest.fixture(scope="session", autouse=True)
+def both_workers_have_begun():
+    pathlib.Path(os.environ["WORKERS"], str(os.getpid())).touch()
+    while len(os.listdir(os.environ["WORKERS"])) < 2: time.sleep(0.01)
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory):
     yield tmp_path_factory.mktemp("kept")
@@ -76,7 +80,10 @@ def test_is_forked(): assert str(os.getpid()) != os.environ["MAIN"]
 def test_skipped(): pytest.skip("not here")
 def test_fails(tmp_path): print(tmp_path); assert os.environ["SUITE"] == "green"
 """
-MAIN = "import os; os.environ['MAIN'] = str(os.getpid())"
+MAIN = """
+import os, tempfile
+os.environ["MAIN"], os.environ["WORKERS"] = str(os.getpid()), tempfile.mkdtemp(dir=".")
+"""
 
 
 def test_forked_workers_run_whole_files_and_report_as_one_process_would(tmp_path: Path) -> None:
@@ -85,11 +92,13 @@ def test_forked_workers_run_whole_files_and_report_as_one_process_would(tmp_path
     (tmp_path / "conftest.py").write_text(MAIN)
     tests = str(Path(__file__).parents[1])
     command = [*PYTEST, "-rs", "-p", "forked", "--workers=2", "--basetemp=temporary"]
+    command += ["--failures=failures.log"]
     red = run_suite(tmp_path, command, {"SUITE": "red", "PYTHONPATH": tests})
     assert (red.passed, red.skipped, red.exit_code) == (9, 3, 1)
     assert sorted(red.failed) == [f"test_{name}::test_fails" for name in ("a", "b", "c")]
+    assert (tmp_path / "failures.log").read_text().count("test_fails\n") == 3
     log = (tmp_path / "suite.log").read_text()
-    assert "SKIPPED [1] test_a.py:10: not here" in log
+    assert "SKIPPED [1] test_a.py:14: not here" in log
     assert len(set(re.findall(r"temporary/(worker\d)/test_fails", log))) == 2  # both had work
     green = run_suite(tmp_path, command, {"SUITE": "green", "PYTHONPATH": tests})
     assert (green.passed, green.skipped, green.failed, green.exit_code) == (12, 3, (), 0)

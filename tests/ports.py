@@ -47,3 +47,7 @@ def listening() -> Iterator[tuple[int, list[object]]]:
         finally:
             stop.set()
             listener.join()
+            server.setblocking(False)
+            with contextlib.suppress(BlockingIOError):  # who came while the thread was busy
+                while True:
+                    arrived.append(server.accept()[1])

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import pytest
 
 from blindsight.app import labelled_images
+from blindsight.core.errors import MissingData
 from blindsight.encoders import words
 from blindsight.release import page
 
@@ -24,9 +25,13 @@ def few_public_names_and_pictures(*names: str) -> Iterator[None]:
     """Use these names with a hundred general nouns instead of 2,000, and 40 built-in pictures (160
     without a classifier) instead of 300 (1,200). The pages of releases are written without words.
     """
+
+    def without_words() -> None:
+        raise MissingData("left out")
+
     nouns = tuple(dict.fromkeys((*names, *words.general_nouns()[::20])))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(words, "general_nouns", lambda: nouns)
         patch.setattr(labelled_images, "BUILT_IN_PICTURES", 40)
-        patch.setattr(page, "_words_block", lambda: None)
+        patch.setattr(page, "_words_block", without_words)
         yield

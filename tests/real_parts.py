@@ -49,6 +49,7 @@ _SECONDS = 600  # within which a part must start: the machine may be busy
 RAY_SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_memory_monitor_refresh_ms": "0",  # or it kills workers where others take the memory
     "RAY_worker_niceness": "0",  # 15 by default: beside a busy machine's other work they starve
     "RAY_worker_register_timeout_seconds": str(_SECONDS),  # 60 by default, and then it starts anew
 }

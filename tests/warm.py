@@ -77,7 +77,12 @@ line.sendall(order)
 os.closerange(0, 3)
 number = lambda: int.from_bytes(line.recv({size}, socket.MSG_WAITALL), "big", signed=True)
 process = number()
-signal.signal(signal.SIGTERM, lambda *_: os.kill(process, signal.SIGTERM))
+def pass_on(*_):
+    try:
+        os.kill(process, signal.SIGTERM)
+    except ProcessLookupError:  # it has just ended, and its code is on the way
+        pass
+signal.signal(signal.SIGTERM, pass_on)
 code = number()
 if code < 0:
     signal.signal(-code, signal.SIG_DFL) if code != -signal.SIGKILL else None

@@ -33,7 +33,7 @@ from benchmarks.audit.mutations import EARLY, LATE, NEW, Mutant
 __all__ = ["ROOT", "Outcome", "SceneServer", "audit_scene", "outcome_of", "outcomes"]
 
 ROOT = Path(__file__).parents[2]
-_SECONDS = 300
+_SECONDS = 1800  # alone the longest takes less than a minute; beside other work it may take long
 # What scenes import of other people's packages; importing them takes longer than most audits.
 _IMPORTED_BEFORE = (
     "PIL.Image",
@@ -195,7 +195,14 @@ def _environment(source: Path, rolls: int | None = None) -> dict[str, str]:
 def _mutated(mutant: Mutant, place: Path) -> Path:
     """A copy of the package with the one replacement made; compiled files come with it."""
     source = place / "src"
-    shutil.copytree(ROOT / "src" / "blindsight", source / "blindsight", copy_function=_link)
+    shutil.copytree(
+        ROOT / "src" / "blindsight",
+        source / "blindsight",
+        copy_function=_link,
+        # Bytecode that another process is writing has such a name until it is whole; it may be
+        # gone before it is linked.
+        ignore=shutil.ignore_patterns("*.pyc.*"),
+    )
     path = source / "blindsight" / mutant.path
     changed = mutant.applied(path.read_text())
     path.unlink()  # the original is linked here

@@ -35,7 +35,8 @@ def crowd(where: str | Path, processes: int, times: int) -> dict[str, Any]:
     """Every process charges keys drawn at random, each twice on average, and tells which entry it
     got for which.
     """
-    ledger = Ledger(where, dataset=f"crowd {secrets.token_hex(4)}")
+    # Whose turn comes last may wait long: the locks are tried here, not patience.
+    ledger = Ledger(where, dataset=f"crowd {secrets.token_hex(4)}", timeout=900)
     for unit in ("record", "pixel"):
         ledger.grant(Cost(epsilon=10**6, delta=0.1, unit=unit))
     folder = Path(tempfile.mkdtemp(prefix="blindsight-crowd-"))

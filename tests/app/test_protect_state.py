@@ -5,9 +5,11 @@ No photo is released a second time without a charge, and whichever copy is older
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,16 +20,22 @@ import blindsight
 import warm
 from blindsight.app.budget import grant_budget
 from blindsight.app.budget_review import budget_statement, reconcile_budget
+from blindsight.core import durable
 from blindsight.core.errors import (
     BlindsightError,
     BudgetExceeded,
+    InvalidData,
     InvalidParameter,
     MissingData,
     RolledBack,
 )
 from blindsight.index import HammingIndex
+from blindsight.index.release_folder import ReleaseFolder
 from blindsight.privacy import Ledger
 from blindsight.privacy.vault import Vault
+
+# The package exports the function under the module's name.
+protect_module = importlib.import_module("blindsight.app.protect")
 
 
 class Owner:
@@ -186,6 +194,73 @@ def test_two_runs_at_once_keep_the_bound_per_person(owner):
         assert run.wait(600) == 0, (owner.base / f"release{number}.log").read_text()
     released = {name for number in range(2) for name in (owner.codes(f"release{number}"))}
     assert len(released) == 1
+
+
+class Overtaken:
+    """Lets another run finish at the moment at which a run of `protect` has opened its vault."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, other: Callable[[], object]) -> None:
+        self.original, self.other = protect_module.open_vault, other
+        monkeypatch.setattr(protect_module, "open_vault", self)
+
+    def __call__(self, path: Path, folder: ReleaseFolder | None) -> Vault:
+        other, self.other = self.other, lambda: None
+        other()
+        return self.original(path, folder)
+
+
+@pytest.mark.parametrize("fault", [{"epsilon": 17}, {"public": "nothing"}])
+def test_a_run_that_fails_leaves_the_vault_that_another_run_has_just_made(
+    owner, monkeypatch, fault
+):
+    """Without its key, the other run's photos would be released a second time."""
+    Overtaken(monkeypatch, lambda: owner.protect("first"))
+    with pytest.raises(BlindsightError):
+        owner.protect("second", **fault)
+    codes = owner.codes("first")
+    shutil.rmtree(owner.base / "first")
+    owner.protect("first")
+    assert owner.codes("first") == codes
+    assert owner.spent() == 8
+
+
+def test_a_release_that_another_run_has_just_made_is_continued_or_refused_and_not_replaced(
+    owner, monkeypatch
+):
+    Overtaken(monkeypatch, lambda: owner.protect("out"))
+    with pytest.raises(InvalidParameter, match="was made with --epsilon 8"):
+        owner.protect("out", epsilon=4)
+    assert owner.spent() == 8
+    codes = owner.codes("out")
+    shutil.rmtree(owner.base / "out")
+
+    def with_another_photo() -> None:
+        Image.new("RGB", (24, 24), "red").save(owner.photos / "red.png")
+        owner.protect("out")
+        (owner.photos / "red.png").unlink()
+
+    Overtaken(monkeypatch, with_another_photo)
+    assert not owner.protect("out").created
+    assert len(owner.codes("out")) == len(codes) + 1
+
+
+def test_a_vault_that_another_run_removed_is_not_used(owner, monkeypatch):
+    """Its lock is that of a removed file, which keeps nobody else out."""
+    vault = Vault.create(owner.vault)
+    lock = durable.lock
+
+    def overtaken(descriptor: int, *, wait: bool = True) -> None:
+        monkeypatch.setattr(durable, "lock", lock)
+        shutil.rmtree(owner.vault)
+        Vault.create(owner.vault)
+        lock(descriptor, wait=wait)
+
+    monkeypatch.setattr(durable, "lock", overtaken)
+    with pytest.raises(InvalidData, match="removed or replaced"), vault.running():
+        pass
+    shutil.rmtree(owner.vault)
+    with pytest.raises(InvalidData, match="removed or replaced"), vault.running():
+        pass
 
 
 def test_kill_9_after_the_charge_charges_once_and_changes_no_code(owner):

@@ -80,7 +80,7 @@ def test_mutated_files_are_refused_or_harmless(tmp_path: Path, data: st.DataObje
     path.write_bytes(bytes(content[: data.draw(st.integers(0, len(content)))]))
     try:
         arrays, fields = storage.load(path, kind="test")
-    except HostileFile:
+    except (HostileFile, UncheckedFile):  # two changed bytes may make it a file without a digest
         return
     assert fields == FIELDS and arrays.keys() == ARRAYS.keys()
     for name, array in ARRAYS.items():

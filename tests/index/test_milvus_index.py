@@ -110,29 +110,34 @@ def milvus_program(folder, monkeypatch, script):
     monkeypatch.setenv("BIN_PATH", str(folder))
 
 
-def test_a_milvus_that_is_slow_to_start_is_waited_for(tmp_path, monkeypatch):
+def gated_milvus_program(folder, monkeypatch, script, *, after):
+    """The same, but it runs the script only after so many attempts to connect have failed; returns
+    the failures.
+    """
     import pymilvus
 
     from blindsight.index import milvus
 
-    gate, failures, connect = tmp_path / "gate", [], pymilvus.MilvusClient
-    milvus_program(
-        tmp_path / "bin",
-        monkeypatch,
-        f'until [ -e {gate} ]; do sleep 0.05; done; LD_LIBRARY_PATH=$REAL exec $REAL/milvus "$@"',
-    )
+    gate, failures, connect = folder.with_name("gate"), [], pymilvus.MilvusClient
+    milvus_program(folder, monkeypatch, f"until [ -e {gate} ]; do sleep 0.05; done; {script}")
 
     def attempt(*args, **options):
         try:
             return connect(*args, **options)
         except pymilvus.MilvusException as error:
             failures.append(error)
-            if len(failures) == 2:  # only now may the program begin to serve
+            if len(failures) == after:
                 gate.touch()
             raise
 
     monkeypatch.setattr(pymilvus, "MilvusClient", attempt)
     monkeypatch.setattr(milvus, "_ATTEMPT_SECONDS", 0.1)
+    return failures
+
+
+def test_a_milvus_that_is_slow_to_start_is_waited_for(tmp_path, monkeypatch):
+    script = 'LD_LIBRARY_PATH=$REAL exec $REAL/milvus "$@"'
+    failures = gated_milvus_program(tmp_path / "bin", monkeypatch, script, after=2)
     index = MilvusIndex(tmp_path / "slow.db", 8)
     assert len(failures) >= 2
     index.add(random_codes(3, 8))
@@ -153,17 +158,35 @@ def test_a_milvus_that_never_serves_is_named_after_the_stated_time(tmp_path, mon
 
 
 def test_a_milvus_that_dies_while_it_starts_is_named(tmp_path, monkeypatch):
-    from blindsight.index import milvus
-
-    monkeypatch.setattr(milvus, "_ATTEMPT_SECONDS", 0.1)
-    milvus_program(tmp_path / "bin", monkeypatch, "sleep 1; exit 7")
+    gated_milvus_program(tmp_path / "bin", monkeypatch, "exit 7", after=1)
     with pytest.raises(InvalidData, match="ended with exit code 7 before it answered"):
         MilvusIndex(tmp_path / "dies.db", 8)
     milvus_program(tmp_path / "at once", monkeypatch, "exit 7")
+    wait = subprocess.Popen.wait
+
+    def patient(process, timeout=None):  # half a second is not enough where the machine is busy
+        return wait(process, None if timeout == 0.5 else timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", patient)
     with pytest.raises(InvalidData, match="cannot open"):
         MilvusIndex(tmp_path / "dies.db", 8)
     with pytest.raises(InvalidData, match="does not exist"):
         MilvusIndex(tmp_path / "nowhere" / "dies.db", 8)
+
+
+def test_a_milvus_that_is_slow_to_end_is_waited_for(tmp_path, monkeypatch):
+    index, wait, given = MilvusIndex(tmp_path / "slow.db", 8), subprocess.Popen.wait, []
+
+    def slow(process, timeout=None):  # it neither ends by itself nor as soon as it is killed
+        given.append(timeout)
+        if len(given) <= 2:
+            raise subprocess.TimeoutExpired("milvus", timeout)
+        return wait(process, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", slow)
+    index.close()
+    assert given[:2] == [2, 3]
+    assert not (tmp_path / ".slow.db.lock").exists()
 
 
 OPENS = """

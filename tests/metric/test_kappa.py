@@ -190,13 +190,22 @@ def test_known_graphs():
 
 @given(st.integers(2, 40), st.integers(1, 80), st.integers(0, 2**31))
 @settings(max_examples=40, deadline=None)
-def test_an_intransitive_relation_is_never_dearer(n, m, seed):
+def test_the_bounds_of_an_intransitive_relation_are_never_dearer(n, m, seed):
     net = nx.gnm_random_graph(n, m, seed=seed)
     if net.number_of_edges():
-        for method in ("exact", "second", "bound"):
-            assert kappa(pair_graph(net, transitive=False), method) <= kappa(
-                pair_graph(net), method
-            )
+        loose, joined = pair_graph(net, transitive=False), pair_graph(net)
+        assert kappa(loose, "exact") <= kappa(loose, "second") <= kappa(joined, "second")
+        assert kappa(loose, "bound") <= kappa(joined, "bound")
+
+
+def test_exactly_counted_an_intransitive_relation_may_be_dearer():
+    """Paths between s and t take cycles through both away with them; without transitivity they
+    stay. So it is for 3 in 10,000 random graphs; this one was checked by the definitions, too.
+    """
+    star = [(3, 0), (3, 1), (3, 5), (3, 7), (3, 9), (4, 1), (4, 6), (4, 7), (4, 8), (4, 9)]
+    net = nx.Graph([*star, (0, 7), (1, 2), (2, 8), (5, 9), (6, 8)])
+    assert kappa(pair_graph(net, transitive=False), "exact") == 4
+    assert kappa(pair_graph(net), "exact") == 3
 
 
 def test_intransitive_kappa_equals_appendix_b_on_small_graphs():

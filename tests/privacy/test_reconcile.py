@@ -304,6 +304,18 @@ def test_a_flipped_bit_is_refused_by_name_or_changes_nothing(owner, name):
         assert refused == min(len(used), 120)
 
 
+@pytest.mark.parametrize("bit", [1, 3])
+def test_a_number_that_a_flipped_bit_made_null_is_refused(owner, bit):
+    """In the type of a stored number; the sample of the test above seldom holds it."""
+    path = owner.vault_path / "records.db"
+    damaged = bytearray(path.read_bytes())
+    place = damaged.index(b"\x08,aliases")  # SQLite's type 8 is the number 0
+    damaged[place] ^= 1 << bit
+    path.write_bytes(bytes(damaged))
+    with pytest.raises(HostileFile, match="a row of counts"):
+        Vault(owner.vault_path).verify()
+
+
 def test_a_row_that_was_taken_out_is_missed(owner):
     import sqlite3
 

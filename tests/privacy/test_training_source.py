@@ -58,7 +58,7 @@ def test_no_noise_is_used_for_two_values(vault, tmp_path):
     shutil.copytree(vault.path, tmp_path / "copy")
     other = VALUE + 0.0625
     first, second = released(vault), released(Vault(tmp_path / "copy"), other)
-    # Equal noise on a grid of millions of steps in three coordinates: below 1e-15.
+    # Two noises of sigma 2 that agree to 1e-3 in three coordinates: below 1e-10.
     assert not np.allclose(second - first, other - VALUE, atol=1e-3)
 
 

@@ -12,6 +12,8 @@ from typing import Any
 
 __all__ = ["Firefox"]
 
+_SECONDS = 600  # within which it must start and answer: the machine may be busy
+
 
 class Firefox:
     """One page in a Firefox with a profile of its own.
@@ -37,21 +39,27 @@ class Firefox:
         self("WebDriver:NewSession")
 
     def _connect(self, file: Path) -> socket.socket:
-        until = time.monotonic() + 300  # ends what hangs
+        until = time.monotonic() + _SECONDS  # ends what hangs
         while time.monotonic() < until and self._process.poll() is None:
             if file.is_file() and file.read_text().strip():
-                return socket.create_connection(("127.0.0.1", int(file.read_text())), timeout=300)
+                port = int(file.read_text())
+                return socket.create_connection(("127.0.0.1", port), timeout=_SECONDS)
             time.sleep(0.1)
         raise AssertionError("Firefox did not open its port.")
 
     def _receive(self) -> Any:
         digits = b""
         while not digits.endswith(b":"):
-            digits += self._socket.recv(1)
+            digits += self._some(1)
         length, data = int(digits[:-1]), b""
         while len(data) < length:
-            data += self._socket.recv(length - len(data))
+            data += self._some(length - len(data))
         return json.loads(data)
+
+    def _some(self, most: int) -> bytes:
+        data = self._socket.recv(most)
+        assert data, "Firefox has ended."
+        return data
 
     def __call__(self, command: str, **parameters: Any) -> Any:
         self._number += 1
@@ -68,7 +76,7 @@ class Firefox:
             f"(async (...words) => {{ {text} }})(...arguments)"
             ".then(done, (error) => done({error: String(error)}));"
         )
-        self("WebDriver:SetTimeouts", script=300_000, pageLoad=300_000)
+        self("WebDriver:SetTimeouts", script=_SECONDS * 1000, pageLoad=_SECONDS * 1000)
         answer = self("WebDriver:ExecuteAsyncScript", script=wrapped, args=list(words))
         return answer["value"]
 
@@ -82,4 +90,4 @@ class Firefox:
         """End it."""
         self._socket.close()
         self._process.terminate()
-        self._process.wait(60)
+        self._process.wait(_SECONDS)

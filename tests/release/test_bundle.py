@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +25,9 @@ from blindsight import (
 )
 from blindsight.cli.main import app
 from blindsight.core.errors import HostileFile, InvalidData
+from blindsight.metric import DPPMetric
 from blindsight.release.manifest import Signer, share_folder, write_manifest
+from blindsight.sketching import FeatureStatistics
 
 SIDE = 8
 
@@ -141,6 +145,44 @@ def test_open_says_what_is_shared_and_what_is_promised(bundle):
         assert (bundle / "card.txt").read_text().strip()
     else:
         assert opened.guarantee.line() == opened.manifest.facts["guarantee"]
+
+
+@pytest.mark.parametrize("kind", ["metric", "statistics"])
+def test_of_two_runs_that_write_one_file_none_shares_the_others_under_its_own_promise(
+    folder, tmp_path, monkeypatch, kind
+):
+    module = import_module(
+        "blindsight.app.learn_metric" if kind == "metric" else "blindsight.app.send"
+    )
+    share, out = module.share_file, tmp_path / "model"
+
+    def release(epsilon: float) -> None:
+        if kind == "metric":
+            table = folder / "features.csv"
+            learn_metric(folder / "pairs.csv", features=table, out=out, epsilon=epsilon)
+        else:
+            send_statistics(
+                folder / "photos",
+                out,
+                labels=folder / "labels.csv",
+                classes="bright,dark",
+                encoder="pixels",
+                epsilon=epsilon,
+                vault=tmp_path / "vault",
+                force=True,
+            )
+
+    def overtaken(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.setattr(module, "share_file", share)
+        release(4.0)
+        return share(*arguments, **options)
+
+    monkeypatch.setattr(module, "share_file", overtaken)
+    release(2.0)
+    opened = open_shared(f"{out}.shared")
+    stored = (DPPMetric if kind == "metric" else FeatureStatistics).load(opened.file)
+    assert opened.guarantee == stored.guarantee_
+    assert opened.file.read_bytes() == out.read_bytes()
 
 
 def test_every_changed_byte_of_a_bundle_is_refused(bundle):

@@ -7,13 +7,17 @@ import os
 import shutil
 import stat
 import subprocess
+import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from blindsight import answer_request, hand_over, open_release, protect, search
+from blindsight.app.release import log_request
+from blindsight.core import durable
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.release.manifest import Signer, check_folder, fingerprint_of, write_manifest
 
@@ -183,6 +187,34 @@ def request_file(path: Path, **fields: object) -> Path:
     known = {"format": "blindsight request 1", "query": {}, "message": "for a study"}
     path.write_text(json.dumps(known | fields))
     return path
+
+
+def test_two_requests_at_once_are_both_in_the_log(tmp_path, monkeypatch):
+    append, lock, second_came = durable.DurableFile.append, durable.lock, threading.Event()
+
+    def log_second() -> None:
+        log_request(tmp_path, "second", photos=2)
+        second_came.set()
+
+    second = threading.Thread(target=log_second)
+
+    def overtaken(file: durable.DurableFile, content: bytes, **options: Any) -> None:
+        if threading.current_thread() is not second:
+            second.start()
+            assert second_came.wait(600)
+        append(file, content, **options)
+
+    def announced(descriptor: int, *, wait: bool = True) -> None:
+        if threading.current_thread() is second:
+            second_came.set()
+        lock(descriptor, wait=wait)
+
+    monkeypatch.setattr(durable.DurableFile, "append", overtaken)
+    monkeypatch.setattr(durable, "lock", announced)
+    log_request(tmp_path, "first", photos=1)
+    second.join()
+    lines = (tmp_path / "requests.log").read_text().splitlines()
+    assert [json.loads(line)["release"] for line in lines] == ["first", "second"]
 
 
 def test_the_owner_sees_which_photos_are_requested_and_nothing_is_sent(made, tmp_path):

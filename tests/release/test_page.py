@@ -236,6 +236,22 @@ def test_words_are_understood_or_named(shown_by, releases, browser, words):
     page.close()
 
 
+def test_words_that_are_fetched_later_are_in_the_next_page(folder, words, tmp_path, monkeypatch):
+    """Also within one process, which may have written pages without them."""
+    if not (words and network.available("lite0")):
+        pytest.skip("the network's weights or the files for words are not on this machine")
+    page_module._words_block.cache_clear()
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    shutil.copy(folder / "photos" / "0.png", photos)
+    for fetched in (False, True):
+        with monkeypatch.context() as patch:
+            if not fetched:
+                patch.setattr("blindsight.encoders.words.words_available", lambda: False)
+            made = protect(photos, tmp_path / f"fetched {fetched}", encoder="lite0")
+        assert ('id="words"' in (made.release / "search.html").read_text()) == fetched
+
+
 def test_the_page_can_reach_nobody(releases, browser):
     """The ways out that a script has, tried inside the page, with a socket that would notice.
 

@@ -21,6 +21,7 @@ from blindsight.cli.main import app as command
 from blindsight.core.errors import BlindsightError, HostileFile, InvalidParameter, RolledBack
 from blindsight.privacy import Ledger
 from blindsight.workbench import WorkbenchSettings
+from blindsight.workbench.infra import backup
 from blindsight.workbench.infra.backup import make_backup, restore_backup
 from blindsight.workbench.infra.database import AccessLog, Database
 from blindsight.workbench.infra.doctor import examine
@@ -165,6 +166,48 @@ def test_a_backup_of_sqlite_is_restored_into_postgresql_and_back(
     assert Keys(database).identify(key) is not None
     assert AccessLog(database).verify().sequence >= 3
     database.close()
+
+
+def test_a_file_that_is_replaced_or_removed_during_a_backup_does_not_end_it(
+    drill: Drill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs and pages write files under temporary names, and remove folders of earlier jobs."""
+    shutil.copytree(drill[0].state, tmp_path / "state")
+    settings = drill[0].model_copy(update={"state": tmp_path / "state"})
+    (settings.state / "jobs" / "1").mkdir(parents=True)
+    (settings.state / "jobs" / "1" / "stderr.txt").touch()
+    (settings.state / "releases" / f".half.{'0' * 16}.part").mkdir()
+    for folder in (settings.state, settings.state / "releases" / f".half.{'0' * 16}.part"):
+        (folder / f".about.json.{'0' * 16}.part").touch()
+    listed = backup._state_files
+
+    def overtaken(state: Path) -> list[Path]:
+        files = list(listed(state))
+        shutil.rmtree(state / "jobs")
+        return files
+
+    monkeypatch.setattr(backup, "_state_files", overtaken)
+    made = make_backup(settings, tmp_path / "copy.tar")
+    there = settings.model_copy(update={"state": tmp_path / "new"})
+    assert restore_backup(there, made.path).files == made.files
+    assert not list(there.state.rglob("*.part")) and not (there.state / "jobs").exists()
+
+
+def test_two_backups_to_one_file_at_once_do_not_mix(
+    drill: Drill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, target, add = drill[0], tmp_path / "copy.tar", backup._add
+
+    def overtaken(*arguments: Any) -> None:
+        monkeypatch.setattr(backup, "_add", add)
+        make_backup(settings, target)
+        add(*arguments)
+
+    monkeypatch.setattr(backup, "_add", overtaken)
+    with pytest.raises(InvalidParameter, match="exists already"):
+        make_backup(settings, target)
+    assert [path.name for path in tmp_path.iterdir()] == ["copy.tar"]
+    restore_backup(settings.model_copy(update={"state": tmp_path / "new"}), target)
 
 
 def test_a_backup_goes_into_an_empty_folder_only(drill: Drill, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -107,9 +108,30 @@ def test_many_processes_may_open_an_old_database_at_once(tmp_path: Path) -> None
         f"from blindsight.workbench.infra.database import Database as D; D('sqlite:///{path}')"
     )
     started = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(3)]
-    assert [process.wait(300) for process in started] == [0, 0, 0]
+    assert [process.wait(600) for process in started] == [0, 0, 0]
     database = Database(f"sqlite:///{path}")
     assert Keys(database).identify("bs_key-of-ann") == RequestIdentity("ann", "owner")
+    database.close()
+
+
+def test_a_database_that_another_process_is_changing_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite refuses at once to switch a file to the write-ahead log while another writes."""
+    path = tmp_path / "workbench.db"
+    old = Path(__file__).parent / "files" / "workbench-0.3.sql"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.executescript(old.read_text())
+        other.execute("BEGIN IMMEDIATE")
+        waited: list[float] = []
+
+        def wait(seconds: float) -> None:
+            waited.append(seconds)
+            other.rollback()
+
+        monkeypatch.setattr(time, "sleep", wait)
+        database = Database(f"sqlite:///{path}")
+    assert waited and database.schema() == SCHEMA
     database.close()
 
 

@@ -4,15 +4,18 @@ nothing.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import sqlalchemy as sql
 
+from blindsight.workbench.infra.database import SESSIONS
 from blindsight.workbench.infra.guard import Buckets
-from blindsight.workbench.infra.identity import Keys
+from blindsight.workbench.infra.identity import Keys, RequestIdentity
 from blindsight.workbench.infra.problems import PROBLEMS
 from workbench.asgi import BASE, Client
 
@@ -27,6 +30,13 @@ def keyed(make: Callable[..., Any]) -> tuple[Any, dict[str, str]]:
     return app, {
         role: keys.make(f"the {role}", role) for role in ("owner", "analyst", "aggregator")
     }
+
+
+@pytest.fixture
+def no_refill(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An allowance does not grow back while the test runs, however busy the machine is."""
+    assert Buckets.__init__.__kwdefaults__ is not None
+    monkeypatch.setitem(Buckets.__init__.__kwdefaults__, "clock", lambda: 0.0)
 
 
 def bearer(app: Any, key: str) -> Client:
@@ -71,6 +81,25 @@ def test_keys_are_stored_as_digests_and_end_when_revoked(keyed: Any) -> None:
     assert not any(key.encode() in raw for key in keys.values())
     workbench.keys.revoke("the analyst")
     assert bearer(app, keys["analyst"]).get("/api/ledger/accounts").status_code == 401
+
+
+def test_a_key_that_is_revoked_while_the_keys_are_read_ends_at_once(
+    keyed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, keys = keyed
+    stored = app.state.workbench.keys
+    rows, revoked = stored.database.rows, []
+
+    def overtaken(statement: Any) -> Any:
+        found = rows(statement)
+        if "workbench_sessions" in str(statement) and not revoked:  # the last that is read
+            revoked.append("the analyst")
+            stored.revoke("the analyst")
+        return found
+
+    monkeypatch.setattr(stored.database, "rows", overtaken)
+    assert bearer(app, keys["analyst"]).get("/api/ledger/accounts").status_code == 401
+    assert revoked
 
 
 def test_a_page_is_reached_by_signing_in_and_left_by_signing_out(keyed: Any) -> None:
@@ -177,6 +206,7 @@ def test_a_forwarded_request_is_refused_where_the_owner_needs_no_key(
     )
 
 
+@pytest.mark.usefixtures("no_refill")
 def test_a_forwarding_header_buys_no_further_requests(make: Callable[..., Any]) -> None:
     app = make(keys="required", rate=1, burst=3)
     found = [
@@ -262,6 +292,7 @@ def test_jobs_on_the_owners_photos_are_the_owners(keyed: Any) -> None:
             assert ("Anna" in seen.text) == (role == "owner")
 
 
+@pytest.mark.usefixtures("no_refill")
 def test_made_up_keys_pay_by_address_and_do_not_read_the_database_each_time(
     make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,6 +311,7 @@ def test_made_up_keys_pay_by_address_and_do_not_read_the_database_each_time(
     assert len(readings) == 1
 
 
+@pytest.mark.usefixtures("no_refill")
 @pytest.mark.parametrize("mode", ["required", "auto"])
 def test_strangers_without_a_key_cannot_use_up_the_allowance_of_whoever_has_one(
     make: Callable[..., Any], mode: str
@@ -312,6 +344,58 @@ def test_a_key_made_or_revoked_by_another_process_is_known_soon(
     elsewhere.revoke("ann")
     now[0] += 2.1
     assert bearer(app, key).get("/api/jobs").status_code == 401
+
+
+@pytest.mark.parametrize("change", ["session", "revoked"])
+def test_what_changes_while_the_list_of_keys_is_read_is_known_at_once(
+    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    keys = make(keys="required").state.workbench.keys
+    key = keys.make("ann", "owner")
+    rows, tokens = keys.database.rows, []
+
+    def overtaken(statement: Any) -> Any:
+        found = rows(statement)
+        if SESSIONS in statement.get_final_froms() and not tokens:  # all rows were read
+            tokens.append(keys.open_session(RequestIdentity("ann", "owner")))
+            if change == "revoked":
+                keys.revoke("ann")
+        return found
+
+    monkeypatch.setattr(keys.database, "rows", overtaken)
+    keys.read()
+    assert keys.needs_reading(known=True)
+    assert (keys.identify(key) is None) == (change == "revoked")
+    assert (keys.known_session(tokens[0]) is None) == (change == "revoked")
+
+
+def test_two_sign_ins_of_a_new_person_at_once_both_succeed(
+    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = make(keys="required").state.workbench.keys
+    account = ("https://login", "1", "jo", "Jo", ())
+    begin, others = keys.database.begin, [account, ("https://login", "2", "jo", "Jo", ())]
+
+    class Overtaken:
+        """A connection on which another sign-in is stored just before the first new row."""
+
+        def __init__(self, connection: Any) -> None:
+            self._connection = connection
+
+        def execute(self, statement: Any) -> Any:
+            if isinstance(statement, sql.Insert) and others:
+                keys.person(*others.pop(0))
+            return self._connection.execute(statement)
+
+    @contextlib.contextmanager
+    def transaction() -> Any:
+        with begin() as connection:
+            yield Overtaken(connection)
+
+    monkeypatch.setattr(keys.database, "begin", transaction)
+    second = keys.person(*account)
+    # The other account with this name was the first of the three.
+    assert [row["name"] for row in keys.people()] == ["jo", second.name]
 
 
 @pytest.mark.parametrize("address", ["/health", "/", "/search", "/static/workbench.css"])
@@ -375,9 +459,8 @@ def test_no_path_leads_out(make: Callable[..., Any], address: str) -> None:
     assert "dataclass" not in answer.text
 
 
-def test_a_caller_in_a_hurry_gets_429_and_others_do_not(
-    keyed: Any, make: Callable[..., Any]
-) -> None:
+@pytest.mark.usefixtures("no_refill")
+def test_a_caller_in_a_hurry_gets_429_and_others_do_not(make: Callable[..., Any]) -> None:
     app = make(keys="required", rate=1, burst=5)
     keys = [app.state.workbench.keys.make(name, "owner") for name in "ab"]
     found = [bearer(app, keys[0]).get("/api/jobs").status_code for _ in range(8)]

@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import secrets
+import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
 import sqlalchemy as sql
 
+import warm
 from blindsight.workbench.infra.database import JOBS
-from blindsight.workbench.infra.jobs import JobContext, unexpected_end
+from blindsight.workbench.infra.jobs import JobContext, start_child, unexpected_end
+from blindsight.workbench.infra.problems import Problem
 from blindsight.workbench.pages import protect
 from workbench import web
 from workbench.asgi import Client, run
 from workbench.photos import album, light, scanned  # noqa: F401
 
 SMALL = {"side": 64}
+# A job of the page Send goes on until it is ended.
+ENDLESS = """
+import time
+from blindsight.workbench.pages import send
+def run(arguments, job):
+    while True:
+        time.sleep(1)
+send.run = run
+"""
 
 
 def wait(url: str, job: str, *states: str) -> dict[str, Any]:
@@ -30,8 +47,9 @@ def wait(url: str, job: str, *states: str) -> dict[str, Any]:
 
 
 def test_a_job_is_taken_up_after_a_stop_and_after_a_crash(
-    serve: Callable[..., Any], stocked: Path
+    serve: Callable[..., Any], stocked: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv(warm.FIRST, ENDLESS)
     first = serve(stocked)
     number = next((stocked / "vaults").glob("*/about.json")).parent.name
     long = web.post(f"{first.url}/api/send/{number}/try?side=128").json()["job"]
@@ -63,6 +81,30 @@ def test_a_job_has_an_interpreter_of_its_own(make: Callable[..., Any]) -> None:
     assert (ended["state"], ended["note"]) == ("failed", "there is no such kind of job")
 
 
+def test_a_job_that_is_stopped_while_its_process_starts_releases_nothing(
+    make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = make()
+    one = scanned(app, album(tmp_path / "coast", each=2))
+    order = {"epsilon": 2, "sure": True, "accept_chance": True}
+    job = Client(app).post(f"/api/protect/{one.id}/release", json=order).json()["job"]
+    jobs, start = app.state.workbench.jobs, start_child
+
+    async def overtaken(*arguments: Any, **options: Any) -> Any:
+        assert (await jobs.stop_job(job))["state"] == "stopped"
+        return await start(*arguments, **options)
+
+    monkeypatch.setattr("blindsight.workbench.infra.jobs.start_child", overtaken)
+    # Ten seconds later the lease is renewed, which would show that the job was stopped.
+    monkeypatch.setattr("blindsight.workbench.infra.jobs._RENEWAL", 3600.0)
+    monkeypatch.setattr(sys, "executable", warm.python())
+    run(jobs._run(jobs.claim()))
+    assert jobs.get(job)["state"] == "stopped"
+    assert app.state.workbench.datasets.get(one.id).releases == ()
+    spent = app.state.workbench.budgets.named(one.account).balance("record").spent.epsilon
+    assert spent == 0, "nothing was charged"
+
+
 def test_a_job_that_dies_again_and_again_is_marked_and_can_be_run_again(
     make: Callable[..., Any],
 ) -> None:
@@ -78,6 +120,92 @@ def test_a_job_that_dies_again_and_again_is_marked_and_can_be_run_again(
     answer = Client(app).post(f"/api/jobs/{job}/rerun")
     assert (answer.status_code, answer.json()["state"]) == (200, "queued")
     assert Client(app).post(f"/api/jobs/{job}/rerun").status_code == 409
+
+
+def test_a_job_is_ordered_from_any_thread_and_begun_at_once(
+    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests run in threads, and asyncio's events may be set in the thread of their loop only."""
+    jobs = make().state.workbench.jobs
+    looked: list[None] = []
+    threads: list[int] = []
+    wake = jobs._wake.set
+
+    def recorded() -> None:
+        threads.append(threading.get_ident())
+        wake()
+
+    monkeypatch.setattr(jobs, "claim", lambda: looked.append(None))
+    monkeypatch.setattr(jobs._wake, "set", recorded)
+
+    async def order() -> None:
+        await jobs.start()
+        while not jobs._wake._waiters:
+            await asyncio.sleep(0.01)
+        before = len(looked)
+        await asyncio.to_thread(jobs.add, "send", SMALL, "local")
+        while len(looked) == before:
+            await asyncio.sleep(0.01)
+        await jobs.close()
+
+    asyncio.run(order())
+    assert threads == [threading.get_ident()]
+
+
+def test_a_job_that_changes_while_it_is_stopped_or_run_again_stays_as_it_is(
+    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = make()
+    jobs = app.state.workbench.jobs
+    look, job = jobs.get, jobs.add("send", SMALL, "local")["id"]
+    assert jobs.claim()["id"] == job
+    context = JobContext(app.state.workbench.settings, job, 1)
+
+    def overtaken(number: str, then: Callable[[], Any]) -> dict[str, Any]:
+        found: dict[str, Any] = look(number)
+        monkeypatch.setattr(jobs, "get", look)
+        then()
+        return found
+
+    monkeypatch.setattr(jobs, "get", lambda n: overtaken(n, lambda: context.finish({"made": 1})))
+    with pytest.raises(Problem) as refused:
+        run(jobs.stop_job(job))
+    assert (refused.value.code, look(job)["state"]) == ("conflict", "done")
+    context.database.close()
+    monkeypatch.setattr(jobs, "get", lambda n: overtaken(n, lambda: jobs.rerun(job)))
+    with pytest.raises(Problem) as refused:
+        jobs.rerun(job)
+    assert refused.value.code == "conflict"
+    assert [event["state"] for event in jobs.history(job)].count("queued") == 2, "run again once"
+
+
+def test_jobs_that_are_ordered_at_once_have_numbers_of_their_own(
+    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = make(job_limit=1).state.workbench.jobs
+    draw, others = secrets.token_hex, []
+
+    def overtaken(size: int) -> str:
+        if not others:  # after the numbers were read, and before the job is written
+            others.append(threading.Thread(target=order))
+            others[0].start()
+            others[0].join(1.0)  # it waits for the end of this one
+        return draw(size)
+
+    def order() -> None:
+        with contextlib.suppress(Problem):
+            jobs.add("send", SMALL, "ben")
+
+    assert jobs.runner
+    monkeypatch.setattr(secrets, "token_hex", overtaken)
+    first = jobs.add("send", SMALL, "ann")
+    others[0].join()
+    assert [job["id"] for job in jobs.listed()] == [first["id"]], "the queue was full"
+    jobs.settings = jobs.settings.model_copy(update={"job_limit": 3})
+    others.clear()
+    jobs.add("send", SMALL, "ann")
+    others[0].join()
+    assert [job["number"] for job in jobs.listed()] == [3, 2, 1]
 
 
 def test_of_many_workbenches_one_gets_a_job(make: Callable[..., Any], tmp_path: Path) -> None:
@@ -96,8 +224,9 @@ def test_of_many_workbenches_one_gets_a_job(make: Callable[..., Any], tmp_path: 
 
 
 def test_a_lease_that_runs_out_frees_the_job_and_its_old_process_writes_nothing(
-    make: Callable[..., Any], tmp_path: Path
+    make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("blindsight.workbench.infra.jobs._LEASE", 3600.0)  # on a busy machine, too
     url = f"sqlite:///{tmp_path / 'shared.db'}"
     one, other = (make(state=tmp_path / name, database=url).state.workbench for name in "ab")
     job = one.jobs.add("send", SMALL, "local")["id"]
@@ -109,12 +238,15 @@ def test_a_lease_that_runs_out_frees_the_job_and_its_old_process_writes_nothing(
         connection.execute(sql.update(JOBS).values(lease=time.time() - 1))
     other.jobs._take_up()
     assert other.jobs.claim()["attempts"] == 2
-    assert not one.jobs._set(job, only="running", owned=True, lease=time.time() + 60)
+    assert not one.jobs._set(job, only=("running",), owned=True, lease=time.time() + 60)
     old.finish({"late": True})
     assert one.jobs.get(job)["state"] == "running"
     assert one.jobs.get(job)["result"] is None
-    JobContext(other.settings, job, 2).finish({"rounds": []})
+    new = JobContext(other.settings, job, 2)
+    new.finish({"rounds": []})
     assert one.jobs.get(job)["result"] == {"rounds": []}
+    for context in (old, new):
+        context.database.close()
 
 
 def test_the_queue_has_an_end(make: Callable[..., Any], stocked: Path) -> None:

@@ -220,7 +220,14 @@ def ward(stock: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ward
     state = tmp_path_factory.mktemp("ward") / "state"
     shutil.copytree(stock, state)
     app = create_app(
-        WorkbenchSettings(state=state, keys="required", public="", rate=10**6, burst=10**6)
+        WorkbenchSettings(
+            state=state,
+            keys="required",
+            public="",
+            rate=10**6,
+            burst=10**6,
+            upload_seconds=60.0,  # the machine may be busy
+        )
     )
     yield Ward(app, state)
     app.state.workbench.access_log.close()

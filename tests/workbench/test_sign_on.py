@@ -28,6 +28,7 @@ PEOPLE = {
     "3": {"email": "boss@ward.example", "email_verified": False, "groups": []},
 }
 CALLBACK = "/login/oidc/callback"
+PATIENCE = 600.0  # seconds for an answer of the provider: the machine may be busy
 
 
 @pytest.fixture(scope="session")
@@ -44,7 +45,8 @@ def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     address = f"http://127.0.0.1:{port}"
     for _ in range(6000):
         try:
-            httpx.get(f"{address}/.well-known/openid-configuration").raise_for_status()
+            described = f"{address}/.well-known/openid-configuration"
+            httpx.get(described, timeout=PATIENCE).raise_for_status()
             break
         except httpx.HTTPError:
             assert process.poll() is None, log.read_text()
@@ -57,7 +59,8 @@ def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def workbench(make: Callable[..., Any], provider: str) -> Any:
+def workbench(make: Callable[..., Any], provider: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr("blindsight.workbench.infra.sign_on._TIMEOUT", PATIENCE)
     return make(
         keys="required",
         oidc_issuer=provider,
@@ -69,7 +72,7 @@ def workbench(make: Callable[..., Any], provider: str) -> Any:
 
 def choose(address: str, person: str) -> str:
     """Sign in at the provider as its page asks, and where it sends the browser then."""
-    with httpx.Client() as browser:
+    with httpx.Client(timeout=PATIENCE) as browser:
         page = browser.get(address)
         assert page.status_code == 200, page.text
         answer = browser.post(address, data={"sub": person})

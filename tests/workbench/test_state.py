@@ -7,7 +7,9 @@ names what is older. Nothing is ever released a second time without a charge.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import json
 import shutil
 import threading
@@ -16,7 +18,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from blindsight.app.library import photos as photo_library
 from blindsight.app.library import sending
@@ -378,6 +382,23 @@ def test_two_runs_at_once_release_the_same_once(here: Path, page: str) -> None:
     assert spent(here) == once
 
 
+def test_a_log_of_sqlite_that_goes_while_a_workbench_starts_is_no_error(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last connection to a database deletes its log: that of a job, or of a command."""
+    log, chmod = here / "ledger.db-shm", Path.chmod
+    log.touch()
+
+    def late(path: Path, mode: int, **options: Any) -> None:
+        if path == log:
+            log.unlink()
+        chmod(path, mode, **options)
+
+    monkeypatch.setattr(Path, "chmod", late)
+    close(opened(here))
+    assert not log.exists()
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_nothing_is_written_into_a_release_that_another_run_may_replace(
     here: Path, page: str, monkeypatch: pytest.MonkeyPatch
@@ -435,6 +456,47 @@ def test_a_release_that_ends_while_a_page_changes_the_data_set_stays_listed(
     changed = only(app)
     assert changed.looked
     assert [release.id for release in changed.releases] == [stored.id, "0" * 12]
+    close(app)
+
+
+@pytest.mark.parametrize("kind", ["thumbnail", "upload"])
+def test_a_picture_whose_writer_was_stopped_is_written_again(
+    here: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages read pictures while a job writes them, and a job may be stopped at any moment."""
+    app = opened(here)
+    datasets = app.state.workbench.datasets
+    data_set = datasets.add("Uploads", None)
+    pixels = np.zeros((8, 8, 3), np.uint8)
+    folder, save = (
+        datasets.vault(data_set) / f"{kind}s".replace("upload", "photo"),
+        Image.Image.save,
+    )
+
+    def keep() -> list[Path]:
+        if kind == "upload":
+            photo_library.keep_dropped(datasets, data_set, "red.png", pixels)
+        else:
+            photo_library.keep_thumbnail(pixels, datasets.thumbnail(data_set, "0" * 32))
+        return sorted(folder.iterdir())
+
+    def stopped(image: Any, target: Any, *arguments: Any, **options: Any) -> None:
+        written = io.BytesIO()
+        save(image, written, *arguments, **options)
+        with (
+            contextlib.nullcontext(target) if hasattr(target, "write") else open(target, "wb") as f
+        ):
+            f.write(written.getvalue()[:40])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Image.Image, "save", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        keep()
+    monkeypatch.setattr(Image.Image, "save", save)
+    (path,) = keep()
+    with Image.open(path) as picture:
+        picture.load()
+    assert path.stat().st_mode & 0o077 == 0
     close(app)
 
 

@@ -110,7 +110,7 @@ def test_the_workbench_speaks_https_itself(
         KEYS="required",
         TLS_CERT=certificate[0],
         TLS_KEY=certificate[1],
-        HEADER_SECONDS=3.0,
+        HEADER_SECONDS=10.0,
     )
     # Whoever connects and never speaks TLS is let go, within the deadline for headers.
     with socket.create_connection(("127.0.0.1", server.port)) as silent:

@@ -15,6 +15,7 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,10 @@ import pytest
 
 import warm
 from blindsight import open_shared
+from blindsight.app import federation_site
 from blindsight.app.federation import load_model
+from blindsight.app.library import photos as photo_library
+from blindsight.app.library.datasets import DataSet, DataSets
 from blindsight.app.library.sending import added_epsilon
 from blindsight.app.release import OpenedFile
 from blindsight.app.together_statistics import plan_statistics
@@ -34,6 +38,7 @@ from blindsight.sketching import FeatureBasis
 from blindsight.workbench import WorkbenchSettings
 from blindsight.workbench.infra.federations import MODEL_FILE, Federations, Run, read_invitation
 from blindsight.workbench.infra.problems import Problem
+from blindsight.workbench.pages import together
 from ports import held_port
 from workbench.asgi import Client
 from workbench.photos import ALBUM, album, confirm_names, light, scanned  # noqa: F401
@@ -84,13 +89,20 @@ def test_sites_learn_one_model_in_processes_of_their_own_although_one_is_killed(
     way.
     """
     monkeypatch.setattr(sys, "executable", warm.python())
+    # No round ends without a site that comes late on a busy machine.
+    monkeypatch.setattr("blindsight.workbench.infra.federations._PATIENCE", 600.0)
     places = [Federations(WorkbenchSettings(state=tmp_path / str(n))) for n in range(sites)]
     run, planned = agreed(sites, held_port()), None
     if sites == 3:  # one round of statistics; so much epsilon that noise decides nothing
         run = replace(run, method="statistics", epsilon=90.0, rounds=1)
         basis = FeatureBasis.learn(np.random.default_rng(4).normal(0, 0.6, (200, 8)), width=8)
         agreement, plan = plan_statistics(
-            basis, sites=3, names=run.classes, epsilon=added_epsilon(90.0), records=60
+            basis,
+            sites=3,
+            names=run.classes,
+            epsilon=added_epsilon(90.0),
+            records=60,
+            patience=600.0,
         )
         planned = PlannedFederation(agreement.settings, plan, agreement.guarantee(1), None)
     run = places[0].start(run, *rows(0), planned)
@@ -154,6 +166,64 @@ async def until(there: Callable[[], bool], seconds: float = 600) -> None:
     while not there():
         assert time.monotonic() < end, "it took too long"
         await asyncio.sleep(0.1)
+
+
+def test_of_two_who_join_with_one_invitation_at_once_one_is_told_that_it_was_joined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, site = (Federations(WorkbenchSettings(state=tmp_path / name)) for name in "ab")
+    run = host.start(agreed(3, held_port()), *rows(0))
+    invited, access = read_invitation(host.invitation(run, 2).read_bytes())
+    make_folder, joined = site._folder, []
+
+    def overtaken(run: Run) -> Path:
+        monkeypatch.setattr(site, "_folder", make_folder)
+        joined.append(site.join(invited, access, *rows(2)))
+        return make_folder(run)
+
+    monkeypatch.setattr(site, "_folder", overtaken)
+    with pytest.raises(Problem) as refused:
+        site.join(invited, access, *rows(2))
+    assert refused.value.code == "joined_before"
+    assert site.listed() == joined
+
+
+def test_a_model_that_is_downloaded_while_it_is_stored_again_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stated = SimpleNamespace(to_json=lambda: "{}")
+    agreement = SimpleNamespace(rounds=1, guarantee=lambda rounds: stated)
+    monkeypatch.setattr(federation_site, "Agreement", lambda settings: agreement)
+    site = SimpleNamespace(folder=tmp_path, party=SimpleNamespace(settings=None, plan=agreement))
+    for number in range(2):
+        (tmp_path / str(number)).write_bytes(bytes(1000 * (2 - number)))
+    federation_site.SiteProcess.keep_model(site, tmp_path / "0")  # type: ignore[arg-type]
+    with (tmp_path / MODEL_FILE).open("rb") as download:
+        federation_site.SiteProcess.keep_model(site, tmp_path / "1")  # type: ignore[arg-type]
+        assert len(download.read()) == 2000
+    assert (tmp_path / MODEL_FILE).stat().st_size == 1000
+
+
+def test_no_run_takes_photos_of_one_reading_and_features_of_another(
+    make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would learn from other photos than those that are labelled and charged."""
+    folder = album(tmp_path / "coast", each=6)
+    datasets = (app := make()).state.workbench.datasets
+    one, write, refused = scanned(app, folder), DataSets.write_private, []
+
+    def overtaken(self: DataSets, data_set: DataSet, name: str, content: object) -> None:
+        if name == "photos.json":  # the features are new already
+            with pytest.raises(Problem) as found:
+                together._labelled(datasets, data_set, ALBUM, "statistics")
+            refused.append(found.value.code)
+        write(self, data_set, name, content)
+
+    monkeypatch.setattr(DataSets, "write_private", overtaken)
+    (folder / "dusk" / "IMG_0000.jpg").unlink()
+    photo_library.scan(datasets, one)
+    assert refused == ["conflict"]
+    assert len(together._labelled(datasets, one, ALBUM, "statistics")[0]) == 23
 
 
 def test_invitations_that_are_not_whole_are_refused_with_the_same_words(tmp_path: Path) -> None:

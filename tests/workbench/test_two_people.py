@@ -9,15 +9,20 @@ from typing import Any
 
 import pytest
 
+import warm
 from workbench.conftest import Server
-from workbench.test_sign_on import provider
+from workbench.test_sign_on import PATIENCE, provider
 
 __all__ = ["provider"]
 
 
 @pytest.fixture
-def ward(serve: Callable[..., Server], stocked: Path, provider: str) -> tuple[Server, str]:
+def ward(
+    serve: Callable[..., Server], stocked: Path, provider: str, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Server, str]:
     """A server with single sign-on, and the number of its data set."""
+    patient = f"from blindsight.workbench.infra import sign_on; sign_on._TIMEOUT = {PATIENCE}"
+    monkeypatch.setenv(warm.FIRST, patient)
     server = serve(
         stocked,
         KEYS="required",

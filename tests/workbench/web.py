@@ -10,8 +10,8 @@ import ssl
 
 import httpx
 
-__all__ = ["get", "post"]
+__all__ = ["TLS", "get", "post"]
 
-_TLS = ssl.create_default_context()
-get = functools.partial(httpx.get, timeout=600.0, verify=_TLS)
-post = functools.partial(httpx.post, timeout=600.0, verify=_TLS)
+TLS = ssl.create_default_context()
+get = functools.partial(httpx.get, timeout=600.0, verify=TLS)
+post = functools.partial(httpx.post, timeout=600.0, verify=TLS)

@@ -183,7 +183,7 @@ class SiteProcess:
         """Store the model and its guarantee in the run's folder."""
         guarantee = Agreement(self.party.settings).guarantee(self.party.plan.rounds)
         write_file(self.folder / "guarantee.json", guarantee.to_json().encode())
-        shutil.copyfile(model, self.folder / MODEL_FILE)
+        write_file(self.folder / MODEL_FILE, model.read_bytes())
 
     def status(self, status: dict[str, Any] | None) -> None:
         """Store the aggregator's status: which sites have joined, and which are waited for."""

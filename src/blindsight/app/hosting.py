@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import zipfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,6 +41,7 @@ def share_file(
     vault: Vault | None = None,
     *,
     card: str = "",
+    save: Callable[[Path], object] | None = None,
 ) -> Path:
     """Write a signed folder beside a file, with a copy and its card, and return it.
 
@@ -50,10 +51,11 @@ def share_file(
         guarantee: its guarantee, if it has one.
         vault: the vault from which the signing key is derived; without it the key is used once.
         card: the text of the card, if there is no guarantee.
+        save: writes the file to a path, if it is not written yet.
     """
     from blindsight.release.manifest import bundle_folder, write_bundle
 
-    write_bundle(file, kind, guarantee=guarantee, card=card, vault=vault)
+    write_bundle(file, kind, guarantee=guarantee, card=card, vault=vault, save=save)
     return bundle_folder(file)
 
 

@@ -497,8 +497,7 @@ def learn_metric(
         **({"columns": list(records.columns)} if opened is None else {}),
         **({} if opened is None else {"encoder": opened.identity()}),
     )
-    metric.save(model)
-    share_file(model, "metric", metric.guarantee_, opened_vault)
+    share_file(model, "metric", metric.guarantee_, opened_vault, save=metric.save)
     card = model.with_suffix(".card.json")
     card.write_text(metric.guarantee_.to_json() + "\n", encoding="utf-8")
     rates_known = metric.curve_.known

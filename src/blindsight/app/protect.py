@@ -401,7 +401,11 @@ def protect(
     rows: VectorRows | None = None
     with opened.running(), ExitStack() as cleanup:
         charging = False
+        # While this run waited for the vault, another one may have used it, or made the release.
+        vault_is_new = vault_is_new and not opened.releases()
         try:
+            if not (existing or new_release) and (existing := ReleaseFolder.find(target)):
+                open_vault(vault_path, existing)  # refuses one that is not the release's
             recipe = _recipe(options, existing, opened)
             if recipe.identity is not None:
                 recipe = recipe.with_encoder(opened_encoder, what=str(target))

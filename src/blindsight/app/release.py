@@ -633,10 +633,11 @@ def log_request(vault: Path, release: str, **counts: int) -> None:
         **counts,
     }
     path = vault / "requests.log"
-    with suppress(FileExistsError):
-        durable.write_file(path, b"", replace=False)
-    log = durable.DurableFile(path)
-    try:
-        log.append(json.dumps(line).encode() + b"\n")
-    finally:
-        log.close()
+    with durable.only_writer(vault):
+        with suppress(FileExistsError):
+            durable.write_file(path, b"", replace=False)
+        log = durable.DurableFile(path)
+        try:
+            log.append(json.dumps(line).encode() + b"\n")
+        finally:
+            log.close()

@@ -446,8 +446,7 @@ def send_statistics(
         ).fit(images.features[first], images.labels[first], ledger=paid)
     if number is not None:
         sender.public_["release"] = number
-    sender.save(target)
-    share_file(target, "statistics", sender.guarantee_, key)
+    share_file(target, "statistics", sender.guarantee_, key, save=sender.save)
     return SentStatistics(
         file=target,
         n_bytes=target.stat().st_size,

@@ -381,8 +381,7 @@ def train_tagger(
     if publish is not None and (quality is None or not quality.worthwhile):
         paid = "" if account is None else " The cost of training remains charged."
         raise InvalidData(_not_worth_publishing(publish, quality) + paid)
-    fitted.save(model_path)
-    share_file(model_path, "tagger", fitted.guarantee_, opened_vault)
+    share_file(model_path, "tagger", fitted.guarantee_, opened_vault, save=fitted.save)
     return _trained(
         fitted,
         model_path,
@@ -436,8 +435,7 @@ def start_tagger(
         raise MissingData(f"there is nothing to start from. {notice}")
     tagger = PrivateTagger.from_public(list(vocabulary), prior)
     tagger.public_["extractor"] = extractor.to_fields()
-    tagger.save(Path(out))
-    share_file(Path(out), "tagger", tagger.guarantee_)
+    share_file(Path(out), "tagger", tagger.guarantee_, save=tagger.save)
     return _trained(tagger, Path(out), notice=notice)
 
 

@@ -621,8 +621,7 @@ def _trained(
         progress("rounds", turn, plan.total_rounds)
     model = plan.learned(weights, settings)
     if out is not None and model is not None:
-        model.save(out)
-        share_file(Path(out), "federated model", planned.guarantee)
+        share_file(Path(out), "federated model", planned.guarantee, save=model.save)
     return TrainedTogether(
         classes=plan.names or tuple(map(str, range(plan.classes))),
         sites=len(sites),
@@ -695,6 +694,5 @@ def simulate_federation(
         progress=lambda done, total: progress("rounds", done, total),
     )
     if out is not None:
-        model.save(out)
-        share_file(Path(out), "federated model", model.guarantee_)
+        share_file(Path(out), "federated model", model.guarantee_, save=model.save)
     return model

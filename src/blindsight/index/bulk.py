@@ -18,6 +18,7 @@ The folder needs a file system with hard links that all workers see.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -125,13 +126,17 @@ class Spool:
     ) -> bool:
         """Publish a finished shard on the disk; return False if another worker was first."""
         written = self.path / f".{key}.{secrets.token_hex(8)}"
-        storage.save(written, kind=_KIND, arrays=arrays, fields=fields)
+        content = storage.to_bytes(kind=_KIND, arrays=arrays, fields=fields)
         try:
+            durable.write_file(written, content)  # which does not make the folder anew
             if self.has(key):
                 return False
             durable.link_new(written, self._place(key))
         except FileExistsError:
             return False
+        except FileNotFoundError:
+            self.has(key)  # says that the folder is gone
+            raise
         finally:
             written.unlink(missing_ok=True)
         return True
@@ -152,7 +157,13 @@ class Spool:
 
     def close(self) -> None:
         """Remove the folder, when the job is done."""
-        shutil.rmtree(self.path)
+        durable.remove(self.path / "job.json")
+        while self.path.exists():  # a straggler may make and delete a file before it misses the job
+            try:
+                shutil.rmtree(self.path)
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
+                    raise
 
     def _place(self, key: str) -> Path:
         return self.path / f"{key}.shard"

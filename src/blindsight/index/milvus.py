@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import subprocess
 import threading
 import time
 import warnings
@@ -525,7 +526,15 @@ def _release_lite(uri: str) -> None:
         _lite_users[path] -= 1
         if _lite_users[path] <= 0:
             del _lite_users[path]
-            servers.release_server(path)
+            deadline = time.monotonic() + _START_SECONDS
+            while True:
+                try:
+                    servers.release_server(path)
+                    return
+                except subprocess.TimeoutExpired:
+                    # It gives a process that it killed three seconds, however busy the machine is.
+                    if time.monotonic() >= deadline:
+                        raise
 
 
 class MilvusCodebookIndex(MilvusIndex):

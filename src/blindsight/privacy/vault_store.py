@@ -240,7 +240,12 @@ class VaultStore:
         rows = []
         query = f"SELECT * FROM {table} WHERE {where}"  # noqa: S608
         for *row, mac in connection.execute(query, values):
-            if not isinstance(mac, bytes) or not hmac.compare_digest(self._mac(table, row), mac):
+            # A damaged page may hold NULL or a float where none was ever written.
+            if not (
+                isinstance(mac, bytes)
+                and all(isinstance(value, (str, int, bytes)) for value in row)
+                and hmac.compare_digest(self._mac(table, row), mac)
+            ):
                 raise HostileFile(
                     f"a row of {table} in {self.file} was changed or damaged, or the key beside it "
                     "is another vault's. Restore the vault from a copy."
@@ -270,20 +275,27 @@ class VaultStore:
 
         The thread that holds the vault may take it again.
         """
-        turn = self._turn
+        turn, path = self._turn, self.folder / "lock"
         if not turn.guard.acquire(timeout=max(0.0, wait)):
             raise self._busy(wait)
         try:
             if turn.depth == 0:
-                turn.descriptor = durable.open_file(self.folder / "lock", os.O_RDWR | os.O_CREAT)
-                deadline = time.monotonic() + wait
-                while not _locked(turn.descriptor):
+                try:
+                    turn.descriptor = durable.open_file(path, os.O_RDWR | os.O_CREAT)
+                except FileNotFoundError:
+                    raise self._removed() from None
+            turn.depth += 1
+            deadline = time.monotonic() + wait
+            try:
+                while turn.depth == 1:
+                    with contextlib.suppress(OSError):
+                        durable.lock(turn.descriptor, wait=False)
+                        break
                     if time.monotonic() >= deadline:
-                        os.close(turn.descriptor)
                         raise self._busy(wait)
                     time.sleep(0.02)
-            turn.depth += 1
-            try:
+                if not os.fstat(turn.descriptor).st_nlink:  # the lock of a removed file
+                    raise self._removed()
                 yield
             finally:
                 turn.depth -= 1
@@ -316,6 +328,12 @@ class VaultStore:
         return InvalidData(
             f"another run has been using the vault {self.folder} for more than {wait:g} seconds. "
             "Nothing was charged or released. Wait until it has finished, then try again."
+        )
+
+    def _removed(self) -> InvalidData:
+        return InvalidData(
+            f"the vault {self.folder} was removed or replaced by another run. Nothing was charged "
+            "or released. Run the command again."
         )
 
     def _count(self, connection: sqlite3.Connection, table: str, more: int) -> None:
@@ -367,14 +385,6 @@ class VaultStore:
             _run(connection, next(line for line in SCHEMA.splitlines() if " photos " in line))
             changed = [(row[0], os.fsencode(str(row[1])), *row[2:]) for row in rows]
             self.insert(connection, "photos", changed)
-
-
-def _locked(descriptor: int) -> bool:
-    try:
-        durable.lock(descriptor, wait=False)
-    except OSError:
-        return False
-    return True
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -355,6 +355,7 @@ def write_bundle(
     guarantee: Guarantee | None,
     card: str = "",
     vault: Vault | None = None,
+    save: Callable[[Path], object] | None = None,
 ) -> Manifest:
     """Put a copy of a file with card, manifest and signature into a folder beside it.
 
@@ -367,14 +368,23 @@ def write_bundle(
         guarantee: what is promised; None where nothing is.
         card: the card in words, where there is no guarantee.
         vault: the owner's vault.
+        save: writes the file to a path, if it is not written yet. Of two runs at once, each shares
+            its own file under its own guarantee.
 
     Returns:
         The manifest, which is on the disk.
     """
 
+    def copied(source: Path, target: Path) -> None:
+        with source.open("rb") as stream:
+            durable.write_file(target, iter(partial(stream.read, _CHUNK), b""))
+
     def copy(folder: Path) -> None:
-        with file.open("rb") as stream:
-            durable.write_file(folder / file.name, iter(partial(stream.read, _CHUNK), b""))
+        if save is None:
+            copied(file, folder / file.name)
+        else:
+            save(folder / file.name)
+            copied(folder / file.name, file)
 
     return share_folder(
         bundle_folder(file), file.name, copy, kind, guarantee=guarantee, card=card, vault=vault

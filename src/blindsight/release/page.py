@@ -189,10 +189,11 @@ def search_page(
         "labels": _labels(book, encoder) if isinstance(book, Codebook) else [],
     }
     has_words = words and built_in is not None and built_in.network and isinstance(book, Codebook)
-    vocabulary = _words_block() if has_words else None
-    if vocabulary is not None:
-        blocks["words"] = vocabulary.block
-        page_facts |= vocabulary.facts
+    with suppress(MissingData):
+        if has_words:
+            vocabulary = _words_block()
+            blocks["words"] = vocabulary.block
+            page_facts |= vocabulary.facts
     blocks["about"] = _json_in_html(page_facts)
     return _filled(facts, len(ids), book, built_in, blocks, signer)
 
@@ -452,16 +453,20 @@ class _Vocabulary:
 
 
 @lru_cache(maxsize=1)
-def _words_block() -> _Vocabulary | None:
-    """Everyday nouns as vectors, or None where the words are not installed.
+def _words_block() -> _Vocabulary:
+    """Everyday nouns as vectors.
 
     A noun is stored by its coordinates on the axes of the class names' vectors, because only its
     likeness to the classes matters.
+
+    Raises:
+        MissingData: if the words are not installed. This is not kept: they may be fetched before
+            the next page is written.
     """
     from blindsight.encoders import words
 
     if not words.words_available():
-        return None
+        raise MissingData("the files for words are not on this machine: blindsight data get words.")
     names = words.class_names()
     hyponyms = words.noun_classes()
     plain = dict.fromkeys(name.lower() for name in names if re.fullmatch("[A-Za-z ]+", name))

@@ -67,7 +67,8 @@ def create_app(settings: WorkbenchSettings | None = None) -> FastAPI:
     settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     settings.state.chmod(0o700)
     for path in settings.state.glob("*.db*"):  # copied, or written by an earlier version
-        path.chmod(0o600)
+        with contextlib.suppress(FileNotFoundError):  # SQLite deletes its logs when they are closed
+            path.chmod(0o600)
     database, metrics = Database(settings.database_url), Metrics()
     keys = Keys(
         database,

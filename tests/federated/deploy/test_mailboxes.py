@@ -6,19 +6,23 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import signal
 import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import warm
+from blindsight.core import durable
 from blindsight.core.errors import ProtocolError
 from blindsight.federated import FederatedClassifier
+from blindsight.federated.deploy import running
 from blindsight.federated.deploy.folders import (
     PartyFolder,
     accept,
@@ -37,7 +41,7 @@ from blindsight.federated.deploy.running import (
     run_aggregator,
     run_party,
 )
-from blindsight.federated.deploy.server import MailboxLink, application, serve
+from blindsight.federated.deploy.server import MailboxLink, SiteEnrolment, application, serve
 from blindsight.federated.sums import Outgoing, Role
 from blindsight.federated.sums.messages import Header, Kind, Message, holder
 from blindsight.federated.sums.sealing import Identity
@@ -62,7 +66,7 @@ def test_rounds_over_https_equal_the_simulation_and_everybody_hears_of_the_end(
     aggregator = folders["aggregator"]
     *_, last = run_aggregator(aggregator, test=tmp_path / "test.npz", linger=600.0)
     for thread in sites:  # users and holders leave by themselves
-        thread.join(120)
+        thread.join(600)
     assert not any(thread.is_alive() for thread in sites)
     models = {folders[f"site-{n}"].model.read_bytes() for n in range(1, 6)}
     assert models == {aggregator.model.read_bytes()}
@@ -117,7 +121,7 @@ def test_sites_enrol_by_invitation_over_https(federation: Callable, tmp_path: Pa
     def enough(requests: dict) -> None:
         came.append(len(requests))
         if len(requests) == 3 and not threads[-1].is_alive():
-            intruder.join(60)
+            intruder.join(600)
             threads[-1].start()
 
     digests = {invitation_digest(token): n for n, token in tokens.items()}
@@ -130,9 +134,50 @@ def test_sites_enrol_by_invitation_over_https(federation: Callable, tmp_path: Pa
     app = application(link, tokens_, largest=1000, enrolment=enrolment)
     with serve(host, app, link):
         for thread in threads:
-            thread.join(60)
+            thread.join(600)
     over.set()
     assert all(guest.roster.fingerprint == host.roster.fingerprint for guest in guests.values())
+
+
+def test_a_collector_that_is_killed_while_it_stores_a_request_enrols_the_site_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    roles = Role.USER | Role.HOLDER
+    host = join(tmp_path / "h", "S 1", roles | Role.AGGREGATOR, address="127.0.0.1:9")
+    guest = join(tmp_path / "g", "S 2", roles)
+    served: list[SiteEnrolment] = []
+
+    def application(
+        link: object, tokens: object, *, largest: int, enrolment: SiteEnrolment
+    ) -> None:
+        served.append(enrolment)
+
+    monkeypatch.setattr(running, "application", application)
+    monkeypatch.setattr(running, "serve", lambda *args, **options: nullcontext())
+
+    def enrolled() -> SiteEnrolment:
+        data = guest.request.encode()
+        return enrol_sites(
+            host, {"digest": 2}, lambda requests: b"", pause=lambda _: served[-1].submit(2, data)
+        )
+
+    def half(path: Path, content: bytes) -> None:
+        with open(path, "wb") as file:
+            file.write(content[:50])
+        raise KeyboardInterrupt
+
+    def half_of(descriptor: int, content: bytes, offset: int) -> None:
+        os.write(descriptor, content[:50])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as killed:
+        killed.setattr(Path, "write_bytes", half)
+        killed.setattr(durable, "_write_all", half_of)
+        killed.setattr(os, "unlink", lambda path: None)
+        with pytest.raises(KeyboardInterrupt):
+            enrolled()
+    assert len(list((host.path / "requests").iterdir())) == 1  # what the kill left
+    assert enrolled().roster == b""
 
 
 @pytest.fixture
@@ -172,7 +217,7 @@ def test_messages_wait_until_they_are_acknowledged(box: tuple, clients: Callable
     folders, link = box
     client = clients(folders["site-1"])
     link.push(
-        [Outgoing(1, b"one"), Outgoing(2, b"not mine"), Outgoing(1, b"two"), Outgoing(1, b"one")]
+        [Outgoing(1, b"one"), Outgoing(2, b"not mine"), Outgoing(1, b"two"), Outgoing(1, b"two")]
     )
     messages = client.fetch()
     assert [message for _, message in messages] == [b"one", b"two"]
@@ -181,6 +226,19 @@ def test_messages_wait_until_they_are_acknowledged(box: tuple, clients: Callable
     assert [message for _, message in client.fetch()] == [b"two"]
     assert link.pull() == [said(1)]
     assert clients(folders["site-1"]).fetch()[0][1] == b"two"  # a party that comes back
+
+
+def test_a_message_that_is_sent_again_comes_after_what_its_party_lacked(
+    box: tuple, clients: Callable
+) -> None:
+    """Also where the party has fetched it and not yet said so."""
+    folders, link = box
+    client = clients(folders["site-2"])
+    link.push([Outgoing(2, b"an opening")])
+    [(position, _)] = client.fetch()
+    link.push([Outgoing(2, b"the tag seed"), Outgoing(2, b"an opening")])
+    client.answer([said(2)], position)
+    assert [message for _, message in client.fetch()] == [b"the tag seed", b"an opening"]
 
 
 def test_nobody_waits_for_a_user_who_has_the_last_result(
@@ -198,6 +256,63 @@ def test_nobody_waits_for_a_user_who_has_the_last_result(
     link.push([Outgoing(1, b"the last result"), Outgoing(1, b"again")])
     assert link.unread() == set()
     assert clients(folders["site-1"]).fetch() and link.unread() == {1}  # it came back
+
+
+def test_the_aggregator_stays_until_a_holder_that_is_busy_has_heard_of_the_end(
+    box: tuple, clients: Callable
+) -> None:
+    folders, link = box
+    user, busy = clients(folders["site-1"]), clients(folders["site-2"], Role.HOLDER)
+    link.push([Outgoing(1, b"the last result"), Outgoing(holder(2), b"a late question")])
+    for client in (user, busy):
+        [(position, _)] = client.fetch()
+        client.answer([], position)
+    link.finish()
+    assert not link.told() and link.connected()
+    user.done = True  # it has all that it needs
+    user.close()
+    assert not link.told() and not busy.over
+    assert busy.fetch() == [] and busy.over
+    assert link.told()
+
+
+def test_a_party_that_is_connected_and_slow_to_ask_still_hears_of_the_end(
+    federation: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A holder asks again only when the time for parties that are gone is over."""
+    folders = federation(port=held_port(), rounds=1, patience=600.0)
+    monkeypatch.setattr(running, "_GOODBYE", 0.0)
+    monkeypatch.setattr(running, "_LONGEST_GOODBYE", 600.0)
+    fetch, finish, over = Client.fetch, MailboxLink.finish, threading.Event()
+
+    def finished(link: MailboxLink) -> None:
+        finish(link)
+        over.set()
+
+    def late(client: Client) -> list[tuple[int, bytes]]:
+        messages = fetch(client)
+        if client._number == holder(3) and messages:  # it is asked, and answers after the end
+            assert over.wait(600)
+            time.sleep(0.5)
+        return messages
+
+    monkeypatch.setattr(MailboxLink, "finish", finished)
+    monkeypatch.setattr(Client, "fetch", late)
+    sites = [
+        threading.Thread(
+            target=run_party,
+            args=(folders[f"site-{n}"],),
+            kwargs={"data": tmp_path / f"site-{n}.npz", "say": lambda text: None},
+            daemon=True,
+        )
+        for n in range(1, 6)
+    ]
+    for thread in sites:
+        thread.start()
+    list(run_aggregator(folders["aggregator"], linger=600.0))
+    for thread in sites:
+        thread.join(600)
+    assert not any(thread.is_alive() for thread in sites)
 
 
 def test_nobody_speaks_for_others_and_strangers_have_no_mailbox(
@@ -279,6 +394,19 @@ def test_oversized_and_malformed_answers_are_refused(box: tuple, clients: Callab
     assert link.pull() == []
 
 
+STOPS_AFTER_ONE_ROUND = """
+import time
+from blindsight.federated.deploy.coordinator import Coordinator
+finish = Coordinator._finish
+def stop(self, seconds):
+    entry = finish(self, seconds)
+    if len(self.log) == 1:
+        time.sleep(600)
+    return entry
+Coordinator._finish = stop
+"""
+
+
 @pytest.mark.real
 def test_a_run_survives_a_killed_site_and_a_killed_aggregator(
     federation: Callable, simulated: Callable, tmp_path: Path
@@ -286,10 +414,11 @@ def test_a_run_survives_a_killed_site_and_a_killed_aggregator(
     folders = federation(port=held_port(), rounds=3, patience=600.0)
     running: dict[str, warm.Process] = {}
 
-    def start(name: str) -> None:
+    def start(name: str, first: str = "") -> None:
         rows = [] if name == "aggregator" else ["--data", str(tmp_path / f"{name}.npz")]
         command = ["-m", "blindsight", "federate", "run", folders[name].path, *rows]
-        running[name] = warm.Process(command, output=tmp_path / f"{name}.log")
+        environment = {**os.environ, warm.FIRST: first}
+        running[name] = warm.Process(command, env=environment, output=tmp_path / f"{name}.log")
 
     def kill(name: str) -> None:
         process = running.pop(name)
@@ -316,12 +445,13 @@ def test_a_run_survives_a_killed_site_and_a_killed_aggregator(
         until(lambda: contributed() == 4)
         kill("aggregator")
         kill("site-2")
-        start("aggregator")
+        start("aggregator", STOPS_AFTER_ONE_ROUND)  # so that it is killed before the second
         start("site-2")
         start("site-5")
         until(lambda: len(rounds()) >= 1)
         kill("site-3")
         kill("aggregator")
+        assert len(rounds()) == 1
         start("aggregator")
         start("site-3")
         until(lambda: running["aggregator"].poll() is not None)

@@ -18,6 +18,8 @@ from blindsight.app.federation import (
     load_model,
 )
 from blindsight.app.together_statistics import plan_statistics
+from blindsight.core import durable
+from blindsight.core.durable import DurableFile
 from blindsight.core.errors import (
     BlindsightError,
     BudgetExceeded,
@@ -130,6 +132,64 @@ def test_rounds_with_dropouts_equal_the_simulation_over_the_same_contributions(
         assert link.user(number).over
         learned = FederatedClassifier.load(folders[f"site-{number}"].model)
         np.testing.assert_array_equal(learned.released_["weights"], saved.released_["weights"])
+
+
+class Killed(BaseException):
+    """The process ends here: nothing that follows happens."""
+
+
+def test_an_aggregator_that_is_killed_before_and_after_each_of_its_writes_continues(
+    federation: Callable, simulated: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each file is written in several phases of a round; every such place ends the process twice,
+    once before the write and once after it.
+    """
+    folders = federation()
+    aggregator, running, places = folders["aggregator"], [], set()
+
+    def deadly(write: Callable) -> Callable:
+        def written(target: Path | DurableFile, *args: object, **options: object) -> None:
+            path = target.path if isinstance(target, DurableFile) else Path(target)
+            role = running[-1].role if running else None
+            place = (write.__name__, path.name, role and role.phase, role and role.round)
+            own = path.parent == aggregator.path and role is not None
+            for before in (True, False):
+                if own and (place, before) not in places:
+                    places.add((place, before))
+                    if not before:
+                        write(target, *args, **options)
+                    raise Killed
+            write(target, *args, **options)
+
+        return written
+
+    monkeypatch.setattr(durable, "write_file", deadly(durable.write_file))
+    for name in ("append", "cut"):
+        monkeypatch.setattr(DurableFile, name, deadly(getattr(DurableFile, name)))
+    clock, link = Clock(), LocalLink(folders, tmp_path)
+    while True:
+        try:
+            running.append(coordinator(folders, clock))
+            running[-1].run(link)
+            break
+        except Killed:
+            link.waiting += [out.data for out in link.user(1).start()]  # what was not read is lost
+    monkeypatch.undo()
+    names = {name for (_, name, _, _), _ in places}
+    assert names == {
+        "rounds.state", "contributions.log", "results.log", "status.json", "told.json",
+        "model.safetensors",
+    }  # fmt: skip
+    assert running[-1].history == [(1, 2, 3, 4, 5)] * 2
+    expected = simulated(running[-1].plan, running[-1].role.settings, running[-1].history)
+    np.testing.assert_array_equal(running[-1].weights, expected)
+    saved = FederatedClassifier.load(aggregator.model)
+    np.testing.assert_array_equal(saved.released_["weights"].ravel(), expected)
+    status = json.loads((aggregator.path / "status.json").read_bytes())
+    assert len(status["rounds"]) == 2
+    assert (aggregator.path / "contributions.log").stat().st_size == 0
+    for number in range(1, 6):
+        assert link.user(number).over
 
 
 def test_groups_over_folders_equal_the_simulation(

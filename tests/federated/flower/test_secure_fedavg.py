@@ -362,7 +362,7 @@ def test_of_two_threads_that_train_for_one_round_only_one_contributes(
     strategy, grid = federation.strategy, federation.grid
     asked = next(iter(strategy.configure_train(1, record(START), ConfigRecord(), grid)))
     both_train = threading.Barrier(2)
-    app = app_that(lambda: both_train.wait(60) and None, federation.root / "node-0")
+    app = app_that(lambda: both_train.wait(600) and None, federation.root / "node-0")
     with ThreadPoolExecutor(2) as pool:
         replies = list(pool.map(lambda message: app(message, None), [copied(asked), copied(asked)]))
     [contribution] = [data for reply in replies for data in sent_by(reply)]

@@ -15,18 +15,21 @@ from blindsight.federated import FederatedClassifier, SumNoise
 from blindsight.federated.learning import RecordDescent
 from blindsight.privacy import Cost, Ledger
 
-RNG = np.random.default_rng(5)
-
 
 @pytest.mark.parametrize("classes", [2, 4])
-@given(scale=st.sampled_from([0.0, 1.0, 1e3, 1e9]), label=st.integers(0, 1))
+@given(
+    scale=st.sampled_from([0.0, 1.0, 1e3, 1e9]),
+    label=st.integers(0, 1),
+    seed=st.integers(0, 2**32 - 1),
+)
 @settings(max_examples=20, deadline=None)
 def test_a_record_moves_a_contribution_by_at_most_the_norm_that_the_noise_covers(
-    classes: int, scale: float, label: int
+    classes: int, scale: float, label: int, seed: int
 ) -> None:
+    rng = np.random.default_rng(seed)
     descent, width = RecordDescent(clip=0.3), 5
-    weights = 50 * RNG.normal(size=(1 if classes == 2 else classes) * (width + 1))
-    X, y = RNG.normal(size=(9, width)), RNG.integers(0, classes, 9)
+    weights = 50 * rng.normal(size=(1 if classes == 2 else classes) * (width + 1))
+    X, y = rng.normal(size=(9, width)), rng.integers(0, classes, 9)
     X[-1], y[-1] = scale * X[-1], label
     with_it = descent.contribution(weights, X, y, classes=classes)
     without = descent.contribution(weights, X[:-1], y[:-1], classes=classes)
@@ -35,7 +38,8 @@ def test_a_record_moves_a_contribution_by_at_most_the_norm_that_the_noise_covers
 
 def test_the_mean_gradient_needs_nobodys_number_of_records() -> None:
     descent, weights = RecordDescent(clip=10.0, rate=1.0), np.zeros(12)
-    X, y = RNG.normal(size=(30, 3)), RNG.integers(0, 3, 30)
+    rng = np.random.default_rng(5)
+    X, y = rng.normal(size=(30, 3)), rng.integers(0, 3, 30)
     whole = descent.advanced(weights, descent.contribution(weights, X, y, classes=3))
     parts = [
         descent.contribution(weights, X[s], y[s], classes=3) for s in (slice(0, 4), slice(4, 30))
@@ -72,7 +76,7 @@ def test_five_sites_learn_digits_with_epsilon_per_record_and_pay_for_it(tmp_path
 
 
 def test_options_that_do_not_belong_together_are_refused() -> None:
-    X, y = RNG.normal(size=(30, 2)), np.arange(30) % 2
+    X, y = np.random.default_rng(5).normal(size=(30, 2)), np.arange(30) % 2
     with pytest.raises(InvalidParameter, match="unit='record'"):
         FederatedClassifier(learner=RecordDescent(), classes=[0, 1]).fit(X, y)
     with pytest.raises(InvalidParameter, match="learner clips"):

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
 
 import numpy as np
 import pytest
@@ -39,6 +41,37 @@ def test_a_straggler_of_an_earlier_run_may_not_write(tmp_path):
     with pytest.raises(InvalidData, match="taken it over"):
         before.publish("b", CODES, {})
     assert sorted(path.name for path in now.path.iterdir()) == ["a.shard", "job.json"]
+
+
+def test_a_folder_is_removed_although_a_straggler_makes_and_deletes_a_file(tmp_path, monkeypatch):
+    spool = Spool.begin(tmp_path / "s", "job")
+    spool.publish("a", CODES, {})
+    spool.taken("a")
+    rmdir, unlink, late = os.rmdir, os.unlink, iter(["make", "delete"])
+
+    def rmdir_late(path, **options):
+        if next(late, None) == "make":
+            (tmp_path / "s" / ".b.0123456789abcdef").touch()
+        rmdir(path, **options)
+
+    def unlink_late(path, **options):
+        unlink(path, **options)
+        if str(path).startswith(".b") and next(late, None) == "delete":
+            raise FileNotFoundError(errno.ENOENT, "deleted by the straggler", str(path))
+
+    monkeypatch.setattr(os, "rmdir", rmdir_late)
+    monkeypatch.setattr(os, "unlink", unlink_late)
+    spool.close()
+    assert next(late, None) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_straggler_does_not_make_a_removed_folder_anew(tmp_path):
+    spool = Spool.begin(tmp_path / "s", "job")
+    spool.close()
+    with pytest.raises(InvalidData, match="does not see the run's folder"):
+        spool.publish("a", CODES, {})
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -656,8 +656,9 @@ def restore_ledger(settings: LibrarySettings, copy: Path) -> bool:
 
 def copy_database(source: Path, target: Path) -> None:
     """Copy a SQLite database while other processes may write to it."""
+    present = f"{source.resolve().as_uri()}?mode=rw"  # one that is gone is not made again
     with (
-        contextlib.closing(sqlite3.connect(source)) as reading,
+        contextlib.closing(sqlite3.connect(present, uri=True)) as reading,
         contextlib.closing(sqlite3.connect(target)) as writing,
     ):
         reading.backup(writing)

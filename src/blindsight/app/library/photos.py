@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import re
+import secrets
 import threading
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -37,6 +40,8 @@ from blindsight.core.errors import HostileFile, InvalidData
 from blindsight.data.listing import Inventory, list_photos, valid_text
 
 if TYPE_CHECKING:
+    from PIL.Image import Image as Picture
+
     from blindsight.codebooks import Codebook
     from blindsight.encoders import BuiltIn, OnnxEncoder
     from blindsight.index.encoder import CodeRecipe, PhotoEncoder
@@ -138,14 +143,15 @@ def scan(
     # Sorted by random ids: the order of a release reveals nothing about folders and dates.
     order = sorted(range(len(photos)), key=lambda i: photos[i].id)
     rows = np.concatenate(blocks)[order] if blocks else np.zeros((0, 1), np.float32)
+    photos = [photos[i] for i in order]
     vault = datasets.vault(data_set)
     storage.save(
         vault / "features.safetensors",
         kind="workbench-features",
         arrays={"rows": rows},
-        fields={"encoder": recipe.identity()},
+        fields={"encoder": recipe.identity(), "photos": _ids_digest(photos)},
     )
-    listed = [[photos[i].id, photos[i].name] for i in order]
+    listed = [[photo.id, photo.name] for photo in photos]
     datasets.write_private(data_set, "photos.json", listed)
     progress("learning the models from public data", 0, 0)
     says = [
@@ -180,29 +186,45 @@ def scan(
     return updated
 
 
-def rows_of(datasets: DataSets, data_set: DataSet) -> NDArray[np.float32]:
+def rows_of(
+    datasets: DataSets, data_set: DataSet, photos: Sequence[DataSetPhoto] | None = None
+) -> NDArray[np.float32]:
     """Return the features of the photos, in the order of `datasets.photos`; cached until the file
     changes.
 
+    Parameters:
+        datasets: all data sets.
+        data_set: the data set.
+        photos: its photos, where a job may read them again meanwhile.
+
     Raises:
         InvalidParameter: the encoder's files have changed since the photos were read.
+        InvalidData: the features are not those of `photos`.
     """
     from blindsight.encoders import require_same_encoder
 
     path = datasets.vault(data_set) / "features.safetensors"
-    rows, identity = _rows(path, path.stat().st_mtime_ns)
-    if identity is not None:  # a file of an earlier version names no encoder
+    rows, fields = _rows(path, path.stat().st_mtime_ns)
+    # A file of an earlier version names neither the photos nor the encoder.
+    digest, identity = fields.get("photos"), fields.get("encoder")
+    if photos is not None and digest not in (None, _ids_digest(photos)):
+        raise InvalidData(f"the photos of {data_set.name} are being read again. Wait for its end.")
+    if identity is not None:
         description = f"the list of features of {data_set.name} ({data_set.source})"
         require_same_encoder(identity, image_encoder(data_set.features), what=description)
     return rows
 
 
 @lru_cache(maxsize=4)
-def _rows(path: Path, _changed: int) -> tuple[NDArray[np.float32], dict[str, Any] | None]:
+def _rows(path: Path, _changed: int) -> tuple[NDArray[np.float32], dict[str, Any]]:
     arrays, fields = storage.load(path, kind="workbench-features")
     rows: NDArray[np.float32] = arrays["rows"]
     rows.flags.writeable = False
-    return rows, fields.get("encoder")
+    return rows, fields
+
+
+def _ids_digest(photos: Sequence[DataSetPhoto]) -> str:
+    return hashlib.sha256("".join(photo.id for photo in photos).encode()).hexdigest()
 
 
 def points_of(datasets: DataSets, data_set: DataSet) -> NDArray[np.float32]:
@@ -565,8 +587,20 @@ def keep_thumbnail(pixels: NDArray[np.uint8], path: Path) -> None:
     if not path.exists():
         small = Image.fromarray(pixels).convert("RGB")
         small.thumbnail((_THUMBNAIL, _THUMBNAIL))
-        small.save(path, "JPEG", quality=82)
-        path.chmod(0o600)
+        _keep_picture(small, path, "JPEG", quality=82)
+
+
+def _keep_picture(picture: Picture, path: Path, kind: str, **options: Any) -> None:
+    """Write a picture in one step: it may be read meanwhile, and its writer may be stopped.
+
+    It is not flushed, which would take longer than to read the photo.
+    """
+    content = io.BytesIO()
+    picture.save(content, kind, **options)
+    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+    with os.fdopen(durable.open_file(unfinished, os.O_WRONLY | os.O_CREAT), "wb") as file:
+        file.write(content.getvalue())
+    os.replace(unfinished, path)
 
 
 def _why(words: str, name: str) -> str:
@@ -602,8 +636,7 @@ def keep_dropped(
     file = hashlib.sha256(pixels.tobytes()).hexdigest()[:32] + ".png"
     path = vault / "photos" / file
     if not path.exists():
-        Image.fromarray(pixels).save(path, "PNG", compress_level=1)
-        path.chmod(0o600)
+        _keep_picture(Image.fromarray(pixels), path, "PNG", compress_level=1)
     with _naming:
         name_list = vault / "names.jsonl"
         size = name_list.stat().st_size if name_list.exists() else 0

@@ -147,8 +147,12 @@ def _package(recipe: PackageRecipe, tell: Callable[[int], None]) -> Path:
     # A client may outlive the process that started it, and finish after that process has ended.
     for candidate in (cache_folder() / "work").glob(f"{recipe.name}-*/*"):
         if _is_whole(candidate, recipe):
-            with contextlib.suppress(FileExistsError):
+            try:
                 os.link(candidate, stored)  # not moved: the process that owns it may still run
+            except FileExistsError:
+                pass
+            except FileNotFoundError:  # and has deleted it
+                continue
             return stored
     with _workshop(recipe.name) as work:
         brought = download(recipe, work, progress=lambda done: tell(min(done, recipe.size)))
@@ -295,14 +299,15 @@ def _wait(
                 "again."
             )
         if progress is not None:
-            progress(
-                sum(
-                    p.stat().st_size
-                    for p in folder.glob("*")
-                    if p.name != "client.log" and p.exists()
-                )
-            )
+            progress(sum(_size(path) for path in folder.iterdir() if path.name != "client.log"))
         time.sleep(0.1)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:  # the client has renamed or deleted it
+        return 0
 
 
 _PIECE = 1 << 20

@@ -256,6 +256,7 @@ class Coordinator:
             The weights of the model.
         """
         if self.finished:  # started again after the end: mailboxes are empty
+            self.save()  # status and model, if the kill came before they were written
             informed = self._told()
             link.push([message for message in self.role.results() if message.to not in informed])
         while True:
@@ -528,6 +529,7 @@ class Coordinator:
             json.dumps(self._rounds()).encode()
         )
         write_sealed(self._path, seal(b"COO5", bytes(writer)))
+        self.role.erase_ended()
         self._status()
         model = self.plan.learned(self.weights, self.role.settings)
         if model is not None:

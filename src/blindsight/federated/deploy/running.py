@@ -28,7 +28,7 @@ from blindsight.core.durable import only_writer
 from blindsight.core.errors import BlindsightError, InvalidParameter, ProtocolError
 from blindsight.federated.agreement import Agreement
 from blindsight.federated.deploy.coordinator import Coordinator
-from blindsight.federated.deploy.folders import PartyFolder, accept
+from blindsight.federated.deploy.folders import PartyFolder, accept, write_secret
 from blindsight.federated.deploy.plan import read_rows
 from blindsight.federated.deploy.server import (
     MailboxLink,
@@ -79,7 +79,9 @@ _PATIENCE = 40.0  # seconds for one request; the server answers after 20
 _SAY = 5.0
 _POLL = 0.3
 BATCH_BYTES = 1 << 22  # bytes of answers that are sent in one request, unless one alone is longer
-_GOODBYE = 5.0  # seconds for parties to learn that the federation is over
+# Seconds for parties to learn that the federation is over: if none is connected, and if some are,
+# but are slow to ask.
+_GOODBYE, _LONGEST_GOODBYE = 5.0, 60.0
 
 
 def alone(folder: PartyFolder, role: Role) -> AbstractContextManager[None]:
@@ -485,9 +487,11 @@ def run_aggregator(
                 raise failed[0]
             yield _status(folder, link, coordinator)
             link.finish()
-            end = time.monotonic() + _GOODBYE
-            while not link.told() and time.monotonic() < end:
-                thread.join(0.05)
+            start = time.monotonic()
+            while not link.told():
+                most = _LONGEST_GOODBYE if link.connected() else _GOODBYE
+                if time.monotonic() - start >= most:
+                    break
                 time.sleep(0.05)
 
 
@@ -550,11 +554,12 @@ def enrol_sites(
         if earlier is not None and earlier.encode() != data:
             raise ProtocolError("another request of this site came before.")
         if earlier is None:
-            (received / f"{site}").write_bytes(data)
+            write_secret(received / f"{site}", data)
             requests[site] = request
 
     for path in received.iterdir():
-        requests[int(path.name)] = Request.decode(path.read_bytes())
+        if path.name.isdecimal():  # and no unfinished file of a process that was killed
+            requests[int(path.name)] = Request.decode(path.read_bytes())
     enrolment = SiteEnrolment(invitations, submit)
     wanted = set(invitations.values())
     link = MailboxLink(())

@@ -22,7 +22,7 @@ import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from blindsight.core.checks import optional_module
@@ -61,18 +61,25 @@ class MailboxLink:
         self._lock = threading.Lock()
         self._next = 1
         self._closed = self.over = False
+        self.connected: Callable[[], bool] = lambda: False  # whether anybody is, while it is served
         self._told: set[int] = set()
         self._done: set[int] = set()  # parties that left and need nothing more
         self._loop: asyncio.AbstractEventLoop | None = None
         self._filled: dict[int, asyncio.Event] = {}
 
     def push(self, messages: Iterable[Outgoing]) -> None:
-        """Put messages into their mailboxes, except those that are already there."""
+        """Put messages into their mailboxes, once each, in this order.
+
+        A message that waits already moves behind those that came after it: its party may have
+        fetched it and refused it, because it lacked one of them.
+        """
         for message in messages:
             with self._lock:
                 box = self._boxes.get(message.to)
-                if box is None or any(waiting == message.data for _, waiting in box):
+                if box is None or (box and box[-1][1] == message.data):
                     continue
+                for waiting in [waiting for waiting in box if waiting[1] == message.data]:
+                    box.remove(waiting)
                 box.append((self._next, message.data))
                 self._next += 1
                 self.counts["messages_out"] += 1
@@ -130,14 +137,14 @@ class MailboxLink:
         filled.clear()
         waiting = self.take(number, boot, after)
         if not waiting and not self._closed and not self.over:
-            try:
+            with suppress(TimeoutError):
                 await asyncio.wait_for(filled.wait(), _WAIT)
-            except TimeoutError:
-                return []
             waiting = self.take(number, boot, after)
-        if self.over and not waiting:
-            self._told.add(number)
         return waiting
+
+    def hear(self, number: int) -> None:
+        """Record that a party is told that the federation is over."""
+        self._told.add(number)
 
     def finish(self) -> None:
         """Tell everybody that the federation is over."""
@@ -146,8 +153,8 @@ class MailboxLink:
             self._wake(number)
 
     def told(self) -> bool:
-        """Whether all parties that were in contact know that the federation is over."""
-        return set(self.seen) <= self._told
+        """Whether all parties that were in contact know that the federation is over, or left."""
+        return set(self.seen) <= self._told | self._done
 
     def close(self) -> None:
         """Wake all requests that wait for messages."""
@@ -232,7 +239,10 @@ def application(
                 link.leave(number)
             return responses.Response(status_code=204)
         waiting = await link.fetch(number, boot, after)
-        writer = Writer().text(link.boot).number("B", link.over and not waiting)
+        over = link.over and not waiting
+        if over and not await request.is_disconnected():  # a killed party may come back
+            link.hear(number)
+        writer = Writer().text(link.boot).number("B", over)
         writer.number("I", len(waiting))
         for position, data in waiting:
             writer.number("Q", position).field(data)
@@ -329,6 +339,7 @@ def serve(
     server.install_signal_handlers = lambda: None
     thread = threading.Thread(target=server.run, name="mailboxes", daemon=True)
     thread.start()
+    link.connected = lambda: bool(server.server_state.connections)
     while not server.started:
         if not thread.is_alive():
             raise ProtocolError(

@@ -507,4 +507,5 @@ class Server(FlowerParty):
             self._write_model(self.model)
         writer = Writer().field(self.role.dump()).field(digest or b"")
         write_sealed(self.path / "server.state", seal(b"FLWT", bytes(writer)))
+        self.role.erase_ended()
         self._delete_other_models(digest)

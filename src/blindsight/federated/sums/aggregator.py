@@ -387,7 +387,7 @@ class Aggregator(Party):
         self._parent_round, self.phase = self.round, "done"
         self.now = unopened(self.settings.users)
         self._ended.append((self.round, self.store.add_result(message)))
-        self.store.erase()
+        self.store.end()
 
     def _split(self) -> None:
         if self.settings.floor_now:
@@ -404,7 +404,15 @@ class Aggregator(Party):
             raise ProtocolError("there is no closed round to give up.")
         self._split()
         self.result, self.spoilt, self.phase = None, True, "done"
-        self.store.erase()
+        self.store.end()
+
+    def erase_ended(self) -> None:
+        """Delete the contributions of a round that has ended; call it after the state was saved.
+
+        An earlier state, in which the round is closed, needs them to ask the holders again.
+        """
+        if self.phase not in ("open", "closed"):
+            self.store.erase()
 
     def results(self, *users: int, after: int | None = None) -> list[Outgoing]:
         """Return the last result for every user, or all results after a round for given users."""
@@ -521,6 +529,7 @@ class Aggregator(Party):
 
     def _restore(self) -> None:
         """Compute the sum of the stored contributions again."""
+        self.erase_ended()  # if a kill came between the save and this
         if self.phase not in ("open", "closed"):
             return
         for position, data in self.store.messages():

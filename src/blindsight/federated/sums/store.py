@@ -2,7 +2,8 @@
 
 In a file a contribution is one record, appended and synced when it is accepted: a restarted
 aggregator reads the records of its round and computes the sum again. Memory then holds only one sum
-and eight bytes for each user. When the round ends the records are erased.
+and eight bytes for each user. When the state of a round that has ended is on the disk, the records
+are erased.
 
     record = u64 length ‖ first 8 bytes of SHA-256(content) ‖ content
 """
@@ -35,6 +36,14 @@ class ContributionStore(Protocol):
 
     def get(self, user: int) -> bytes:
         """Return a contribution as it was received."""
+        ...
+
+    def end(self) -> None:
+        """Forget the round's contributions; those in a file remain until `erase`.
+
+        The state on the disk still needs them: a restart before the next one is written asks the
+        holders again.
+        """
         ...
 
     def erase(self) -> None:
@@ -80,6 +89,9 @@ class MemoryStore:
 
     def get(self, user: int) -> bytes:
         return self._messages[user]
+
+    def end(self) -> None:
+        self._messages = {}
 
     def erase(self) -> None:
         self._messages = {}
@@ -139,6 +151,9 @@ class FileStore:
         if content is None:
             raise HostileFile("a stored contribution is damaged: its checksum does not hold.")
         return content
+
+    def end(self) -> None:
+        self._positions[:] = -1
 
     def erase(self) -> None:
         self._round.cut(0)

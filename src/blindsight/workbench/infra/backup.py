@@ -14,7 +14,9 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
+import sqlite3
 import tarfile
 import tempfile
 from collections.abc import Iterator
@@ -53,6 +55,7 @@ _LARGEST_MANIFEST = 256 << 20
 # Files of the state folder that are not copied: locks, logs, and databases, which have a copy of
 # their own.
 _LEFT_OUT = {"lock", "server.log", "ledger.db", "workbench.db", "studio.db", "restored.json"}
+_UNFINISHED = re.compile(r"\..*\.part")  # files and folders that others are just writing
 _BLOCK = 1 << 20
 
 
@@ -111,51 +114,55 @@ def make_backup(
     Raises:
         InvalidParameter: if the file exists, or there is no state to copy.
     """
+    exists = InvalidParameter(f"{target} exists already. Choose another name for the backup.")
     if target.exists():
-        raise InvalidParameter(f"{target} exists already. Choose another name for the backup.")
+        raise exists
     if not settings.state.is_dir():
         raise InvalidParameter(f"there is no workbench in {settings.state}. Name it with --state.")
     target.parent.mkdir(parents=True, exist_ok=True)
     moment = datetime.now(UTC).isoformat(timespec="seconds")
-    unfinished = target.with_name(f".{target.name}.part")
     digests: dict[str, dict[str, Any]] = {}
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".backup-") as scratch:
+    with tempfile.TemporaryDirectory(".part", ".backup-", target.parent) as scratch:
         copies = Path(scratch)
-        descriptor = os.open(unfinished, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
-        try:
-            with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w") as tar:
-                with hold_state(settings):
-                    heads = copy_ledger(settings, copies / _LEDGER)
-                    _copy_tables(settings, copies / _DATABASE, actor)
-                    for name in (_LEDGER, _DATABASE):
-                        if (copies / name).is_file():
-                            _add(tar, copies / name, name, digests)
-                    for path in _state_files(settings.state):
-                        name = path.relative_to(settings.state).as_posix()
+        unfinished = copies / "backup.tar"
+        descriptor = os.open(unfinished, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w") as tar:
+            with hold_state(settings):
+                heads = copy_ledger(settings, copies / _LEDGER)
+                _copy_tables(settings, copies / _DATABASE, actor)
+                for name in (_LEDGER, _DATABASE):
+                    if (copies / name).is_file():
+                        _add(tar, copies / name, name, digests)
+                for path in _state_files(settings.state):
+                    name = path.relative_to(settings.state).as_posix()
+                    try:
                         if path.suffix == ".db":
                             copy_database(path, copies / "copy")
                             _add(tar, copies / "copy", f"state/{name}", digests)
                             (copies / "copy").unlink()
                         else:
                             _add(tar, path, f"state/{name}", digests)
-                hashes = {name: head.hash for name, head in heads.items()}
-                fields = {
-                    "format": _FORMAT,
-                    "version": __version__,
-                    "schema": SCHEMA,
-                    "moment": moment,
-                    "heads": hashes,
-                    "files": digests,
-                }
-                content = json.dumps(fields, indent=1).encode()
-                member = tarfile.TarInfo(_MANIFEST)
-                member.size, member.mode = len(content), 0o600
-                tar.addfile(member, io.BytesIO(content))
-                file.flush()
-                os.fsync(file.fileno())
-            unfinished.rename(target)
-        finally:
-            unfinished.unlink(missing_ok=True)
+                    except (FileNotFoundError, sqlite3.OperationalError):
+                        if path.exists():
+                            raise  # else it was removed after it was listed
+            hashes = {name: head.hash for name, head in heads.items()}
+            fields = {
+                "format": _FORMAT,
+                "version": __version__,
+                "schema": SCHEMA,
+                "moment": moment,
+                "heads": hashes,
+                "files": digests,
+            }
+            content = json.dumps(fields, indent=1).encode()
+            member = tarfile.TarInfo(_MANIFEST)
+            member.size, member.mode = len(content), 0o600
+            tar.addfile(member, io.BytesIO(content))
+            file.flush()
+            os.fsync(file.fileno())
+        if target.exists():
+            raise exists
+        unfinished.rename(target)
     size = sum(entry["size"] for entry in digests.values())
     return Backup(target, moment, len(digests), size, hashes)
 
@@ -214,12 +221,16 @@ def restore_backup(
 
 
 def _state_files(state: Path) -> Iterator[Path]:
-    for path in sorted(state.rglob("*")):
-        name = path.name
-        top = path.parent == state and (name in _LEFT_OUT or name.endswith(("-wal", "-shm")))
-        database_log = name.endswith((".db-wal", ".db-shm", ".db-journal"))
-        if path.is_file() and not path.is_symlink() and not top and not database_log:
-            yield path
+    """Yield the files to copy, in order; others may remove files and folders meanwhile."""
+    for folder, folders, names in os.walk(state):
+        folders[:] = sorted(name for name in folders if not _UNFINISHED.fullmatch(name))
+        for name in sorted(names):
+            path = Path(folder, name)
+            top = path.parent == state and (name in _LEFT_OUT or name.endswith(("-wal", "-shm")))
+            database_log = name.endswith((".db-wal", ".db-shm", ".db-journal"))
+            left_out = top or database_log or _UNFINISHED.fullmatch(name)
+            if path.is_file() and not path.is_symlink() and not left_out:
+                yield path
 
 
 def _add(tar: tarfile.TarFile, path: Path, name: str, digests: dict[str, dict[str, Any]]) -> None:

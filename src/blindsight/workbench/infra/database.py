@@ -17,7 +17,9 @@ import contextlib
 import contextvars
 import logging
 import os
+import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -51,7 +53,9 @@ __all__ = [
 
 SCHEMA = "0002"  # the newest script in workbench/migrations/versions
 VERSION_TABLE = "blindsight_workbench_version"
-_MIGRATION_LOCK = 7_346_201  # PostgreSQL's advisory lock while the schema is changed
+# PostgreSQL's advisory locks while the schema is changed, and for transactions that run alone.
+_MIGRATION_LOCK, _ALONE_LOCK = 7_346_201, 7_346_202
+_LOCKED_SECONDS = 30  # to wait for a SQLite file that another process has locked
 METADATA = sql.MetaData()
 KEYS = sql.Table(
     "blindsight_workbench_keys",
@@ -203,15 +207,22 @@ class Database:
             "script_location", str(Path(__file__).parents[1] / "migrations").replace("%", "%%")
         )
         with self.engine.connect() as connection:
-            _lock_schema(connection)
+            _lock(connection, _MIGRATION_LOCK)
             config.attributes["connection"] = connection
             command.upgrade(config, SCHEMA)
             connection.commit()
 
     @contextmanager
-    def begin(self) -> Iterator[sql.Connection]:
-        """Open a transaction that is committed at the end and rolled back on an error."""
+    def begin(self, *, alone: bool = False) -> Iterator[sql.Connection]:
+        """Open a transaction that is committed at the end and rolled back on an error.
+
+        Parameters:
+            alone: let other transactions that run alone wait, because it writes what follows from
+                what it reads.
+        """
         with self.engine.begin() as connection:
+            if alone:
+                _lock(connection, _ALONE_LOCK)
             yield connection
 
     def rows(self, statement: Any) -> list[dict[str, Any]]:
@@ -233,18 +244,33 @@ def _private_file(path: Path) -> None:
     path.chmod(0o600)
 
 
-def _lock_schema(connection: sql.Connection) -> None:
-    """Let one process at a time change the schema; those that waited then have nothing to do."""
+def _lock(connection: sql.Connection, number: int) -> None:
+    """Let one transaction at a time go on until its end."""
     if connection.dialect.name == "postgresql":
-        connection.execute(sql.text(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})"))
+        connection.execute(sql.text(f"SELECT pg_advisory_xact_lock({number})"))
     else:
         connection.execute(sql.text("BEGIN IMMEDIATE"))
 
 
 def _tune(connection: Any, _record: Any) -> None:
-    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute(f"PRAGMA busy_timeout={1000 * _LOCKED_SECONDS}")
+    _use_write_ahead_log(connection)
     connection.execute("PRAGMA synchronous=NORMAL")
-    connection.execute("PRAGMA busy_timeout=30000")
+
+
+def _use_write_ahead_log(connection: Any) -> None:
+    """Switch a file to the write-ahead log; while another process does so, SQLite refuses this at
+    once and does not wait.
+    """
+    deadline = time.monotonic() + _LOCKED_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
 
 
 #: The purpose of the present request, as its sender states it; its threads see it, too.

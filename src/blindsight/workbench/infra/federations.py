@@ -202,9 +202,10 @@ class Federations:
         """Make this site's own keys; its process then joins with the access of the invitation."""
         from blindsight.app.federation_site import join_site
 
-        if (self.root / run.id).exists():
-            raise Problem("joined_before")
-        folder = self._folder(run)
+        try:
+            folder = self._folder(run)
+        except FileExistsError:
+            raise Problem("joined_before") from None
         try:
             join_site(folder, run.sites[run.number - 1], access)
             self._keep_rows(run, rows, labels)

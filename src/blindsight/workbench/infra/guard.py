@@ -219,7 +219,9 @@ class Guard:
         """Return the identity of a secret, after reading the database once for all who wait."""
         if len(secret) > _LONGEST_SECRET:
             return None
-        if self.keys.needs_reading(known=look(secret) is not None):
+        for _ in range(2):  # a reading under way may have begun before the last change
+            if not self.keys.needs_reading(known=look(secret) is not None):
+                break
             if self._reading is None:
                 self._reading = asyncio.create_task(asyncio.to_thread(self.keys.read))
             try:

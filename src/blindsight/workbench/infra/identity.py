@@ -127,6 +127,7 @@ class Keys:
         self._keys: dict[str, RequestIdentity] = {}
         self._sessions: dict[str, tuple[RequestIdentity, float]] = {}
         self._read_at = -math.inf
+        self._changes = 0
         self._guard = threading.Lock()
 
     def make(self, name: str, role: Role) -> str:
@@ -150,7 +151,7 @@ class Keys:
                 connection.execute(sql.insert(KEYS).values(row))
         except sql.exc.IntegrityError:
             raise InvalidParameter(refusal) from None
-        self._read_at = -math.inf
+        self._changed()
         return key
 
     def revoke(self, name: str) -> None:
@@ -165,7 +166,7 @@ class Keys:
             connection.execute(sql.delete(SESSIONS).where(SESSIONS.c.name == name))
         if not keys.rowcount + people.rowcount:
             raise InvalidParameter(f"there is no key and no person named {name!r}.")
-        self._read_at = -math.inf
+        self._changed()
 
     def make_owner(self) -> str:
         """Make an owner's key under a name that no person and no key, also no revoked one, has."""
@@ -197,6 +198,14 @@ class Keys:
         Returns:
             The identity, or None if the person was barred.
         """
+        try:
+            return self._person(issuer, subject, name, label, groups)
+        except sql.exc.IntegrityError:  # another sign-in was stored meanwhile, and is found now
+            return self._person(issuer, subject, name, label, groups)
+
+    def _person(
+        self, issuer: str, subject: str, name: str, label: str, groups: tuple[str, ...]
+    ) -> RequestIdentity | None:
         account = (PEOPLE.c.issuer == issuer) & (PEOPLE.c.subject == subject)
         values = {"label": label, "groups": json.dumps(list(groups)), "seen": _now()}
         with self.database.begin() as connection:
@@ -260,7 +269,7 @@ class Keys:
         with self.database.begin() as connection:
             if connection.execute(sql.select(GRANTS.c.subject).where(*same)).first() is None:
                 connection.execute(sql.insert(GRANTS).values(**row, made=_now(), actor=actor))
-        self._read_at = -math.inf
+        self._changed()
 
     def withdraw(
         self, subject: str, dataset: str, *, role: str | None = None, group: bool = False
@@ -276,7 +285,7 @@ class Keys:
             where.append(GRANTS.c.role == role)
         with self.database.begin() as connection:
             ended = connection.execute(sql.delete(GRANTS).where(*where)).rowcount
-        self._read_at = -math.inf
+        self._changed()
         return int(ended)
 
     def set_roles(self, subject: str, roles: Mapping[str, str], *, actor: str = "") -> None:
@@ -306,7 +315,7 @@ class Keys:
                     connection.execute(
                         sql.insert(GRANTS).values(**row, release="", made=_now(), actor=actor)
                     )
-        self._read_at = -math.inf
+        self._changed()
 
     def require_known(self, name: str) -> None:
         """Raise `InvalidParameter` if no key and no person has the name."""
@@ -349,7 +358,7 @@ class Keys:
     def read(self) -> None:
         """Read all valid keys, sessions and rights from the database."""
         with self._guard:
-            now = time.monotonic()
+            now, changes = time.monotonic(), self._changes
             granted: dict[tuple[str, str], set[Grant]] = {}
             for row in self.database.rows(sql.select(GRANTS)):
                 grant = Grant(row["role"], row["dataset"], row["release"])
@@ -383,6 +392,13 @@ class Keys:
                 if row["name"] in identities
             }
             self._read_at = now
+            if changes != self._changes:  # what changed meanwhile may be missing
+                self._read_at = -math.inf
+
+    def _changed(self) -> None:
+        """Have the list read again, after a change in the database."""
+        self._changes += 1
+        self._read_at = -math.inf
 
     def open_sessions(self) -> int:
         """Return the number of open sessions, by the list in memory."""
@@ -409,7 +425,7 @@ class Keys:
                 "id_token": id_token,
             }
             connection.execute(sql.insert(SESSIONS).values(row))
-        self._read_at = -math.inf
+        self._changed()
         return token
 
     def close_session(self, token: str) -> str:
@@ -418,7 +434,7 @@ class Keys:
         with self.database.begin() as connection:
             row = connection.execute(sql.select(SESSIONS.c.id_token).where(session)).first()
             connection.execute(sql.delete(SESSIONS).where(session))
-        self._read_at = -math.inf
+        self._changed()
         return "" if row is None else str(row.id_token or "")
 
 

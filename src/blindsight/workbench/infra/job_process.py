@@ -48,6 +48,8 @@ def main() -> None:
         take_part(Path(order["folder"]), order["bind"])
         os._exit(0)  # threads may still wait for a message that is not needed
     job = JobContext(WorkbenchSettings(**order["settings"]), order["job"], order["attempt"])
+    if (job.row["state"], job.row["attempts"]) != ("running", order["attempt"]):
+        return  # stopped, or taken over, before this process had started
     if job.row["kind"] not in KINDS:
         job.fail("there is no such kind of job")
         return

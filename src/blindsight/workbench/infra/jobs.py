@@ -51,6 +51,7 @@ class Jobs:
     def __init__(self, database: Database, settings: WorkbenchSettings) -> None:
         self.database, self.settings = database, settings
         self._wake = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._running: str | None = None
@@ -81,7 +82,7 @@ class Jobs:
         charges = arguments.get("step", "learn") in CHARGING_STEPS and kind != "attack"
         if charges and self.settings.require_purpose and not purpose:
             raise Problem("purpose_needed")
-        with self.database.begin() as connection:
+        with self.database.begin(alone=True) as connection:  # no two jobs get one number
             waiting = connection.execute(
                 sql.select(sql.func.count()).where(JOBS.c.state.in_(("queued", "running")))
             ).scalar_one()
@@ -103,7 +104,7 @@ class Jobs:
             }
             connection.execute(sql.insert(JOBS).values(row))
             connection.execute(sql.insert(JOB_EVENTS).values(_event(row["id"], 0, row)))
-        self._wake.set()
+        self._wake_up()
         return self.get(row["id"])
 
     def get(self, job: str) -> Job:
@@ -165,20 +166,20 @@ class Jobs:
 
     def rerun(self, job: str) -> Job:
         """Put an ended job back into the queue."""
-        if self.get(job)["state"] not in ENDED:
+        fresh: dict[str, Any] = {"attempts": 0, "done": 0, "total": 0, "ended": None}
+        self.get(job)  # whether there is one
+        if not self._set(job, only=ENDED, state="queued", note="waiting", **fresh):
             raise Problem("conflict")
-        self._set(job, state="queued", note="waiting", attempts=0, done=0, total=0, ended=None)
-        self._wake.set()
+        self._wake_up()
         return self.get(job)
 
     async def stop_job(self, job: str) -> Job:
         """Stop a job that is queued or running."""
-        row = await asyncio.to_thread(self.get, job)
-        if row["state"] in ENDED:
+        await asyncio.to_thread(self.get, job)  # whether there is one
+        values: dict[str, Any] = {"state": "stopped", "ended": _now()}
+        values["note"] = "stopped on request"
+        if not await asyncio.to_thread(self._set, job, only=("queued", "running"), **values):
             raise Problem("conflict")
-        await asyncio.to_thread(
-            self._set, job, state="stopped", note="stopped on request", ended=_now()
-        )
         if self._running == job:
             await self._end_process()
         return await asyncio.to_thread(self.get, job)
@@ -190,6 +191,7 @@ class Jobs:
     async def start(self) -> None:
         """Queue interrupted jobs again, and start to work."""
         await asyncio.to_thread(self._take_up, own=True)
+        self._loop = asyncio.get_running_loop()
         self._task = asyncio.create_task(self._work())
 
     async def close(self) -> None:
@@ -198,7 +200,7 @@ class Jobs:
         if self._running is not None:
             note = "the workbench was stopped; waiting to go on"
             await asyncio.to_thread(
-                self._set, self._running, only="running", state="queued", note=note
+                self._set, self._running, only=("running",), state="queued", note=note
             )
         await self._end_process()
         if self._task is not None:
@@ -225,9 +227,15 @@ class Jobs:
                 "runner": self.runner,
             }
             values["lease"] = time.time() + _LEASE
-            if self._set(row["id"], only="queued", **values):
+            if self._set(row["id"], only=("queued",), **values):
                 return {**row, **values}
         return None
+
+    def _wake_up(self) -> None:
+        """Have the queue looked at; from any thread, because requests run in threads."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and the job waits
+                self._loop.call_soon_threadsafe(self._wake.set)
 
     def _take_up(self, *, own: bool = False) -> None:
         """Queue jobs again whose lease expired and, with `own`, those of this workbench."""
@@ -300,7 +308,7 @@ class Jobs:
             last = (await asyncio.to_thread(self.get, job))["note"]
             note = unexpected_end(last, words, code, folder)
             await asyncio.to_thread(
-                self._set, job, only="running", state="failed", note=note, ended=_now()
+                self._set, job, only=("running",), state="failed", note=note, ended=_now()
             )
         await asyncio.to_thread(self._forget_files)
 
@@ -310,7 +318,8 @@ class Jobs:
             await asyncio.sleep(_RENEWAL)
             with contextlib.suppress(sql.exc.SQLAlchemyError):
                 lease = time.time() + _LEASE
-                if await asyncio.to_thread(self._set, job, only="running", owned=True, lease=lease):
+                own = functools.partial(self._set, job, only=("running",), owned=True)
+                if await asyncio.to_thread(own, lease=lease):
                     continue
                 if (await asyncio.to_thread(self.get, job))["state"] not in ("done", "failed"):
                     await self._end_process()  # stopped, or taken over
@@ -341,19 +350,19 @@ class Jobs:
             shutil.rmtree(self.folder(job), ignore_errors=True)
 
     def _set(
-        self, job: str, *, only: str | None = None, owned: bool = False, **values: Any
+        self, job: str, *, only: tuple[str, ...] = (), owned: bool = False, **values: Any
     ) -> bool:
         """Change the row of a job, and return whether it was changed.
 
         Parameters:
             job: the job's number.
-            only: change it only in this state.
+            only: change it only in one of these states; in any by default.
             owned: change it only if it belongs to this workbench.
             values: the new values.
         """
         statement = sql.update(JOBS).where(JOBS.c.id == job)
-        if only is not None:
-            statement = statement.where(JOBS.c.state == only)
+        if only:
+            statement = statement.where(JOBS.c.state.in_(only))
         if owned:
             statement = statement.where(JOBS.c.runner == self.runner)
         with self.database.begin() as connection:

@@ -387,7 +387,10 @@ def _labelled(
     ]
     if len(classes) < 2 or len(labelled) < LEAST:
         raise Problem("too_few_labels")
-    rows: NDArray[Any] = rows_of(datasets, data_set)
+    try:
+        rows: NDArray[Any] = rows_of(datasets, data_set, photos)
+    except InvalidData as error:  # a job is reading the photos again
+        raise Problem("conflict") from error
     if method != "statistics":  # which takes its directions from public pictures
         rows = columns(rows, COLUMNS)
     records = [photos[row].id for row, _ in labelled]

@@ -33,7 +33,7 @@ from benchmarks.audit.mutations import EARLY, LATE, NEW, Mutant
 __all__ = ["ROOT", "Outcome", "SceneServer", "audit_scene", "outcome_of", "outcomes"]
 
 ROOT = Path(__file__).parents[2]
-_SECONDS = 1800  # alone the longest takes less than a minute; beside other work it may take long
+_SECONDS = 1800  # ends what hangs; beside other work a scene may take many times as long as alone
 # What scenes import of other people's packages; importing them takes longer than most audits.
 _IMPORTED_BEFORE = (
     "PIL.Image",

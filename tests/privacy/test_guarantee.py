@@ -26,7 +26,7 @@ audits = st.builds(
     epsilon=st.floats(0, 20),
     confidence=st.floats(0.5, 1),
     # Not "private", which no verdict may say: Hypothesis draws constants of the package's own
-    # modules too, and would draw this word in one run of 300.
+    # modules too, and drew this word in about one run of a hundred.
     attack=st.text(min_size=1, max_size=20).filter(lambda text: "private" not in text),
     trials=st.integers(1, 10**6),
 )

@@ -192,6 +192,17 @@ def test_a_flipped_byte_anywhere_in_the_file_is_found_or_changes_nothing(path, t
     assert found > 15
 
 
+@pytest.mark.parametrize("column", range(3), ids=["type", "name", "table"])
+def test_a_text_of_the_schema_that_a_flipped_bit_made_bytes_is_found(path, column):
+    """In SQLite's own table a text of n letters has the type 2n + 13, and 2n + 12 are bytes."""
+    content = bytearray(path.read_bytes())
+    types = [2 * len(text) + 13 for text in ("table", ENTRIES, ENTRIES)]
+    content[content.index(bytes(types)) + column] ^= 1
+    path.write_bytes(bytes(content))
+    with pytest.raises(LedgerError):
+        verify(path)
+
+
 def test_texts_are_the_text_fields(path):
     connection = sqlite3.connect(path)
     row = dict(zip(FIELDS, connection.execute(f"SELECT * FROM {ENTRIES}").fetchone(), strict=True))

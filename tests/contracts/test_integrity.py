@@ -202,7 +202,7 @@ def _changed_row(vault: Path, table: str, change: str) -> None:
 @pytest.mark.parametrize(
     "row",
     [
-        ("codes", "code = code || x'00'"),  # another code, whatever the noise drew
+        ("codes", "code = zeroblob(length(code) + 1)"),  # another code, whatever the noise drew
         ("photos", "record = record || '0'"),
         ("releases", "state = 'charged'"),
         ("facts", "value = '1'"),

@@ -12,7 +12,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -48,26 +48,33 @@ from blindsight.federated.sums.sealing import Identity
 from ports import held_port
 
 
-def test_rounds_over_https_equal_the_simulation_and_everybody_hears_of_the_end(
-    federation: Callable, simulated: Callable, tmp_path: Path
-) -> None:
-    folders = federation(port=held_port(), rounds=2, patience=600.0)
+@contextmanager
+def sites_that_leave_by_themselves(folders: dict[str, PartyFolder], rows: Path) -> Iterator[None]:
+    """Start five sites, which wait for an aggregator, and see that all have ended after it."""
     sites = [
         threading.Thread(
             target=run_party,
             args=(folders[f"site-{n}"],),
-            kwargs={"data": tmp_path / f"site-{n}.npz", "say": lambda text: None},
+            kwargs={"data": rows / f"site-{n}.npz", "say": lambda text: None},
             daemon=True,
         )
         for n in range(1, 6)
     ]
     for thread in sites:
-        thread.start()  # before there is an aggregator: they wait for it
-    aggregator = folders["aggregator"]
-    *_, last = run_aggregator(aggregator, test=tmp_path / "test.npz", linger=600.0)
-    for thread in sites:  # users and holders leave by themselves
+        thread.start()
+    yield
+    for thread in sites:
         thread.join(600)
     assert not any(thread.is_alive() for thread in sites)
+
+
+def test_rounds_over_https_equal_the_simulation_and_everybody_hears_of_the_end(
+    federation: Callable, simulated: Callable, tmp_path: Path
+) -> None:
+    folders = federation(port=held_port(), rounds=2, patience=600.0)
+    aggregator = folders["aggregator"]
+    with sites_that_leave_by_themselves(folders, tmp_path):
+        *_, last = run_aggregator(aggregator, test=tmp_path / "test.npz", linger=600.0)
     models = {folders[f"site-{n}"].model.read_bytes() for n in range(1, 6)}
     assert models == {aggregator.model.read_bytes()}
     assert last is not None
@@ -298,21 +305,8 @@ def test_a_party_that_is_connected_and_slow_to_ask_still_hears_of_the_end(
 
     monkeypatch.setattr(MailboxLink, "finish", finished)
     monkeypatch.setattr(Client, "fetch", late)
-    sites = [
-        threading.Thread(
-            target=run_party,
-            args=(folders[f"site-{n}"],),
-            kwargs={"data": tmp_path / f"site-{n}.npz", "say": lambda text: None},
-            daemon=True,
-        )
-        for n in range(1, 6)
-    ]
-    for thread in sites:
-        thread.start()
-    list(run_aggregator(folders["aggregator"], linger=600.0))
-    for thread in sites:
-        thread.join(600)
-    assert not any(thread.is_alive() for thread in sites)
+    with sites_that_leave_by_themselves(folders, tmp_path):
+        list(run_aggregator(folders["aggregator"], linger=600.0))
 
 
 def test_nobody_speaks_for_others_and_strangers_have_no_mailbox(

@@ -16,13 +16,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+import patient_ray
 
 __all__ = [
     "PART_OF",
@@ -55,7 +56,6 @@ RAY_SETTINGS = {
 }
 _PASSWORD = "open-sesame-4711"
 _numbers = itertools.count(1)
-_failed_starts: list[Exception] = []  # of Ray
 
 
 def _program(name: str, package: str, *folders: Path) -> str:
@@ -176,26 +176,13 @@ def ray_cluster() -> Iterator[Any]:
         warnings.simplefilter("ignore")  # Ray leaves /dev/null open while it starts
         import ray
 
-        latest = time.monotonic() + _SECONDS
-        while True:
-            try:
-                ray.init(
-                    address="local",
-                    num_cpus=2,
-                    include_dashboard=False,
-                    log_to_driver=False,
-                    logging_level="ERROR",
-                )
-                break
-            except Exception as error:
-                # Ray gives each of its own processes 15 to 30 seconds, whatever else runs; nothing
-                # can change it ("timed out during startup", "Timed out waiting for file").
-                if "timed out" not in str(error).lower() or time.monotonic() > latest:
-                    raise
-                # Its processes and open files would warn when they are collected, within whatever
-                # test that happens in: they are held until the end, by the traceback.
-                _failed_starts.append(error)
-                ray.shutdown()
+        patient_ray.start(
+            address="local",
+            num_cpus=2,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="ERROR",
+        )
         gc.collect()  # what else warns, while warnings are ignored
     yield ray
     end_ray()

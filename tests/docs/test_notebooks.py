@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 import warm
 
-NOTEBOOKS = sorted((Path(__file__).parents[2] / "docs" / "notebooks").glob("*.ipynb"))
+TESTS = Path(__file__).parents[1]
+NOTEBOOKS = sorted((TESTS.parent / "docs" / "notebooks").glob("*.ipynb"))
 # Runs each cell as Jupyter does: statements, then the last expression, which is displayed.
 DRIVER = """
 import ast, json, sys
 
 text = open(sys.argv[1], encoding="utf-8").read()
 if "flwr" in text:
-    exec(sys.argv[2])
+    import patient_ray
+    patient_ray.install()
 space = {"__name__": "__main__"}
 for cell in json.loads(text)["cells"]:
     if cell["cell_type"] != "code":
@@ -31,23 +34,6 @@ for cell in json.loads(text)["cells"]:
         assert shown._repr_html_().startswith("<"), type(shown)
         print("displayed:", type(shown).__name__)
 """
-# Ray gives each of its own processes 15 to 30 seconds to start, whatever else the machine does: as
-# in tests/real_parts.py it is started again.
-PATIENT_RAY = """
-import time, ray
-
-def patient(*words, start=ray.init, latest=time.monotonic() + 600, failed=[], **options):
-    while True:
-        try:
-            return start(*words, **options)
-        except Exception as error:
-            if "timed out" not in str(error).lower() or time.monotonic() > latest:
-                raise
-            failed.append(error)  # holds its processes and files, which would warn when collected
-            ray.shutdown()
-
-ray.init = patient
-"""
 SHOWS = {
     "embeddings": ("Guarantee", "SearchResult", "AuditResult"),
     "flower": (),
@@ -58,7 +44,8 @@ SHOWS = {
 @pytest.mark.real("ray")  # Flower's simulation starts one
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_and_displays_its_values(path: Path, tmp_path: Path) -> None:
-    done = warm.run(["-c", DRIVER, path, PATIENT_RAY], cwd=tmp_path, timeout=1800)
+    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    done = warm.run(["-c", DRIVER, path], cwd=tmp_path, env=environment, timeout=1800)
     assert done.returncode == 0, done.stderr
     shown = [line.removeprefix("displayed: ") for line in done.stdout.splitlines()]
     assert [name for name in shown if name in SHOWS["embeddings"]] == list(SHOWS[path.stem])

@@ -15,9 +15,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from blindsight.app.library import accounts
 from blindsight.app.library.accounts import decide, require_agreement
 from blindsight.app.library.datasets import DataSets
 from blindsight.cli.main import app as command
+from blindsight.core.durable import only_writer
 from blindsight.core.errors import BlindsightError, HostileFile, InvalidParameter, RolledBack
 from blindsight.privacy import Ledger
 from blindsight.workbench import WorkbenchSettings
@@ -106,6 +108,25 @@ def test_closing_after_a_restore_ends_the_budget(drill: Drill, tmp_path: Path) -
     with Ledger(there.ledger_place, dataset=report.data_set.account) as ledger:
         decide(DataSets(there), report.data_set, ledger, "close", actor="ann")
         assert all(balance.closed for balance in ledger.balances())
+
+
+def test_two_decisions_after_a_restore_do_not_undo_each_other(
+    drill: Drill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, copy, _ = drill
+    there = settings.model_copy(update={"state": tmp_path / "new"})
+    [report] = restore_backup(there, copy).reports
+    datasets, locked = DataSets(there), []
+
+    def written(datasets: DataSets, moments: dict[str, str]) -> None:
+        with pytest.raises(BlockingIOError), only_writer(there.state, wait=False):
+            pass  # another decision would be lost
+        locked.append(moments)
+
+    monkeypatch.setattr(accounts, "mark_restored", written)
+    with Ledger(there.ledger_place, dataset=report.data_set.account) as ledger:
+        decide(datasets, report.data_set, ledger, "take over", actor="ann")
+    assert locked == [{}]
 
 
 def test_a_release_made_after_the_backup_is_named_by_its_folder(

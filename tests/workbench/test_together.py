@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import io
 import json
 import stat
@@ -186,6 +187,24 @@ def test_of_two_who_join_with_one_invitation_at_once_one_is_told_that_it_was_joi
         site.join(invited, access, *rows(2))
     assert refused.value.code == "joined_before"
     assert site.listed() == joined
+
+
+def test_a_run_that_is_complete_before_it_is_paused_stays_complete(tmp_path: Path) -> None:
+    site = Federations(WorkbenchSettings(state=tmp_path))
+    run = site.start(agreed(3, held_port()), *rows(0))
+
+    async def ends_first() -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(3600)
+        site.save(replace(run, state="done"))
+
+    async def pause() -> Run:
+        site._tasks[run.id] = asyncio.create_task(ends_first())
+        await asyncio.sleep(0)
+        return await site.rest(run)
+
+    assert asyncio.run(pause()).state == "done"
+    assert site.get(run.id).state == "done"
 
 
 def test_a_model_that_is_downloaded_while_it_is_stored_again_is_whole(

@@ -13,11 +13,13 @@ from pathlib import Path
 
 import pytest
 
-SECONDS = 600  # only keeps a hanging engine from blocking other tests
+import patient_ray
+
+SECONDS = 1800  # only keeps a hanging engine from blocking other tests
 APP = """
 import json, sys
 import numpy as np
-import ray
+import patient_ray
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
@@ -26,16 +28,7 @@ from blindsight.federated.flower import (
     SecureFedAvg, SumPlan, register_protocol, secure_sum_mod, simulate_enrolment, simulated_site
 )
 
-def patient(*args, start=ray.init, **options):
-    while True:  # Ray gives each of its own processes 15 to 30 seconds, whatever else runs
-        try:
-            return start(*args, **options)
-        except Exception as error:
-            if "timed out" not in str(error).lower():
-                raise
-            ray.shutdown()
-
-ray.init = patient
+patient_ray.install()
 root = simulate_enrolment(sys.argv[1], SumPlan(weights=4, max_examples=30), users=3)
 client = register_protocol(ClientApp(mods=[secure_sum_mod(simulated_site(root))]))
 server = ServerApp()
@@ -66,6 +59,7 @@ def test_the_mean_comes_out_of_flowers_simulation_engine(tmp_path: Path) -> None
     app.write_text(APP)
     environment = {
         **os.environ,
+        "PYTHONPATH": str(Path(patient_ray.__file__).parent),
         "FLWR_HOME": str(tmp_path / "flower"),
         "FLWR_TELEMETRY_ENABLED": "0",
         "OMP_NUM_THREADS": "1",

@@ -27,6 +27,7 @@ import secrets
 import shutil
 import ssl
 import tempfile
+import threading
 import zipfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -108,6 +109,7 @@ class Federations:
         self.settings = settings
         self.root = settings.state / "together"
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._changes = threading.Lock()  # a task that is cancelled may still store its state
 
     def listed(self) -> list[Run]:
         """Return all runs, the newest first."""
@@ -258,7 +260,9 @@ class Federations:
             self._tasks[run.id] = asyncio.create_task(self._keep(run))
 
     async def rest(self, run: Run, state: str = "paused") -> Run:
-        """End the process of a run; with the state "left", its keys are deleted."""
+        """End the process of a run, unless the run is complete meanwhile; with the state "left",
+        its keys are deleted.
+        """
         task = self._tasks.pop(run.id, None)
         if task is not None:
             task.cancel()
@@ -268,7 +272,7 @@ class Federations:
             await asyncio.to_thread(
                 shutil.rmtree, self.root / run.id / "parties", ignore_errors=True
             )
-        return await asyncio.to_thread(self.save, replace(self.get(run.id), state=state))
+        return await asyncio.to_thread(self._change_state, run, state)
 
     async def close(self) -> None:
         """End all processes; runs continue at the next start."""
@@ -289,9 +293,7 @@ class Federations:
             while True:
                 process = await start_child("job_process", order)
                 if await process.wait() == 0:
-                    await asyncio.to_thread(
-                        lambda: self.save(replace(self.get(run.id), state="done"))
-                    )
+                    await asyncio.to_thread(self._change_state, run, "done")
                     self._tasks.pop(run.id, None)
                     return
                 _log.warning(
@@ -305,6 +307,12 @@ class Federations:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()  # state is on disk before any answer leaves
                 await process.wait()
+
+    def _change_state(self, run: Run, state: str) -> Run:
+        """Store a new state, and return the stored run; a complete run stays complete."""
+        with self._changes:
+            stored = self.get(run.id)
+            return stored if stored.state == "done" else self.save(replace(stored, state=state))
 
     def _folder(self, run: Run) -> Path:
         folder = self.root / run.id

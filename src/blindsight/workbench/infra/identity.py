@@ -266,7 +266,7 @@ class Keys:
             "release": release,
         }
         same = [GRANTS.c[column] == value for column, value in row.items()]
-        with self.database.begin() as connection:
+        with self.database.begin(alone=True) as connection:
             if connection.execute(sql.select(GRANTS.c.subject).where(*same)).first() is None:
                 connection.execute(sql.insert(GRANTS).values(**row, made=_now(), actor=actor))
         self._changed()
@@ -301,7 +301,7 @@ class Keys:
         for role in roles.values():
             _check_role(role, ("", *get_args(DataSetRole)))
         self.require_known(subject)
-        with self.database.begin() as connection:
+        with self.database.begin(alone=True) as connection:
             for dataset, role in roles.items():
                 of_subject = (
                     (GRANTS.c.subject == subject)

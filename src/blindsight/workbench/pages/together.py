@@ -367,7 +367,8 @@ async def change(
         raise Problem("conflict")
     if action == "go-on":
         current = await workbench.federations.rest(current, "running")
-        workbench.federations.go_on(current)
+        if current.state == "running":  # not complete meanwhile
+            workbench.federations.go_on(current)
     else:
         await workbench.federations.rest(current, "left" if action == "leave" else "paused")
     return Next(next=f"/together?run={current.id}")

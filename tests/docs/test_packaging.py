@@ -53,10 +53,11 @@ def _run(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of this tree, built by pip as `pip wheel` does it."""
+    """The wheel of this tree, built by `pip wheel` with the backend that is installed."""
     folder = tmp_path_factory.mktemp("wheel")
+    here = ("--no-deps", "--no-build-isolation", "--no-index")
     done = _run(
-        sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", folder, ROOT, cwd=folder
+        sys.executable, "-m", "pip", "wheel", "--quiet", *here, "-w", folder, ROOT, cwd=folder
     )
     assert done.returncode == 0, done.stderr
     (made,) = folder.glob("blindsight-*.whl")
@@ -75,6 +76,7 @@ def _environment(place: Path, wheel: Path) -> Path:
         "install",
         "--quiet",
         "--no-deps",
+        "--no-index",
         "--no-compile",  # a few of the modules are imported, and compiled then
         wheel,
         cwd=place,

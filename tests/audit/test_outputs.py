@@ -75,7 +75,10 @@ def test_a_run_that_tells_by_another_way_is_caught_there(name: str) -> None:
 
 
 def what_may_be_said() -> DoorAudit:
-    """The audit of a run that says what does not depend on the data."""
+    """The audit of a run that says what does not depend on the data, in a program that logs with
+    the time, as some libraries do once they are imported.
+    """
+    logging.basicConfig(format="%(created)f %(message)s", level=logging.INFO, force=True)
 
     def run(data: Rows, folder: Path) -> Rows:
         print("learning")

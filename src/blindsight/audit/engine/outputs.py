@@ -308,10 +308,13 @@ class _Recorder:
 
 @contextmanager
 def _logging_to(handler: logging.Handler) -> Iterator[None]:
-    """Log our own loggers at every level, and others at their own level."""
+    """Log our own loggers at every level, and others at their own level, to this handler.
+
+    The root logger's other handlers rest meanwhile: they may print the time.
+    """
     root, own = logging.getLogger(), logging.getLogger("blindsight")
     level, disabled = own.level, logging.root.manager.disable
-    root.addHandler(handler)
+    others, root.handlers = root.handlers, [handler]
     own.setLevel(logging.DEBUG)
     logging.disable(logging.NOTSET)
     try:
@@ -320,6 +323,7 @@ def _logging_to(handler: logging.Handler) -> Iterator[None]:
         logging.disable(disabled)
         own.setLevel(level)
         root.removeHandler(handler)
+        root.handlers = [*others, *root.handlers]  # with those that the run added
 
 
 _recorder: _Recorder | None = None

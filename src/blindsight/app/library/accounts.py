@@ -547,13 +547,13 @@ def decide(
         raise InvalidData(_EARLIER)
     releases = _releases_on_disk(datasets, data_set)
     resolved = resolve(owner_vault(datasets), ledger, decision, releases=releases, actor=actor)
-    if data_set.id in restored_from(datasets):
-        if decision == "close":
-            close_account(ledger, "closed after a restore from a backup", actor=actor)
-        with durable.only_writer(datasets.settings.state):
-            others = restored_from(datasets)
-            others.pop(data_set.id, None)
-            mark_restored(datasets, others)
+    with durable.only_writer(datasets.settings.state):
+        restored = restored_from(datasets)
+        if data_set.id in restored:
+            if decision == "close":
+                close_account(ledger, "closed after a restore from a backup", actor=actor)
+            del restored[data_set.id]
+            mark_restored(datasets, restored)
     return resolved
 
 

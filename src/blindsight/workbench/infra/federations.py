@@ -260,8 +260,8 @@ class Federations:
             self._tasks[run.id] = asyncio.create_task(self._keep(run))
 
     async def rest(self, run: Run, state: str = "paused") -> Run:
-        """End the process of a run, unless the run is complete meanwhile; with the state "left",
-        its keys are deleted.
+        """End the process of a run and store its state, unless the run is complete meanwhile; with
+        the state "left", its keys are deleted.
         """
         task = self._tasks.pop(run.id, None)
         if task is not None:

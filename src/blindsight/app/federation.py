@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -431,12 +431,22 @@ def run_site(
         run_party(party, data=rows, say=say)
     else:
         say(f"aggregator at {party.address}; the model goes to {party.model}")
-        thread = threading.Thread(
-            target=run_party, args=(party,), kwargs={"data": rows, "say": say}, daemon=True
-        )
+        failed: list[BaseException] = []
+
+        def keep() -> None:
+            try:
+                run_party(party, data=rows, say=say)
+            except BaseException as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=keep, daemon=True)
         if party.roles != Role.AGGREGATOR:
             thread.start()
-        yield from run_aggregator(party, test=test, bind=bind, linger=_LINGER)
+        with closing(run_aggregator(party, test=test, bind=bind, linger=_LINGER)) as statuses:
+            for status in statuses:
+                if failed:  # the aggregator would wait for its own site
+                    raise failed[0]
+                yield status
         if thread.ident is not None:
             thread.join(_GOODBYE)
     if party.model.is_file() and not bundle_folder(party.model).exists():

@@ -22,6 +22,7 @@ from blindsight.app.hosting import share_file
 from blindsight.app.result import JobResult, Progress, ResultTable, files_table
 from blindsight.core import checks
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, MissingData
+from blindsight.core.parsing import one_parser
 from blindsight.privacy import Guarantee
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def read_labelled(
     if labels is not None:
         raise InvalidParameter("labels= is for a folder of photos: an .npz file has its own y.")
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with one_parser(), np.load(path, allow_pickle=False) as file:
             X, y = file["X"], file["y"]
     except (OSError, ValueError, KeyError, EOFError) as error:
         raise HostileFile(

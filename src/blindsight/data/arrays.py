@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from blindsight.core.checks import one_of
 from blindsight.core.errors import HostileFile, MissingData
+from blindsight.core.parsing import one_parser
 from blindsight.data.limits import LIMITS, Limits, check_packing, read_at_most, regular_file
 from blindsight.data.sets import ImageSet
 
@@ -255,7 +256,7 @@ def load_arrays(
                 check_packing(info)
                 with archive.open(info) as stream:
                     _check_header(stream, info, path.name)
-        with np.load(path, allow_pickle=False) as stored:
+        with one_parser(), np.load(path, allow_pickle=False) as stored:
             return {name: stored[name] for name in stored.files}
     except HostileFile:
         raise
@@ -276,7 +277,8 @@ def _check_header(stream: Any, info: zipfile.ZipInfo, name: str) -> None:
         if version == (1, 0)
         else np.lib.format.read_array_header_2_0
     )
-    shape, _, dtype = read(stream)
+    with one_parser():
+        shape, _, dtype = read(stream)
     claimed = dtype.itemsize
     for extent in shape:
         claimed *= extent

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from blindsight.core.checks import optional_module
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
+from blindsight.core.parsing import one_parser
 from blindsight.data.limits import LIMITS, check_packing, regular_file
 from blindsight.encoders.base import (
     Classes,
@@ -307,7 +308,8 @@ class Embeddings:
 
     def _mapped(self) -> NDArray[np.generic]:
         try:
-            mapped = np.load(self.file, mmap_mode="r", allow_pickle=False)
+            with one_parser():
+                mapped = np.load(self.file, mmap_mode="r", allow_pickle=False)
         except (ValueError, OSError, EOFError, SyntaxError) as error:
             raise HostileFile(
                 f"{self.file.name} is not a .npy file of plain numbers: {str(error)[:100]}"
@@ -328,7 +330,7 @@ class Embeddings:
                         f"{self.file.name} unpacks to more than {LIMITS.unpacked_bytes:,} bytes. "
                         "Use .npy or Parquet, which are read in pieces."
                     )
-            with np.load(self.file, allow_pickle=False) as packed:
+            with one_parser(), np.load(self.file, allow_pickle=False) as packed:
                 names = list(packed.keys())
                 vectors = packed[_chosen(self.file.name, names, _VECTOR_NAMES, "vectors")]
                 listed = [name for name in names if name in _ID_NAMES]

@@ -30,6 +30,7 @@ from blindsight.core.errors import (
     InvalidParameter,
     MissingData,
 )
+from blindsight.core.parsing import one_parser
 from blindsight.data import cache_folder
 from blindsight.data.fetch import Member, PackageRecipe, checksum, get, is_offline
 from blindsight.data.fetch.recipes import keep
@@ -200,7 +201,9 @@ def class_names() -> tuple[str, ...]:
     """
     with suppress(SyntaxError, ValueError):
         text = (_folder(WORDS[1]) / "class_names.py").read_text(encoding="utf-8")
-        for node in ast.parse(text).body:
+        with one_parser():
+            module = ast.parse(text)
+        for node in module.body:
             if (
                 isinstance(node, ast.Assign)
                 and ast.unparse(node.targets[0]) == "IMAGENET_CLASSNAMES"

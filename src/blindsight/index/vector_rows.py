@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core.errors import InvalidData
+from blindsight.core.parsing import one_parser
 from blindsight.encoders import Embeddings
 from blindsight.encoders.base import Floats
 from blindsight.index.release_folder import Scan
@@ -76,7 +77,8 @@ class VectorRows:
 
     def _open(self) -> NDArray[np.float32]:
         if self._mapped is None:
-            self._mapped = np.load(self.file, mmap_mode="r", allow_pickle=False)
+            with one_parser():
+                self._mapped = np.load(self.file, mmap_mode="r", allow_pickle=False)
         return self._mapped
 
     def remove(self) -> None:

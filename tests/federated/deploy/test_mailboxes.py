@@ -11,16 +11,18 @@ import signal
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import warm
+from blindsight.app.federation import run_site
 from blindsight.core import durable
-from blindsight.core.errors import ProtocolError
+from blindsight.core.errors import BlindsightError, ProtocolError
 from blindsight.federated import FederatedClassifier
 from blindsight.federated.deploy import running
 from blindsight.federated.deploy.folders import (
@@ -32,6 +34,7 @@ from blindsight.federated.deploy.folders import (
 )
 from blindsight.federated.deploy.running import (
     Client,
+    Status,
     UserService,
     enrol_by_invitation,
     enrol_sites,
@@ -49,23 +52,38 @@ from ports import held_port
 
 
 @contextmanager
-def sites_that_leave_by_themselves(folders: dict[str, PartyFolder], rows: Path) -> Iterator[None]:
-    """Start five sites, which wait for an aggregator, and see that all have ended after it."""
-    sites = [
-        threading.Thread(
-            target=run_party,
-            args=(folders[f"site-{n}"],),
-            kwargs={"data": rows / f"site-{n}.npz", "say": lambda text: None},
-            daemon=True,
-        )
-        for n in range(1, 6)
-    ]
+def sites_that_leave_by_themselves(
+    folders: dict[str, PartyFolder], rows: Path
+) -> Iterator[Callable[[Iterable[Status | None]], list[Status | None]]]:
+    """Start five sites, which wait for an aggregator, and see that all have ended after it.
+
+    What is yielded goes through an aggregator's run and raises what a site raises: the aggregator
+    would wait for it.
+    """
+    failed: list[BaseException] = []
+
+    def keep(name: str) -> None:
+        try:
+            run_party(folders[name], data=rows / f"{name}.npz", say=lambda text: None)
+        except BaseException as error:
+            failed.append(error)
+
+    sites = [threading.Thread(target=keep, args=(f"site-{n}",), daemon=True) for n in range(1, 6)]
     for thread in sites:
         thread.start()
-    yield
+
+    def run(statuses: Iterable[Status | None]) -> list[Status | None]:
+        passed = []
+        for status in statuses:
+            if failed:
+                raise failed[0]
+            passed.append(status)
+        return passed
+
+    yield run
     for thread in sites:
         thread.join(600)
-    assert not any(thread.is_alive() for thread in sites)
+    assert not failed and not any(thread.is_alive() for thread in sites)
 
 
 def test_rounds_over_https_equal_the_simulation_and_everybody_hears_of_the_end(
@@ -73,8 +91,8 @@ def test_rounds_over_https_equal_the_simulation_and_everybody_hears_of_the_end(
 ) -> None:
     folders = federation(port=held_port(), rounds=2, patience=600.0)
     aggregator = folders["aggregator"]
-    with sites_that_leave_by_themselves(folders, tmp_path):
-        *_, last = run_aggregator(aggregator, test=tmp_path / "test.npz", linger=600.0)
+    with sites_that_leave_by_themselves(folders, tmp_path) as run:
+        last = run(run_aggregator(aggregator, test=tmp_path / "test.npz", linger=600.0))[-1]
     models = {folders[f"site-{n}"].model.read_bytes() for n in range(1, 6)}
     assert models == {aggregator.model.read_bytes()}
     assert last is not None
@@ -85,6 +103,44 @@ def test_rounds_over_https_equal_the_simulation_and_everybody_hears_of_the_end(
         simulated(aggregator.plan, aggregator.settings, [(1, 2, 3, 4, 5)] * 2),
     )
     assert last["rounds"][-1]["accuracy"] > 0.8
+
+
+def test_where_one_role_of_a_site_fails_the_other_ends_too(
+    federation: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site, looked, ended = federation(port=held_port())["site-4"], threading.Event(), []
+    keep = running.keep_role
+
+    def kept(folder: PartyFolder, role: Role, **options: Any) -> None:
+        if role is Role.USER:
+            assert looked.wait(600)  # until the holder looks for its aggregator
+            raise MemoryError
+        stop = options.pop("stop")
+        keep(folder, role, stop=lambda: looked.set() or stop(), **options)
+        ended.append(role)
+
+    monkeypatch.setattr(running, "keep_role", kept)
+    with pytest.raises(MemoryError):
+        run_party(site, data=tmp_path / "site-4.npz", say=lambda text: None)
+    end = time.monotonic() + 600
+    while not ended and time.monotonic() < end:
+        time.sleep(0.02)
+    assert ended == [Role.HOLDER]
+
+
+def test_an_aggregator_does_not_wait_for_its_own_site_that_failed(
+    federation: Callable, tmp_path: Path
+) -> None:
+    first = federation()["site-1"]
+    both = Role.USER | Role.HOLDER
+    address = f"127.0.0.1:{held_port()}"
+    host = join(tmp_path / "host", "S 1", both | Role.AGGREGATOR, address=address)
+    others = [join(tmp_path / f"other-{n}", f"S {n}", both) for n in range(2, 6)]
+    requests = [host.request, *(other.request for other in others)]
+    accept(host, make_roster(first.settings, first.plan, requests))
+    host.state(Role.USER).write_bytes(b"damaged")
+    with pytest.raises(BlindsightError, match="state"):
+        list(run_site(host.path, data=tmp_path / "site-1.npz", say=lambda text: None))
 
 
 def test_sites_enrol_by_invitation_over_https(federation: Callable, tmp_path: Path) -> None:
@@ -305,8 +361,8 @@ def test_a_party_that_is_connected_and_slow_to_ask_still_hears_of_the_end(
 
     monkeypatch.setattr(MailboxLink, "finish", finished)
     monkeypatch.setattr(Client, "fetch", late)
-    with sites_that_leave_by_themselves(folders, tmp_path):
-        list(run_aggregator(folders["aggregator"], linger=600.0))
+    with sites_that_leave_by_themselves(folders, tmp_path) as run:
+        run(run_aggregator(folders["aggregator"], linger=600.0))
 
 
 def test_nobody_speaks_for_others_and_strangers_have_no_mailbox(

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from blindsight.core import checks, storage
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, MissingData
+from blindsight.core.parsing import one_parser
 from blindsight.federated.agreement import Agreement
 from blindsight.federated.estimator import FederatedClassifier, Pad, SumNoise
 from blindsight.federated.learning import (
@@ -537,7 +538,7 @@ def read_rows(
         names: the agreed classes, see `class_numbers`.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with one_parser(), np.load(path, allow_pickle=False) as file:
             X, y = file["X"], file["y"]
     except FileNotFoundError:
         raise MissingData(f"{path} does not exist. Check the path.") from None

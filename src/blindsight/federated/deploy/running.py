@@ -15,7 +15,7 @@ import logging
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
@@ -450,7 +450,7 @@ def run_aggregator(
     bind: str | None = None,
     linger: float = 3.0,
     enrolment: SiteEnrolment | None = None,
-) -> Iterator[Status | None]:
+) -> Generator[Status | None, None, None]:
     """Run the remaining rounds, and yield the status until the last one is done.
 
     In the status, `seen` are the addresses that have been in contact since the start, and `late`
@@ -502,13 +502,17 @@ def run_party(
     say: Callable[[str], None] = print,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Serve the user and the holder of a folder, each in a thread, until the federation is over."""
+    """Serve the user and the holder of a folder, each in a thread, until the federation is over.
+
+    If one of them fails, the other one is stopped too.
+    """
     roles = [role for role in (Role.USER, Role.HOLDER) if role in folder.roles]
     failed: list[BaseException] = []
 
     def keep(role: Role) -> None:
         try:
-            keep_role(folder, role, data=data if role is Role.USER else None, say=say, stop=stop)
+            rows = data if role is Role.USER else None
+            keep_role(folder, role, data=rows, say=say, stop=lambda: bool(failed) or stop())
         except BaseException as error:
             failed.append(error)
 

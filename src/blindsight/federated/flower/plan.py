@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from blindsight.core import checks
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
+from blindsight.core.parsing import one_parser
 from blindsight.federated.agreement import Agreement, agree
 from blindsight.federated.sums import RoundSum, Settings
 from blindsight.privacy import Guarantee
@@ -45,7 +46,8 @@ _COUNT_WEIGHT = 0.2  # what a record adds to the count, in clips
 def _npy_header(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     file = io.BytesIO(head)
     np.lib.format.read_magic(file)
-    shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    with one_parser():
+        shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
     return shape, fortran, dtype
 
 
@@ -53,7 +55,8 @@ def _numbers(array: Array) -> NDArray[Any]:
     """Return the same as `array.numpy()`, but parse each header only once."""
     data = array.data
     if array.stype != "numpy.ndarray" or data[:8] != b"\x93NUMPY\1\0":
-        return np.asarray(array.numpy())
+        with one_parser():
+            return np.asarray(array.numpy())
     end = 10 + int.from_bytes(data[8:10], "little")
     shape, fortran, dtype = _npy_header(data[:end])
     if dtype.hasobject:

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from blindsight.cli import main
-from blindsight.cli.licences import UNKNOWN, Licence, _licence, bill_of_materials, licences
+from blindsight.cli.licences import LIST, UNKNOWN, Licence, _licence, bill_of_materials, licences
 
 
 def test_nothing_that_ships_is_under_the_gpl() -> None:
@@ -28,10 +28,21 @@ def test_a_licence_file_is_read_where_metadata_are_silent(tmp_path: Path) -> Non
     (place / "METADATA").write_text(
         "Metadata-Version: 2.1\nName: x\nVersion: 1\nLicense: UNKNOWN\n"
     )
-    (place / "RECORD").write_text("x-1.dist-info/METADATA,,\nx-1.dist-info/LICENSE,,\n")
+    (place / "RECORD").write_text("x.py,,\nx-1.dist-info/METADATA,,\nx-1.dist-info/LICENSE,,\n")
     assert _licence(metadata.Distribution.at(place)) == UNKNOWN
     (place / "LICENSE").write_text("\n  GNU GENERAL PUBLIC LICENSE\n  Version 3\n")
     assert Licence("x", "1", _licence(metadata.Distribution.at(place)), "extra").gpl
+
+
+def test_a_package_without_files_of_its_own_needs_no_licence(tmp_path: Path) -> None:
+    """As `cuda-toolkit`, which PyTorch's build for CUDA brings."""
+    folder = tmp_path / "x-1.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.4\nName: x\nVersion: 1\n")
+    (folder / "RECORD").write_text("x-1.dist-info/METADATA,,\n")
+    assert _licence(metadata.Distribution.at(folder)) == LIST
+    (folder / "RECORD").write_text("x-1.dist-info/METADATA,,\nx/__init__.py,,\n")
+    assert _licence(metadata.Distribution.at(folder)) == UNKNOWN
 
 
 def test_the_core_and_what_it_needs_are_listed() -> None:

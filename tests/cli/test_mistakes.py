@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -380,13 +381,14 @@ def test_a_full_disk_under_a_database_becomes_a_sentence(
     """A real SQLITE_FULL, and a database that may only be read."""
 
     def overfull() -> None:
-        with sqlite3.connect(tmp_path / "full.db") as connection:
+        with closing(sqlite3.connect(tmp_path / "full.db")) as connection, connection:
             connection.execute("PRAGMA max_page_count = 2")
             connection.execute("CREATE TABLE rows (value TEXT)")
             connection.execute("INSERT INTO rows VALUES (?)", ("x" * 100_000,))
 
     def read_only() -> None:
-        with sqlite3.connect(f"file:{tmp_path / 'full.db'}?mode=ro", uri=True) as connection:
+        address = f"file:{tmp_path / 'full.db'}?mode=ro"
+        with closing(sqlite3.connect(address, uri=True)) as connection:
             connection.execute("CREATE TABLE other (value TEXT)")
 
     for broken, word in ((overfull, "the disk is full"), (read_only, "permissions")):
@@ -446,9 +448,12 @@ def test_an_error_of_a_database_that_nobody_refused_is_a_mistake_of_ours(
     say: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(
-        main, "app", lambda: sqlite3.connect(":memory:").execute("SELECT * FROM nowhere")
-    )
+
+    def asks() -> None:
+        with closing(sqlite3.connect(":memory:")) as connection:
+            connection.execute("SELECT * FROM nowhere")
+
+    monkeypatch.setattr(main, "app", asks)
     code, _, err = say("")
     assert (code, "nowhere" in err) == (70, False)
 

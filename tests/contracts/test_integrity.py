@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -195,7 +196,7 @@ def test_a_flipped_bit_in_a_release_or_its_vault_is_refused(release: Path, part:
 
 
 def _changed_row(vault: Path, table: str, change: str) -> None:
-    with sqlite3.connect(vault / "records.db") as connection:
+    with closing(sqlite3.connect(vault / "records.db")) as connection, connection:
         connection.execute(f"UPDATE {table} SET {change}")  # noqa: S608
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ def cache(tmp_path: Path) -> FeatureCache:
 
 
 def change(cache: FeatureCache, statement: str, *values: object) -> None:
-    with sqlite3.connect(cache.path) as connection:
+    with closing(sqlite3.connect(cache.path)) as connection, connection:
         connection.execute(statement, values)
     connection.close()
 

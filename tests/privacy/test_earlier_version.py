@@ -10,6 +10,7 @@ import json
 import shutil
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ def test_what_is_released_next_is_charged_with_actor_vault_and_generation(earlie
 
 
 def _flipped_code(folder: Path) -> None:
-    with sqlite3.connect(folder / "vault" / "records.db") as connection:
+    with closing(sqlite3.connect(folder / "vault" / "records.db")) as connection, connection:
         connection.execute("UPDATE codes SET code = x'000000'")
 
 
@@ -98,7 +99,7 @@ def _cut_key(folder: Path) -> None:
 
 
 def _cheaper_charge(folder: Path) -> None:
-    with sqlite3.connect(folder / "budget.db") as connection:
+    with closing(sqlite3.connect(folder / "budget.db")) as connection, connection:
         connection.execute(
             "UPDATE blindsight_ledger2_entries SET micro_epsilon = 1, spent_micro_epsilon = 1 "
             "WHERE kind = 'charge'"

@@ -318,12 +318,12 @@ def test_a_number_that_a_flipped_bit_made_null_is_refused(owner, bit):
 
 def test_a_row_that_was_taken_out_is_missed(owner):
     import sqlite3
+    from contextlib import closing
 
     vault = owner.vault
     vault.keep_photos([Photo("a", "1", "anna")])
-    with sqlite3.connect(owner.vault_path / "records.db") as connection:
+    with closing(sqlite3.connect(owner.vault_path / "records.db")) as connection, connection:
         connection.execute("DELETE FROM persons")
-    connection.close()
     with pytest.raises(HostileFile, match="rows of persons"):
         Vault(owner.vault_path)
 

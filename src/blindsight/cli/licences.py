@@ -23,6 +23,7 @@ SHIPPED = "all"
 #: Licences that a wheel does not state, from the page of its project.
 KNOWN = {"milvus-lite": "Apache-2.0"}
 UNKNOWN = "not stated"
+LIST = "none: only a list of packages"
 _REQUIREMENT = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[([^\]]*)\])?")
 _EXTRA = re.compile(r"extra\s*==\s*['\"]([^'\"]+)['\"]")
 
@@ -211,7 +212,15 @@ def _licence(distribution: metadata.Distribution) -> str:
         ", ".join(classes)
         or _title(field)
         or _title(_licence_file(distribution))
-        or KNOWN.get(_plain(distribution.name), UNKNOWN)
+        or KNOWN.get(_plain(distribution.name))
+        or (LIST if _only_lists(distribution) else UNKNOWN)
+    )
+
+
+def _only_lists(distribution: metadata.Distribution) -> bool:
+    """Whether the package contains nothing but the names of other packages, as CUDA's does."""
+    return bool(distribution.files) and all(
+        path.parts[0].endswith(".dist-info") for path in distribution.files or ()
     )
 
 

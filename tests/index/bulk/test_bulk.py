@@ -11,6 +11,7 @@ import signal
 import sqlite3
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -113,7 +114,7 @@ def test_workers_make_the_codes_of_the_vault(ray_cluster, tmp_path):
     hasher = _hasher()
     here = _hashed(tmp_path, None, HERE, hasher, vault)
     again = Vault(tmp_path / "v")
-    with sqlite3.connect(tmp_path / "v" / "records.db") as connection:
+    with closing(sqlite3.connect(tmp_path / "v" / "records.db")) as connection, connection:
         connection.execute("DELETE FROM codes")  # the key alone must be enough
     connection.close()
     assert (_hashed(tmp_path, None, RAY, hasher, again) == here).all()

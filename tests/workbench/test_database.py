@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import sqlite3
 import subprocess
 import sys
@@ -37,6 +38,16 @@ def test_a_workbench_lives_in_postgresql(make: Callable[..., Any], fresh_databas
     job = app.state.workbench.jobs.add("send", {}, "ann")["id"]
     assert client.get(f"/api/jobs/{job}").json()["state"] == "queued"
     assert not (app.state.workbench.settings.state / "workbench.db").exists()
+
+
+def test_a_database_that_nobody_holds_is_closed(tmp_path: Path) -> None:
+    """Python 3.13 warns of a connection that is not."""
+    database = Database(f"sqlite:///{tmp_path / 'workbench.db'}")
+    engine = database.engine
+    assert engine.pool.checkedin() == 1
+    del database
+    gc.collect()
+    assert engine.pool.checkedin() == 0
 
 
 def test_a_database_that_cannot_be_reached_is_named_without_its_password() -> None:

@@ -20,6 +20,7 @@ import os
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -180,6 +181,8 @@ class Database:
             raise InvalidParameter(
                 f"the workbench's database at {location} cannot be used ({kind})."
             ) from None
+        # A database that nobody closed is closed when nobody holds it any more.
+        weakref.finalize(self, self.engine.dispose).atexit = False
 
     def schema(self) -> str | None:
         """Return the version of the schema; None if there are no tables or no version."""

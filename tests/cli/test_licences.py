@@ -29,6 +29,7 @@ def test_a_licence_file_is_read_where_metadata_are_silent(tmp_path: Path) -> Non
         "Metadata-Version: 2.1\nName: x\nVersion: 1\nLicense: UNKNOWN\n"
     )
     (place / "RECORD").write_text("x.py,,\nx-1.dist-info/METADATA,,\nx-1.dist-info/LICENSE,,\n")
+    (tmp_path / "x.py").touch()
     assert _licence(metadata.Distribution.at(place)) == UNKNOWN
     (place / "LICENSE").write_text("\n  GNU GENERAL PUBLIC LICENSE\n  Version 3\n")
     assert Licence("x", "1", _licence(metadata.Distribution.at(place)), "extra").gpl
@@ -41,7 +42,8 @@ def test_a_package_without_files_of_its_own_needs_no_licence(tmp_path: Path) -> 
     (folder / "METADATA").write_text("Metadata-Version: 2.4\nName: x\nVersion: 1\n")
     (folder / "RECORD").write_text("x-1.dist-info/METADATA,,\n")
     assert _licence(metadata.Distribution.at(folder)) == LIST
-    (folder / "RECORD").write_text("x-1.dist-info/METADATA,,\nx/__init__.py,,\n")
+    (folder / "RECORD").write_text("x-1.dist-info/METADATA,,\nx.py,,\n")
+    (tmp_path / "x.py").touch()
     assert _licence(metadata.Distribution.at(folder)) == UNKNOWN
 
 

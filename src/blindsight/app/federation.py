@@ -449,6 +449,8 @@ def run_site(
                 yield status
         if thread.ident is not None:
             thread.join(_GOODBYE)
+        if failed:
+            raise failed[0]
     if party.model.is_file() and not bundle_folder(party.model).exists():
         guarantee = Agreement(party.settings).guarantee(party.plan.rounds)
         share_file(party.model, "federated model", guarantee)

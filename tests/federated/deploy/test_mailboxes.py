@@ -141,6 +141,8 @@ def test_an_aggregator_does_not_wait_for_its_own_site_that_failed(
     host.state(Role.USER).write_bytes(b"damaged")
     with pytest.raises(BlindsightError, match="state"):
         list(run_site(host.path, data=tmp_path / "site-1.npz", say=lambda text: None))
+    # Its rounds end too: a thread that is left would log, and write the state, for ever.
+    assert not {"coordinator", "mailboxes"} & {thread.name for thread in threading.enumerate()}
 
 
 def test_sites_enrol_by_invitation_over_https(federation: Callable, tmp_path: Path) -> None:

@@ -480,9 +480,14 @@ def run_aggregator(
 
             thread = threading.Thread(target=work, name="coordinator", daemon=True)
             thread.start()
-            while thread.is_alive():
-                yield _status(folder, link, coordinator)
-                thread.join(0.5)
+            try:
+                while thread.is_alive():
+                    yield _status(folder, link, coordinator)
+                    thread.join(0.5)
+            except BaseException:  # the caller stopped: the rounds must not go on without it
+                link.close()
+                thread.join()
+                raise
             if failed:
                 raise failed[0]
             yield _status(folder, link, coordinator)

@@ -86,7 +86,13 @@ class MailboxLink:
             self._wake(message.to)
 
     def pull(self) -> list[bytes]:
-        """Return what parties sent since the last call."""
+        """Return what parties sent since the last call.
+
+        Raises:
+            ProtocolError: the link is closed, so that nothing will arrive any more.
+        """
+        if self._closed:
+            raise ProtocolError("the aggregator was stopped.")
         with self._lock:
             arrived = [data for _, data in self._arrived]
             self._arrived.clear()
